@@ -78,8 +78,8 @@ def _attributes(job: Job) -> dict[str, Any]:
 
 def _network(job: Job) -> dict[str, float]:
     """Bandwidth of a node in GB/s, to other nodes and to other kinds of device; absent if the job does not say."""
-    said = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
-    return {name: gbps / 8 for name, gbps in said.items() if gbps}
+    speeds = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
+    return {name: gbps / 8 for name, gbps in speeds.items() if gbps}
 
 
 def _training(job: Job) -> dict[str, Any]:
@@ -155,11 +155,11 @@ def memory_gib(node: Node) -> float:
 
 
 def _memory_of_kinds(job: Job) -> dict[str, float]:
-    """GiB of a device by its kind ("a100_gib"), where nodes say it."""
+    """GiB of a device by its kind ("a100_gib"), where nodes state it."""
     found: dict[str, float] = {}
-    for said in (node for node in job.cluster.nodes if node.memory_gib):
-        alike = (node for node in job.cluster.nodes if node.device == said.device)
-        found[f"{said.device.replace('-', '_')}_gib"] = min(map(memory_gib, alike))
+    for stated in (node for node in job.cluster.nodes if node.memory_gib):
+        alike = (node for node in job.cluster.nodes if node.device == stated.device)
+        found[f"{stated.device.replace('-', '_')}_gib"] = min(map(memory_gib, alike))
     return found
 
 

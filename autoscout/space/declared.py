@@ -81,7 +81,7 @@ def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
     on_off = isinstance(knob.values, list) and any(isinstance(value, bool) for value in knob.values)
     if job.target != "command" or not job.cluster.hosts or on_off or knob.sets.startswith(("json:", "yaml:", "toml:")):
         raise AutoscoutError(
-            f"space.knob: knob '{knob.name}': by_kind is for numbers and names that a command is told by a "
+            f"space.knob: knob '{knob.name}': by_kind is for numbers and names that a command gets by a "
             f"placeholder, a flag or a variable, on the hosts of a host file, an allocation or Ray",
             2,
         )

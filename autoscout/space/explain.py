@@ -55,12 +55,12 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 def _meant(name: str, space: Space) -> str:
     """Continues a sentence about an unknown knob: the one that sets an engine's argument of this name, else the knob of
     the nearest spelling."""
-    said = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     found = []
     for knob in space.knobs:
         for argument in knob.sets.split(", "):
             words = re.split(r"[^a-z0-9]+", argument.strip("-{}").lower())
-            if said and " " not in argument and ("".join(said) in "".join(words) or set(said) <= set(words)):
+            if parts and " " not in argument and ("".join(parts) in "".join(words) or set(parts) <= set(words)):
                 found.append((len(words), knob.name, argument))
     if found:
         _, knob_name, argument = min(found, key=lambda each: each[0])
@@ -210,8 +210,8 @@ def named(space: Space, name: str) -> Configuration | None:
     """The valid configuration whose name this is; None if there is none. Knobs that the name leaves out are as in a
     plain run."""
     plain = {knob.name: knob.off for knob in space.knobs if knob.off is not None and knob.off in knob.values}
-    for said in _readings(name, space.knobs):
-        found = space.nearest({**plain, **said}, given={**plain, **said}, firm=said)
+    for reading in _readings(name, space.knobs):
+        found = space.nearest({**plain, **reading}, given={**plain, **reading}, firm=reading)
         if found is not None and space.name(found) == name:
             return found
     return None

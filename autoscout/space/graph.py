@@ -136,11 +136,11 @@ class Space:
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
         """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""
-        env, told = self.environment(configuration.knobs), dict(configuration.knobs)
+        env, columns = self.environment(configuration.knobs), dict(configuration.knobs)
         for name, expression in self.simulated.items():
             with contextlib.suppress(AutoscoutError):  # it reads a knob that is inactive
-                told[name] = expression(env)
-        return Configuration(told)
+                columns[name] = expression(env)
+        return Configuration(columns)
 
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}

@@ -160,8 +160,8 @@ def _each(entry: Replicated) -> list[Replicated]:
 def _numbered(entry: Replicated, i: str) -> Replicated:
     own = "name" if isinstance(entry, KnobEntry) else "id"
     texts = ("when", "implied", "values", "meaning", "sets", "holds", "reason")
-    told = {t: v.replace("{i}", i) for t in texts if isinstance(v := getattr(entry, t, None), str)}
-    return msgspec.structs.replace(entry, each=0, **{own: f"{getattr(entry, own)}_{i}", **told})
+    numbered = {t: v.replace("{i}", i) for t in texts if isinstance(v := getattr(entry, t, None), str)}
+    return msgspec.structs.replace(entry, each=0, **{own: f"{getattr(entry, own)}_{i}", **numbered})
 
 
 def checked(path: Path, catalog: Catalog) -> Catalog:

@@ -2,7 +2,7 @@
 
 If all but one of a knob's values need the job's permission (`asks`), the knob is closed until [space] names it, and so
 is a knob that the installed version lacks: it is left out of the space, its count and its names. Expressions read such
-a knob as what the target does without it, and whoever names it is told why it is closed.
+a knob as what the target does without it. Naming such a knob in [space] gives an error with the reason.
 """
 
 from collections.abc import Mapping

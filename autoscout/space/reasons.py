@@ -106,18 +106,18 @@ def why_nothing_is_feasible(
         free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
         in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
         guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
-    said = [_with_values(c, knobs, columns) for c in guilty]
-    if len(guilty) == 1 and said[0] == guilty[0].text:
-        said = [_with_last_values(guilty[0], knobs, columns, derived) or said[0]]
-    because = "; ".join(said)
+    sentences = [_with_values(c, knobs, columns) for c in guilty]
+    if len(guilty) == 1 and sentences[0] == guilty[0].text:
+        sentences = [_with_last_values(guilty[0], knobs, columns, derived) or sentences[0]]
+    because = "; ".join(sentences)
     return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
 
 
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence at the last values of its knobs that go together and break it, as all others do; "" where it
-    cannot be said."""
+    """A rule's sentence at the last values of its knobs that are possible together and break it, as all others do; ""
+    if there are none."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]

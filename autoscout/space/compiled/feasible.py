@@ -164,12 +164,12 @@ def _sorted(
     columns: list[int],
     wanted: list[int],
     knobs: list[Knob],
-    beside: np.ndarray,
+    companion: np.ndarray,
     within: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes rows with the knobs `columns` to the columns `wanted`, sorted by these (within groups `within`); `beside`
-    follows."""
+    """Takes rows with the knobs `columns` to the columns `wanted`, sorted by these (within groups `within`).
+    `companion` is reordered in the same way."""
     codes = codes[:, [columns.index(i) for i in wanted]]
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))
-    return np.asfortranarray(codes[order]), beside[order]
+    return np.asfortranarray(codes[order]), companion[order]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoscout.studies.bench import paper_report, printed
-from autoscout.studies.bench.every import Told, run_all
+from autoscout.studies.bench.every import Progress, run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.paper_evaluation import FIGURES, evaluate
@@ -47,7 +47,7 @@ def compared(
     options: Options,
     as_json: bool,
     note: Callable[[str], None],
-    progress: Told,
+    progress: Progress,
     table: printed.Laid,
 ) -> str:
     """Runs every strategy on every landscape. `table`: lays rows out under a header."""
@@ -68,7 +68,7 @@ def compared(
     return printed.tables(landscapes, runs, summary, settings, table, options["markdown"])
 
 
-def paper(options: Options, as_json: bool, progress: Told) -> str:
+def paper(options: Options, as_json: bool, progress: Progress) -> str:
     """The paper's evaluation. Errors: AutoscoutError (exit 2) for a figure that it has not."""
     settings = BenchSettings(**{name: options[name] for name in ("budget", "target", "noise")})
     figures = _names(options["figures"]) or []

@@ -1,4 +1,4 @@
-"""What an experiment of a job's landscape costs in device-seconds. Assumed, not measured: sessions are told what theirs
+"""What an experiment of a job's landscape costs in device-seconds. Assumed, not measured: sessions record what theirs
 took.
 
     t = devices × (launch + loading + iterations × step)

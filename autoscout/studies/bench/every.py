@@ -24,7 +24,7 @@ from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.run import BenchRun, BenchSettings, run
 from autoscout.studies.bench.variants import variant
 
-Told = Callable[[int, int], None]  # finished runs, all runs
+Progress = Callable[[int, int], None]  # finished runs, all runs
 
 
 class _Line(msgspec.Struct):
@@ -42,7 +42,7 @@ def run_all(
     settings: BenchSettings,
     folder: Path | None = None,
     workers: int = 0,
-    progress: Told = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> list[BenchRun]:
     """Every strategy with every seed on every landscape, nested in the order landscape, strategy, seed. With
     `settings.transfer` a strategy tunes the landscapes one after another and gets what it measured before."""
@@ -94,9 +94,9 @@ def _chain(task: Task) -> list[BenchRun]:
         past = [
             Past(name=earlier.name, distance=distance(earlier, landscapes[i]), rows=rows) for earlier, rows in tuned
         ]
-        result, told = run(landscapes[i], name, seed, settings, past)
+        result, reported = run(landscapes[i], name, seed, settings, past)
         runs.append(result)
-        tuned.append((landscapes[i], told))
+        tuned.append((landscapes[i], reported))
     return runs
 
 

@@ -4,8 +4,8 @@ The truth is the model of simulate/training/ or simulate/serving/ times a lognor
 know. What our model leaves unexplained of measured steps is mostly one constant per pair of values (in vTrain's table:
 of tp and micro batch), so the quirk is 3 % from effects of pairs of knobs, and 0.5 % from each configuration's own.
 What needs more than its devices' memory fails, by the memory model with a quirk of 1 %. So no simulator here is the
-truth, not even the model itself. For a training run that worked, strategies are also told the peak memory of every
-rank, as for a real run, with noise of 0.5 %.
+truth, not even the model itself. For a training run that worked, strategies also get the peak memory of every
+rank, as from a real run, with noise of 0.5 %.
 
 Simulators, to be named with `--simulator`:
 
@@ -71,7 +71,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # A configuration that breaks a bound on memory runs, where strategies are told the peaks; else it fails, as they
+    # A configuration that breaks a bound on memory runs, where strategies get the peaks; else it fails, as they
     # cannot know.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
@@ -110,12 +110,12 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     for simulator in simulators:
         plain, _, noise = simulator.partition("+")
         if plain == "linear":
-            said = _linear(found, columns)
+            predictions = _linear(found, columns)
         else:
             expected = np.maximum(over, beyond) + _MEMORY_BIAS.get(plain, 0.0) < _SURE * ERROR
-            said = np.where(expected, _wrong(plain, space, predicted), np.inf)
+            predictions = np.where(expected, _wrong(plain, space, predicted), np.inf)
         level = int(noise or 0) / 100
-        found.simulators[simulator] = said * np.maximum(1 + level * _normal(space, simulator), 0.05)
+        found.simulators[simulator] = predictions * np.maximum(1 + level * _normal(space, simulator), 0.05)
     return found
 
 

@@ -76,8 +76,8 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Knobs as (sparse, dense): as told; else numbers of three or more values are dense, all others sparse. Errors:
-    AutoscoutError (exit 2) for what is none of them, or told as both."""
+    """Knobs as (sparse, dense), as given. Of the others, numbers of three or more values are dense, and the rest are
+    sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is given as both."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:

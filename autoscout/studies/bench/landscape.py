@@ -19,7 +19,7 @@ _PEAK_NOISE = 0.005  # log noise of reported peak memory
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
     """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
     how the experiment ends. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each. `peaks`:
-    (ranks,) peak GiB of a row that ran, which strategies are told as for a real run; None: unknown. `broke`: (n,) the
+    (ranks,) peak GiB of a row that ran, which strategies get as from a real run; None: unknown. `broke`: (n,) the
     metric of rows that run but break a constraint, whose `truth` is NaN; NaN elsewhere; None: there are none."""
 
     name: str
@@ -45,8 +45,8 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         assert len(self.sorted_codes[0]) == len(self.truth)
 
     def shuffled(self, seed: int = 0) -> "Landscape":
-        """With everything that was measured dealt out anew among the configurations: what a strategy still finds sooner
-        than by chance comes from the space's shape, not from what its knobs do. Simulators say what they said."""
+        """A copy with all measurements dealt out anew among the configurations. What a strategy still finds sooner than
+        by chance comes from the space's shape, not from what its knobs do. Simulators keep their predictions."""
         dealt = np.random.default_rng(seed).permutation(len(self.truth))
         peaks = self.peaks
         return msgspec.structs.replace(
@@ -91,7 +91,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
 
     def foretold(self) -> dict[str, Predictor]:
         """As `predictor`, of bounds."""
-        return {name: lambda codes, said=said: said[self.rows(codes)] for name, said in self.foreseen.items()}
+        return {name: lambda codes, levels=levels: levels[self.rows(codes)] for name, levels in self.foreseen.items()}
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
         """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""

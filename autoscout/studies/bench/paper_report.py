@@ -1,4 +1,4 @@
-"""The paper's figures as Markdown tables, ours beside theirs."""
+"""The paper's figures as Markdown tables, ours next to theirs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -71,9 +71,9 @@ def markdown(results: Results, command: str) -> str:
 def _preamble(results: Results) -> str:
     s = results.settings
     return (
-        f"{results.seeds} runs each of {s.budget} evaluations, medians; what was told carried {s.noise:.0%} noise. "
-        f"`paper` is Algorithm 1 as published, `autoscout` our default. Simulators are the paper's four linear "
-        f"regressions, fitted on 200 random configurations of the job."
+        f"{results.seeds} runs each of {s.budget} evaluations, medians; the costs that strategies got carried "
+        f"{s.noise:.0%} noise. `paper` is Algorithm 1 as published, `autoscout` our default. Simulators are "
+        f"the paper's four linear regressions, fitted on 200 random configurations of the job."
     )
 
 

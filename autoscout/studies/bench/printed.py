@@ -153,8 +153,8 @@ def _ratios(summary: Summary, name: str) -> str:
     pairs = [p for p in summary.pairs if p.landscape == name and p.a == first]
     if not pairs:
         return ""
-    said = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
-    return f"{first} needs, of another's evaluations (unsolved = {summary.unsolved_as}; 95 % bootstrap): {said}"
+    ratios = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
+    return f"{first} needs, of another's evaluations (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
 
 
 def _quartiles(spread: Spread, budget: int) -> str:

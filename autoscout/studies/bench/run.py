@@ -2,8 +2,8 @@
 
 An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked for
 again is answered from the record at no cost. The strategy is the one that sessions use, and the recommendation is
-decided as theirs is (closing.py), by experiments outside the budget. What the strategy is told may carry noise; the
-score uses the noise-free values.
+decided as theirs is (closing.py), by experiments outside the budget. The costs that the strategy gets may carry noise;
+the score uses the noise-free values.
 """
 
 import time
@@ -32,7 +32,7 @@ _FAST = 0.1  # regret below which a configuration counts as fast
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`budget`: evaluations. `target`: regret that counts as solved, 0.01 = within 1 %. `noise`: standard deviation of
-    the log of what is told."""
+    the log of the costs that a strategy gets."""
 
     budget: int = 200
     target: float = 0.01
@@ -77,7 +77,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
 ) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
-    """The scored run, and what the strategy was told (costs, lower is better; None: failed), for runs that come after
+    """The scored run, and the costs that the strategy got (lower is better; None: failed), for runs that come after
     it."""
     landscape.prepare()  # listing the configurations is the landscape's work, not the strategy's
     begun = time.process_time()
@@ -101,8 +101,8 @@ def run(
         else:
             measurements = record.measure(batch)
             idle = 0 if record.count > before else idle + 1
-        for told in record.costs_since(before):
-            stopping.measured(told)
+        for found in record.costs_since(before):
+            stopping.measured(found)
         if len(measurements) < len(batch):
             break  # the budget ran out within the batch
         begun = time.process_time()
@@ -111,7 +111,7 @@ def run(
         batch = chosen.ask() if more else []
         engine += time.process_time() - begun
         steps += more
-    return record.score(name, 1000 * engine / max(steps - 1, 1), 1000 * first), record.told()
+    return record.score(name, 1000 * engine / max(steps - 1, 1), 1000 * first), record.reported()
 
 
 def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past]) -> Strategy:
@@ -187,7 +187,7 @@ class _Record:
         objective = self.landscape.space.objective
         return [cost(objective, self.known[row]) for row in self.order[count:]]
 
-    def told(self) -> list[tuple[Configuration, float | None]]:
+    def reported(self) -> list[tuple[Configuration, float | None]]:
         objective = self.landscape.space.objective
         return [(m.configuration, cost(objective, m)) for m in self.known.values()]
 

@@ -209,12 +209,12 @@ def _status(source: TableSource, table: Table, row: tuple[Any, ...]) -> str:
     """One of our statuses for whatever the table calls it."""
     if source.status is None:
         return "ok"
-    said = str(row[table.columns.index(source.status)]).strip().lower()
-    if said == "ok":
+    text = str(row[table.columns.index(source.status)]).strip().lower()
+    if text == "ok":
         return "ok"
-    if "out of memory" in said or "outofmemory" in said:
+    if "out of memory" in text or "outofmemory" in text:
         return "oom"
-    return next((status for status in _STATUSES if status in said), "error")
+    return next((status for status in _STATUSES if status in text), "error")
 
 
 def _median(table: Table, rows: list[tuple[Any, ...]], name: str) -> float:

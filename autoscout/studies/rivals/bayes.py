@@ -3,7 +3,7 @@
 Ten random first points, a Gaussian process with Matérn 5/2 and a length scale for every knob, and a portfolio of
 acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability of
 improvement each name their candidate, and one of them is taken with a probability that follows what their candidates
-promised so far. COSMIC tells −∞ for a broken constraint; here none can be proposed, and a failed run is told as
+promised so far. COSMIC reports −∞ for a broken constraint; here none can be proposed, and a failed run counts as
 twice the worst cost. Ours: hyper-parameters are refitted when the data have grown by a tenth, and acquisition is
 computed on 2,000 random rows where there are more.
 """

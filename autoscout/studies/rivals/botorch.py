@@ -30,13 +30,13 @@ def botorch_ei(pool: Pool, rng: np.random.Generator) -> Search:
         refit = len(pool.known) >= _GROWTH * fitted_on
         fitted_on = len(pool.known) if refit else fitted_on
         logs = torch.tensor(np.log(list(ran.values())))[:, None]
-        told = [(table[list(ran)], logs)]
+        tables = [(table[list(ran)], logs)]
         if len(ran) < len(pool.known):
             failed = torch.tensor([[float(cost is None)] for cost in pool.known.values()], dtype=torch.float64)
-            told.append((table[list(pool.known)], failed))
-        refit = refit or len(told) > len(states)
+            tables.append((table[list(pool.known)], failed))
+        refit = refit or len(tables) > len(states)
         models = [
-            _model(x, y, None if refit else state) for (x, y), state in zip(told, states or [None] * 2, strict=False)
+            _model(x, y, None if refit else state) for (x, y), state in zip(tables, states or [None] * 2, strict=False)
         ]
         states = [model.state_dict() for model in models]
         candidates = pool.candidates(rng, _CANDIDATES)

@@ -3,7 +3,7 @@ improvement, on the raw cost over linearly coded knobs.
 
 As there: three quasi-random first points, one length scale for all dimensions, noise in the likelihood, EI; it would
 stop when the expected improvement is below a tenth of the best cost and at least six were measured (`stop=True`;
-comparisons go on to the budget). Ours: a failure is told as 1.2 times the worst cost, as CherryPick had none; and
+comparisons go on to the budget). Ours: a failure counts as 1.2 times the worst cost, as CherryPick had none; and
 acquisition is computed on 20,000 random rows where there are more, as its spaces had 66.
 """
 

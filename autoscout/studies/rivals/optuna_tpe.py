@@ -3,7 +3,7 @@
 
 A trial suggests knob after knob; a knob that is inactive under what was suggested before is not suggested. Numbers are
 suggested by their index in the domain. Where a suggestion is invalid, the nearest valid value is asked as a trial of
-its own, so that what is told was measured. A failed run is told at the worst cost so far, as breaking a constraint.
+its own, so that every reported cost was measured. A failed run gets the worst cost so far, as breaking a constraint.
 """
 
 from types import SimpleNamespace

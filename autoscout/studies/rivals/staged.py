@@ -19,8 +19,8 @@ def staged(pool: Pool, rng: np.random.Generator) -> Search:
         known = len(pool.known)
         for columns in stages:
             best = pool.codes[pool.default if pool.best is None else pool.best]
-            beside = np.delete(np.arange(len(best)), columns)
-            apart = (pool.codes[:, beside] != best[beside]).sum(axis=1)
+            others = np.delete(np.arange(len(best)), columns)
+            apart = (pool.codes[:, others] != best[others]).sum(axis=1)
             values = np.unique(pool.codes[:, columns], axis=0)
             for some in values[rng.permutation(len(values))[:_MOST]]:
                 rows = np.flatnonzero((pool.codes[:, columns] == some).all(axis=1))

@@ -176,7 +176,7 @@ def _after(values: list[float], warm: int) -> list[float]:
 
 
 def _of_updates(values: Values) -> list[float]:
-    """The reward and the loss of each of the first updates, one after the other; [] if either is not told."""
+    """The reward and the loss of each of the first updates, alternating; [] if either was not reported."""
     pairs = zip(values.get("reward", []), _first(values, _LOSSES), strict=False)
     return [number for pair in pairs for number in pair]
 
