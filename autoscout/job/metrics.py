@@ -14,6 +14,7 @@ LATENCIES = [
 # An experiment searches for it, with that many requests per load and that many loads at most.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
+RATES_APART = 1.25 ** (1 / 8)  # from one that is simulated to the next
 SERVING_METRICS = (
     *LATENCIES,
     "requests_per_s",

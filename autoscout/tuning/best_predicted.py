@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE, REQUESTS_PER_LOAD
+from autoscout.job.metrics import HIGHEST_RATE, RATES_APART, REQUESTS_PER_LOAD
 from autoscout.job.objective import constraint, latency_limits
 from autoscout.job.words import listed
 from autoscout.search.candidates import Costs, around, as_costs, favourites
@@ -103,6 +103,9 @@ class _PredictedRows:
         self.space, self.job, self.simulators, self.searched = space, job, simulators, of
         self.of_objective = as_costs(job.objective, predictor)
         placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
+        self.alike = (
+            RATES_APART - 1 if job.objective.metric == HIGHEST_RATE else _NOTHING
+        )  # costs that count as the same
         self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
         self.recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
 
@@ -216,7 +219,10 @@ class _PredictedRows:
         return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
 
     def unlike(self, codes: np.ndarray) -> np.ndarray:
-        """Drops rows with the same prediction as an earlier row."""
+        """Drops rows with the same prediction as an earlier row. Rates that are tried lie apart, so that many have the
+        same."""
+        if self.job.objective.metric == HIGHEST_RATE:
+            return codes
         found: list[tuple[int, Ranked]] = []
         for i, row in enumerate(self.ranked([self.space.of_codes(row) for row in codes.tolist()])):
             if not any(_alike(row, other) for _, other in found):
@@ -227,22 +233,39 @@ class _PredictedRows:
         """The same layouts, changed to be as near to the reference as possible at the same cost, best first."""
         nearest = np.array([self._nearest(row, self.costs) for row in codes])
         costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
-        same = np.array(costs[1]) <= np.array(costs[0]) * (1 + _NOTHING)
+        same = np.array(costs[1]) <= np.array(costs[0]) * (1 + self.alike)
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
+        """Of its layout, the nearest to the reference that is as good: at once, or knob by knob."""
+
+        def cost(one: np.ndarray) -> float:  # a rate is searched from that beside it on
+            return float(order(np.array([row, one]))[1])
+
+        least = cost(row)  # that was met; else a little worse each time would add up
+        if cost(last := self._last(row)) <= least * (1 + self.alike):
+            return last
+        while True:
+            costs = ((one, cost(one)) for one in self._towards_reference(row))
+            as_good = next(((one, found) for one, found in costs if found <= least * (1 + self.alike)), None)
+            if as_good is None:
+                return row
+            row, least = as_good[0], min(least, as_good[1])
+
+    def _last(self, row: np.ndarray) -> np.ndarray:
+        """Of its layout, the nearest to the reference that single moves reach."""
+        while len(nearer := self._towards_reference(row)):
+            row = nearer[0]
+        return row
+
+    def _towards_reference(self, row: np.ndarray) -> np.ndarray:
+        """Of its layout, one move nearer to the reference; the nearest first."""
         reference = self.recipes[0]
         free = np.isin(np.arange(len(row)), self.layout, invert=True)
-        while True:
-            neighbours = around(self.space, row[None])
-            apart = (neighbours != reference)[:, free].sum(axis=1)
-            nearer = (neighbours == row)[:, ~free].all(axis=1) & (apart < (row != reference)[free].sum())
-            neighbours = neighbours[nearer][np.argsort(apart[nearer], kind="stable")]
-            costs = order(np.concatenate([row[None], neighbours]))
-            same = neighbours[np.abs(costs[1:] - costs[0]) <= costs[0] * _NOTHING]
-            if not len(same):
-                return row
-            row = same[0]
+        beside = around(self.space, row[None])
+        apart = (beside != reference)[:, free].sum(axis=1)
+        nearer = (beside == row)[:, ~free].all(axis=1) & (apart < (row != reference)[free].sum())
+        return beside[nearer][np.argsort(apart[nearer], kind="stable")]
 
     def _nothing(self) -> str:
         if self.searched is not None:

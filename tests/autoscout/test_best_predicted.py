@@ -154,6 +154,16 @@ def test_a_rate_that_is_searched_keeps_its_limits_itself(path):
     assert 1 < found.reference.value < found.best[0].value < 20
 
 
+def test_what_a_rate_cannot_tell_apart_is_as_the_reference_has_it(path):
+    """Without graphs a few rates of 2.8 % each more were found by chance, and led the list."""
+    job = AZURE.replace('device = "a40", count = 4', 'device = "h100", count = 8')
+    path.write_text(job.replace('quantization = "none"', 'quantization = "none", tp = 8, kv_cache_dtype = "auto"'))
+    found = ranked(path, count=3)
+    assert found.reference is not None
+    assert not found.best[0].configuration["eager"]
+    assert found.best[0].value >= found.reference.value
+
+
 @pytest.mark.thorough
 def test_where_no_rate_keeps_the_limits_what_comes_nearest_is_named(path):
     """It was only said that nothing runs within its memory and its constraints."""

@@ -116,9 +116,16 @@ def test_a_search_that_begins_near_its_end_takes_few_loads(monkeypatch: pytest.M
     near = float(of_many(s, {"tpot_p99_ms": 60.0})[0])
     found = of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, near)
     blindly = len(loads)
-    again = of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, near, found.off)
+    again = of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, near, found.rate)
     assert again.rate == pytest.approx(found.rate)
     assert len(loads) - blindly <= 2 < blindly < 10
+
+
+def test_rates_that_are_tried_are_the_same_for_all(tmp_path: Path) -> None:
+    """They lay around what each was thought to reach, so that two that run alike were told 2 % apart."""
+    traffic = Traffic(rate=1.0, **LENGTHS)
+    found = [of_one(traffic, served(traffic), 0, {"tpot_p99_ms": 60.0}, near).rate for near in (5.0, 5.05, 9.0)]
+    assert found[0] == found[1] == found[2] > 0
 
 
 def test_few_and_many_at_once_are_bisected_alike() -> None:

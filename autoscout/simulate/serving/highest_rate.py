@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
+from autoscout.job.metrics import LOADS_PER_RATE, RATES_APART, REQUESTS_PER_LOAD
 from autoscout.job.requests import Requests, of_traffic
 from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
 from autoscout.simulate.serving.fluid import fluid
@@ -27,7 +27,6 @@ _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as 
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # below what can be answered; of rates at once, down to 2.2 %
 _FEW = 64  # configurations, of which so many rates at once take hardly longer than one
 _SLOW = 0.02  # requests per second: the first rate that is tried where nobody guesses one
-_WITHIN = 1.25 ** (1 / 8)  # between rates that are tried
 _STEPS, _FAR, _MOST = 8, 64, 192  # of these from the first rate to the next, doubled so far, and to the last
 _SURE = 2.0  # times as many requests exceed a limit in a load as may, and two more: others would not help
 _EASY = 0.75  # of a limit, which not one request of a load exceeds: others would not break it
@@ -68,11 +67,10 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """Requests per second, and over those that the fluid says; and the room that they and all rates that were tried
-    took, of an engine with these limits."""
+    """Requests per second; and the room that they and all rates that were tried took, of an engine with these
+    limits."""
 
     rate: float
-    off: float
     room: RoomUsed
     limits: EngineLimits
 
@@ -83,22 +81,22 @@ _FOUND: dict[Hashable, list[Highest]] = {}
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     """As `of_many`, over events; those that an earlier search tells are not searched again. One that is searched
-    begins as far from the fluid's rate as the one before it ended."""
+    begins where the one before it ended: it is often asked whether one is as fast as another."""
     n, asked = len(s.rate), (str(traffic), *limits_ms.items())
     engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
     keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
     found = [_known(*each) for each in zip(keys, limits, strict=True)]
     rows = np.array([i for i, known in enumerate(found) if known is None], dtype=int)
-    off = next((known.off for known in found if known and known.off), 0.0)
+    start = next((known.rate for known in found if known and known.rate), 0.0)
     rates = np.array([np.nan if known is None else known.rate for known in found])
     for i, near in zip(rows.tolist(), of_many(s.of(rows), limits_ms).tolist() if len(rows) else [], strict=True):
         known = None if np.isnan(near) else _known(keys[i], limits[i])
         if known is None and not np.isnan(near):
             if len(_FOUND) >= _MOST_FOUND:
                 _FOUND.clear()
-            known = of_one(traffic, s, i, limits_ms, near, off)
+            known = of_one(traffic, s, i, limits_ms, near, start)
             _FOUND.setdefault(keys[i], []).append(known)
-            off = known.off or off
+            start = known.rate or start
         rates[i] = known.rate if known else np.nan
     return rates
 
@@ -161,10 +159,10 @@ def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
 
 
 def of_one(
-    traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, off: float = 0.0
+    traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
 ) -> Highest:
-    """Of configuration i, which can serve; `near`: what `of_many` says of it, `off`: and by which factor it is thought
-    to be off; 0: anybody's guess."""
+    """Of configuration i, which can serve; `near`: what `of_many` says of it, `start`: the rate that is tried first; 0:
+    what `of_many` says."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
 
@@ -185,18 +183,18 @@ def of_one(
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
 
-    rate = _searched(keeps, near, off)
-    return Highest(rate, rate / near, engines.room, engines.limits)
+    return Highest(_searched(keeps, near, start), engines.room, engines.limits)
 
 
-def _searched(keeps: Callable[[float], bool], near: float, off: float) -> float:
-    """Of rates `_WITHIN` each other, of which `near` is one. `off`: as `of_one` has it."""
+def _searched(keeps: Callable[[float], bool], near: float, start: float) -> float:
+    """Of rates `RATES_APART` each other, the same for all configurations, so that those that do alike are told alike.
+    `start`: as `of_one` has it."""
 
     def rate(number: int) -> float:
-        return near * _WITHIN**number
+        return RATES_APART**number
 
-    first = last = round(math.log(off or 1.0) / math.log(_WITHIN))
-    step, up = 1 if off else _STEPS, keeps(rate(first))
+    first = last = round(math.log(start or near) / math.log(RATES_APART))
+    step, up = 1 if start else _STEPS, keeps(rate(first))
     while keeps(rate(at := first + (step if up else -step))) == up:
         if step == _MOST:
             return rate(at) if up else 0.0
