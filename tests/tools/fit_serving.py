@@ -198,7 +198,7 @@ def experts(tables: Tables, name: str, tflops: float, gb_s: float) -> dict[str, 
 def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
     """Median microseconds by message size and devices: vLLM's own kernel in a CUDA graph where it has one."""
     knots = [2**e for e in range(12, 28, 2)]
-    columns = "num_gpus, message_size, 1000 * latency"
+    columns = "num_gpus, 2 * message_size, 1000 * latency"  # which the tables count in elements of 16 bits
     rows = tables.rows(columns, "op_aiconfigurator_custom_allreduce_perf", f"gpu = '{name}' AND backend = 'vllm_graph'")
     if name == "A40":
         vidur = "collective = 'all_reduce' AND source_ref LIKE 'data/profiling/a40%081347e9b9'"  # with NVLink pairs
