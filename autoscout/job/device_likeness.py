@@ -16,7 +16,7 @@ _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "d
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
 # Tables of [serving]; each is taken whole.
 GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
-_SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed")
+_SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed", "lender")
 
 
 def completed(
@@ -137,7 +137,9 @@ def _served(own: Content, like: Content, kernels_like: Content, links: Content) 
         if group in other and group not in stated
     }
     kernels = {**other.get("kernels", {}), **like.get("serving", {}).get("kernels", {}), **serving.get("kernels", {})}
-    return {**lent, **stated, "kernels": kernels, "borrowed": sorted(lent), "same": serving.get("same", False)}
+    lender = serving.get("like") or own.get("like", "")
+    borrowing = {"borrowed": sorted(lent), "lender": lender, "same": serving.get("same", False)}
+    return {**lent, **stated, "kernels": kernels, **borrowing}
 
 
 def _ratios(own: Content, like: Content, kernels_like: Content, serving: Content) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import latency_limits
 from autoscout.job.words import listed
 from autoscout.simulate.ensemble import Simulators, medians
+from autoscout.simulate.grounds import Ground, grounds
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.other_jobs import measured_by_others
@@ -94,6 +95,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     bounds: list[Bound] = []  # constraints whose metric a simulator predicts
     power: Power | None = None  # for training jobs on devices whose watts are known
     unpriced: list[str] = []
+    grounds: list[Ground] = []  # what each part rests on
     network: str = ""
     unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to state it
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
@@ -143,6 +145,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         bounds=list(_bounds(job, simulators.memory, columns)),
         power=_power(job, columns) if parts else None,
         unpriced=unpriced(space, [configuration]),
+        grounds=grounds(job, parts),
         network=network_matters(job, columns) if parts else "",
         unsaid=_unsaid(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),

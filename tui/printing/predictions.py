@@ -6,13 +6,14 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from autoscout.job.objective import from_metric
-from autoscout.job.words import several
+from autoscout.job.words import listed, several
+from autoscout.simulate.grounds import Ground
 from autoscout.targets.target import reference_of
 from autoscout.tuning.predict import Predicted, PredictedMemory
 from kb.records import Job
@@ -67,6 +68,8 @@ def predicted(job: Job, found: Predicted) -> None:
         unit, what = ("ms", "time of a mean decode step") if served else ("s", "time")
         click.echo(f"\n{what} by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
         click.echo(stacked(found.parts, unit))
+        for line in _grounds(found.grounds):
+            click.echo(line)
     if found.network:
         click.echo(found.network)
     if found.unsaid:
@@ -82,6 +85,19 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"power of the devices: {number(power.watts)} W on average, {joules}")
     if found.shadow is not None:
         click.echo(f"its shadow: {found.shadow.sentence}")
+
+
+_BASES = {"table": "a measured table", "fit": "a fit to measured kernels", "guess": "a guess"}
+
+
+def _grounds(found: list[Ground]) -> Iterator[str]:
+    """A line for each basis and source."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        alike.setdefault((one.basis, one.source), []).append(one.part)
+    for (basis, source), parts in alike.items():
+        rests = "rests" if len(parts) == 1 else "rest"
+        yield f"{listed(parts)} {rests} on {_BASES[basis]}: {source}"
 
 
 def _of_a_step(model: str) -> bool:

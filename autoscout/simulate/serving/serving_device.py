@@ -74,7 +74,7 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`memory_gib`: what the driver reports. `formats`: that it multiplies, those with a peak. `borrowed`: groups that
-    are another device's, scaled; `same`: and that device's kernels and host are this one's."""
+    are another device's, the `lender`'s, scaled; `same`: and that device's kernels and host are this one's."""
 
     name: str
     sms: int
@@ -91,6 +91,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: Kernels
     ring: Ring
     borrowed: list[str] = []
+    lender: str = ""
     same: bool = False
 
 
