@@ -159,7 +159,8 @@ def test_vllm_0_11_goes_through_the_chat_template_of_each_request() -> None:
         return exactly(columns, setup(columns, device("a100"), 1), 0)["ttft_mean_ms"] / 1e3
 
     assert first_token_s("0.11.0") == pytest.approx(31.2, rel=0.1)
-    assert first_token_s("0.10.0") == first_token_s("0.12.0") < 25
+    assert first_token_s("0.10.0") == pytest.approx(first_token_s("0.12.0"), rel=0.01)
+    assert first_token_s("0.12.0") < 25
     gpt_oss = {"model": "gpt-oss-20b", "quantization": "mxfp4"}
     assert first_token_s("0.11.0", **gpt_oss) == first_token_s("0.10.0", **gpt_oss)  # it has no such template
 
