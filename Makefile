@@ -41,7 +41,7 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 
 run-rl: $(VENV)/base-installed $(RL)/ready
 	@echo "── tuning fixtures/own/grpo.py, GRPO with TRL on two CPU ranks"
-	PATH="$(CURDIR)/$(RL)/bin:$$PATH" $(BIN)/autoscout tune fixtures/own/grpo.toml --no-tui --profiles 6
+	PATH="$(CURDIR)/$(RL)/bin:$$PATH" $(BIN)/autoscout tune fixtures/own/grpo.toml --no-tui --profiles 6 --wall 3m
 
 # Also: a script and its ds_config, tuned as they are, ZeRO 0 to 3 on two CPU ranks. Needs a C++ compiler.
 run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
