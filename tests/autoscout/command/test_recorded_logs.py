@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from autoscout.targets.command.failures import despite
-from autoscout.targets.command.measurement import told
+from autoscout.targets.command.measurement import readings
 from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import MetricReader, Stream
 from kb.records import MetricSource
@@ -124,8 +124,8 @@ def test_a_memory_of_nothing_is_none(job, name: str, memory: str):
     """On CPUs the trainers count what no GPU has allocated: 0 GiB stood in the table as a measured peak."""
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, script=name, metrics={}))
     values = read(name, (LOGS / f"{name}.log").read_bytes())
-    assert memory not in told(job, values).metrics
-    found = told(job, {**values, memory: [0.0, 3.5], "spilled_gib": [0.0]}).metrics
+    assert memory not in readings(job, values).metrics
+    found = readings(job, {**values, memory: [0.0, 3.5], "spilled_gib": [0.0]}).metrics
     assert (found[memory], found["spilled_gib"]) == (3.5, 0.0)
 
 

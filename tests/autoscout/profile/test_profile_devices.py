@@ -210,7 +210,7 @@ def test_slices_are_listed_in_place_of_the_gpu_that_is_cut_up() -> None:
 def test_memory_beside_the_allocators_counts(
     total: float, free: float, reserved: float, before: float, beside: float
 ) -> None:
-    code = f"import train; print(train._beside_the_allocator({total}, {free}, {reserved}, {before}))"
+    code = f"import train; print(train._outside_the_allocator({total}, {free}, {reserved}, {before}))"
     environment = {**os.environ, "PYTHONPATH": str(WORKER)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(beside)
