@@ -186,7 +186,8 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     if given != line:
         pairs = ((line.words, given.words), (given.words, line.words))
         more, less = (shlex.join(word for word in one if word not in other) for one, other in pairs)
-        notes.append(f"launch.current: containers follow each other, so '{more}' is added and '{less}' left out")
+        changes = [f"'{more}' is added"] * bool(more) + [f"'{less}' is left out"] * bool(less)
+        notes.append(f"launch.current: containers follow each other, so {' and '.join(changes)}")
     launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: line.value(knob.sets) for knob in known.knob if line.value(knob.sets) in knob.asks}
