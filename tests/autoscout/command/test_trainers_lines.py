@@ -184,6 +184,31 @@ def test_torchtitan_s_shards_and_context_parallel_ranks_are_the_line_s(tmp_path)
     assert found == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "torchtitan_on_cpu.py --module llama3 --config llama3_debugmodel --parallelism.spmd_backend partial_dtensor",
+        "-m torchtitan_npu.train --module llama3 --config llama3_8b --training.local-batch-size 1",
+        "./train.py --job.config_file a.toml",
+        "-m torchtitan.experiments.forge.train --job.config-file=a.toml --training.steps 10",
+    ],
+)
+def test_a_script_of_one_s_own_that_calls_torchtitan_s_trainer_is_one_of_it(program):
+    """It was taken for an unknown script: no knob, and no line of its log known for a step."""
+    assert recognised(read(f"torchrun --nproc-per-node 8 {program}", "launch.current")) == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "train.py --job.config_file flame/models/fla.toml --model.config fla.json --training.batch_size 1",
+        "train.py --module vision --config resnet.yaml",
+    ],
+)
+def test_flags_alike_of_another_trainer_are_not_torchtitan_s(program):
+    assert recognised(read(f"torchrun --nproc-per-node 8 {program}", "launch.current")) == ""
+
+
 def test_ms_swift_s_script_is_no_trl(tmp_path):
     line = "accelerate launch swift/cli/sft.py --tuner_type lora --per_device_train_batch_size 2"
     assert recognised(read(line, "launch.current")) == "swift"
