@@ -35,6 +35,11 @@ _FLAGS_OF_A_NODE = {
 }
 # One start of these reaches all nodes. What a script does is not known.
 _REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
+_BY_MPI = "--mpirun_hostfile"
+_ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
+    "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes says; for CPU ranks begin the "
+    "line with torchrun --nproc-per-node"
+)
 NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 
 
@@ -72,6 +77,8 @@ def devices(line: Line) -> Devices:
     total = total or of_file.get("num_processes", 0)
     each = each or total // nodes or _variable(line, "NPROC_PER_NODE")
     each = each or (tasks.number(("--gpus-per-node",)) if alone else 0) or _of_recipe(line)
+    if each > 1 and "accelerate" in launchers and before.said("--cpu") is not None and not before.said(_BY_MPI):
+        each, notes = 1, (*notes, _ONE_PROCESS)
     needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
     if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):
         who = needs.about.partition(" (")[0]

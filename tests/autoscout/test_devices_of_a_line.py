@@ -161,6 +161,17 @@ def test_accelerates_own_configuration_counts_where_no_other_is_named(folder, mo
     assert begun("torchrun run_clm.py --x 1") == ([1], [])
 
 
+def test_accelerate_starts_one_process_on_a_cpu(folder):
+    """The job was of two ranks, and its batch of twice the samples that a step has."""
+    flags = "--per_device_train_batch_size 2 --output_dir o --save_steps 9"
+    line = f"accelerate launch --cpu --num_processes 2 run_clm.py {flags}"
+    text, notes = job_file(shlex.split(line), folder)
+    made = tomllib.loads(text)
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [1]
+    assert made["traffic"]["global_batch"] == 2
+    assert any("starts one process, whatever --num_processes says" in note for note in notes)
+
+
 def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
     """Its number of processes was not read: the job was of one device."""
     line = "accelerate launch --config_file acc.yaml run_clm.py --per_device_train_batch_size 2"

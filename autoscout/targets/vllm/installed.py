@@ -118,7 +118,8 @@ def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
             f"it was written for {catalog.version}",
             2,
         )
-    return f"{knob.name} is left out: {catalog.target} {installed.version} has no {_argument(knob)}"
+    lacks = knob.sets if _argument(knob) in installed.arguments else _argument(knob)
+    return f"{knob.name} is left out: {catalog.target} {installed.version} has no {lacks}"
 
 
 def _argument(knob: KnobEntry) -> str:
@@ -127,6 +128,8 @@ def _argument(knob: KnobEntry) -> str:
 
 
 def _has(installed: Installed, knob: KnobEntry) -> bool:
+    if knob.since and not reached(installed.version, knob.since):
+        return False  # a field of an argument that came before it
     return _argument(knob).startswith("the ") or _argument(knob) in installed.arguments
 
 

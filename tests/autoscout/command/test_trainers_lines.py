@@ -75,6 +75,19 @@ def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
     assert words[words.index("--evaluation_strategy") + 1] == "no"
 
 
+@pytest.mark.parametrize(
+    "said", ["--auto_find_batch_size", "--auto_find_batch_size True", "--auto-find-batch-size=true"]
+)
+def test_an_experiment_measures_its_own_batch_or_none(tmp_path, said):
+    """A batch that did not fit was run as 0.9 of it, and that speed stood under the larger one's name."""
+    job, reference = job_of(tmp_path, f"{FINETUNE} {said}")
+    flag = said.split()[0].partition("=")[0]
+    text = " ".join(measured(tmp_path, job, reference)).replace("=", " ")
+    assert f"{flag} false" in text
+    assert text.count(flag) == 1
+    assert said in shlex.join(target_of(job).launch(job, reference).program)
+
+
 @pytest.mark.parametrize("flag", ["--with_tracking", "--checkpointing_steps epoch"])
 def test_a_loop_of_its_own_is_not_the_trainer(flag):
     assert recognised(read(f"{FINETUNE} {flag}", "launch.current")) == ""
