@@ -77,7 +77,7 @@ def devices(line: Line) -> Devices:
     total = total or of_file.get("num_processes", 0)
     each = each or total // nodes or _variable(line, "NPROC_PER_NODE")
     each = each or (tasks.number(("--gpus-per-node",)) if alone else 0) or _of_recipe(line)
-    if each > 1 and "accelerate" in launchers and before.said("--cpu") is not None and not before.said(_BY_MPI):
+    if each > 1 and "accelerate" in launchers and before.value("--cpu") is not None and not before.value(_BY_MPI):
         each, notes = 1, (*notes, _ONE_PROCESS)
     needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
     if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):

@@ -1,0 +1,34 @@
+"""The loss of a training run by Megatron-LM's own script, which only the ranks of its last stage have."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path("autoscout/targets/megatron/worker").resolve()
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import megatron_lm
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+losses = {"lm loss": torch.tensor(float(sys.argv[2]))} if rank == 1 else {}
+print(rank, megatron_lm.of_the_last_stage(losses, "cpu"), flush=True)
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("loss", "all_read"), [("2.5", "2.5"), ("nan", "nan"), ("inf", "inf")])
+def test_every_rank_reads_the_loss_of_the_last_stage(loss: str, all_read: str, tmp_path: Path) -> None:
+    """One that is no number was lost on CPU ranks: it read -inf."""
+    pytest.importorskip("torch")
+    (tmp_path / "ranks.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(tmp_path / "ranks.py"), str(WORKER), loss]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert sorted(done.stdout.split("\n")[:2]) == [f"0 {all_read}", f"1 {all_read}"], done.stderr[-2000:]
