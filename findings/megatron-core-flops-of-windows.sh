@@ -6,7 +6,7 @@
 # Guessed before: a window's products are counted. Seen (2026-11-29, Python 3.11, torch 2.13.0):
 #   full attention 16492674416640, windows of 128 tokens 16492674416640; attention is 80 % of it
 set -euo pipefail
-python=${PYTHON:-python3.11}
+python=${PYTHON:-python3.12}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/env"

@@ -64,7 +64,7 @@ def reading(text: str, where: str) -> MetricsReading:
                 elif kind in ("", "_total"):
                     numbers[name] = numbers.get(name, 0.0) + sample.value
     except (ValueError, KeyError) as error:
-        raise AutoscoutError(f"{where} is not in Prometheus' text format ({error})", 2) from error
+        raise AutoscoutError(f"{where}: it is not in Prometheus' text format ({error})", 2) from error
     if _REQUESTS not in histograms:
         raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not a vLLM's /metrics", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)

@@ -103,9 +103,7 @@ class _PredictedRows:
         self.space, self.job, self.simulators, self.searched = space, job, simulators, of
         self.of_objective = as_costs(job.objective, predictor)
         placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
-        self.alike = (
-            RATES_APART - 1 if job.objective.metric == HIGHEST_RATE else _NOTHING
-        )  # costs that count as the same
+        self.alike = RATES_APART - 1 if job.objective.metric == HIGHEST_RATE else _NOTHING  # relative, of equal costs
         self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
         self.recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
 
@@ -242,15 +240,17 @@ class _PredictedRows:
         def cost(one: np.ndarray) -> float:  # a rate is searched from that beside it on
             return float(order(np.array([row, one]))[1])
 
-        least = cost(row)  # that was met; else a little worse each time would add up
-        if cost(last := self._last(row)) <= least * (1 + self.alike):
+        wanted = cost(row)
+
+        def same(one: np.ndarray) -> bool:
+            """What is better by more than `_ALIKE` is another configuration, which the ranking lists by itself."""
+            return wanted * (1 - _ALIKE) <= cost(one) <= wanted * (1 + self.alike)
+
+        if same(last := self._last(row)):
             return last
-        while True:
-            costs = ((one, cost(one)) for one in self._towards_reference(row))
-            as_good = next(((one, found) for one, found in costs if found <= least * (1 + self.alike)), None)
-            if as_good is None:
-                return row
-            row, least = as_good[0], min(least, as_good[1])
+        while (nearer := next((one for one in self._towards_reference(row) if same(one)), None)) is not None:
+            row = nearer
+        return row
 
     def _last(self, row: np.ndarray) -> np.ndarray:
         """Of its layout, the nearest to the reference that single moves reach."""

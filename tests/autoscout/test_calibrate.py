@@ -226,7 +226,7 @@ def test_the_fits_find_the_device_behind_the_benchmarks(tmp_path, monkeypatch):
         ({"name": "NVIDIA A100 80GB PCIe", "capability": 8.0}, "a100-pcie"),
         ({"name": "NVIDIA H20", "capability": 9.0}, "h20"),
         ({"name": "NVIDIA X900", "capability": 9.0}, "h100"),
-        ({"name": "Tesla T4", "capability": 7.5}, "v100"),
+        ({"name": "Quadro RTX 8000", "capability": 7.5}, "t4"),
         ({"name": "AMD Instinct MI250X", "capability": 0.0, "vendor": "amd"}, "mi300x"),
         ({"name": "AMD EPYC 7B13", "kind": "cpu"}, "cpu"),
     ],

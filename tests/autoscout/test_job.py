@@ -85,7 +85,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"layers": "layerz = 4"}, "the key model.layerz, which is unknown; did you mean 'layers'?"),
         (
             {"task": 'task = "pretraining"'},
-            "task = 'pretraining' is none of pretrain, finetune, serve; did you mean 'pretrain'?",
+            "task = 'pretraining' is none of pretrain, finetune, serve, rl; did you mean 'pretrain'?",
         ),
         ({"heads": 'heads = 4\nposition = "alibi"'}, "model.position = 'alibi' is none of rope, learned"),
         ({"repeats": 'repeats = 2\nlauncher = "mpirun"'}, "launch.launcher = 'mpirun' is none of auto, warm"),
@@ -106,7 +106,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"layers": 'layers = "four"'}, "model.layers: expected `int`, got `str`"),
         ({"hidden": ""}, "model.hidden is missing, or 0"),
         ({"layers": 'preset = "llama-3.2-3c"'}, "did you mean 'llama-3.2-3b'?"),
-        ({"layers": 'preset = "qwen2.5-72b"'}, 'Any other model: from = "its config.json", in place of a preset'),
+        ({"layers": 'preset = "qwen1.5-72b"'}, 'Any other model: from = "its config.json", in place of a preset'),
         ({"profiles": "profiles = 0"}, "budget.profiles = 0 must be more than 0"),
         ({"wall": 'wall = "soon"'}, "'soon' is not a duration"),
         ({"wall": 'wall = "0m"'}, "allows no experiment"),

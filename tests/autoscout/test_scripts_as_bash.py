@@ -146,7 +146,7 @@ def test_what_is_read_from_another_command_stays_a_name():
 
 def test_what_a_command_prints_is_asked_for(tmp_path):
     (tmp_path / "run.sh").write_text("D=`date +%s`\ntorchrun t.py --out x_$D --host $(hostname)\n")
-    assert any("write what $(…) stands for" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
+    assert any("replace $(…) by the value" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
 
 
 def test_paths_that_are_added_to_are_ours(monkeypatch):

@@ -280,7 +280,7 @@ def test_a_misleading_simulator_is_doubted_on_every_second_step_while_points_are
         [c] = search.ask()
         told += [e for e in search.drain() if isinstance(e, Decided)]
         search.tell([measured(c)])
-    far = [d for d in told if d.why == "far from all that was tried"]
+    far = [d for d in told if d.why == "far from everything tried"]
     assert {d.phase for d in far} == {"opening"}
     assert all(d.step % 2 == 0 for d in far)
     assert len(far) == 3

@@ -76,7 +76,7 @@ def test_a_server_that_was_started_again_or_answers_nobody_is_said(since):
     before.serve([100] * 50, [10] * 50)
     first = reading(before.read(), "here")
     after.serve([100] * since, [10] * since)
-    with pytest.raises(AutoscoutError, match="started again"):
+    with pytest.raises(AutoscoutError, match="restarted"):
         load_between(first, reading(after.read(), "here"), 10.0)
     with pytest.raises(AutoscoutError, match="0 requests were answered in 10 s"):
         load_between(first, first, 10.0)

@@ -314,8 +314,8 @@ class TestWithoutTheEngine:
     def test_user_buffers_are_beside_torchs_memory(self):
         """Ten of the gathered input's size (8 × 512 tokens of 512 numbers), and two more workspaces of 32 MiB."""
         overlapped = {"sp": True, "tp_comm_overlap": True, "mbs": 8}
-        plain = shadows.told(job(), laid_out(mbs=8), "a", [_empty()], {}, 0, priced_too=False)
-        buffered = shadows.told(job(), laid_out(**overlapped), "a", [_empty()], {}, 0, priced_too=False)
+        plain = shadows.summarised(job(), laid_out(mbs=8), "a", [_empty()], {}, 0, priced_too=False)
+        buffered = shadows.summarised(job(), laid_out(**overlapped), "a", [_empty()], {}, 0, priced_too=False)
         assert buffered.beside - plain.beside == pytest.approx(10 * 8 * 512 * 512 * 2 / GIB)
         assert flags(job(), **overlapped)["workspace"] - flags(job(), mbs=8)["workspace"] == 64 * 2**20
 

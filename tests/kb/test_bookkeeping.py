@@ -176,7 +176,7 @@ def test_a_job_is_stored_without_places():
     begun = msgspec.structs.replace(started("s", full, at=5.0), host="h", hyper={"a": 1}, environment={"torch": "2"})
     row = journal_rows.session_row(begun, "import")
     stored = msgspec.json.decode(row.pop("job"))
-    assert stored.pop("records") == 7
+    assert stored.pop("records") == 8
     assert msgspec.convert(stored, type(full)) == kept
     assert row == {
         "id": "s", "source": "import", "job_id": full.id, "job_name": "tiny", "context": "here", "host": "h",

@@ -97,8 +97,8 @@ def test_what_cannot_be_signed(key: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert said.startswith(f"{nowhere} cannot sign (")
     assert said.endswith("); give an ssh key of yours with --sign")
     assert code == 2
-    assert signatures._said(subprocess.CompletedProcess([], 3, b"", b"a\nb \n")) == "b"
-    assert signatures._said(subprocess.CompletedProcess([], 3, b"", b"")) == "exit code 3"
+    assert signatures._printed(subprocess.CompletedProcess([], 3, b"", b"a\nb \n")) == "b"
+    assert signatures._printed(subprocess.CompletedProcess([], 3, b"", b"")) == "exit code 3"
     monkeypatch.setenv("PATH", str(tmp_path))
     said, code = refusal(signatures.sign, [file], key)
     assert said.startswith("ssh-keygen does not run (")

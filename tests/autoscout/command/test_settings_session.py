@@ -79,7 +79,7 @@ def test_every_verb_on_a_file_of_settings(name, tmp_path, monkeypatch):
     job, given = tmp_path / "job.toml", ("--kb", str(tmp_path / "kb" / "kb.duckdb"))
     job.write_text(made.replace("[launch]\n", shorter, 1))
     assert f'script = "{name.split()[0]}"' in made
-    assert "held against" in call("check", str(job), *given).stdout
+    assert "compared with" in call("check", str(job), *given).stdout
     assert "step_time_s" in call("predict", str(job), "mbs=2", *given).stdout
     assert "not valid: mbs=32" in call("explain", str(job), "mbs=32", *given).stdout
     tuned = json.loads(call("tune", str(job), *given, "--no-tui", "--json", "--profiles", "4").stdout)

@@ -159,9 +159,9 @@ def test_a_slow_configuration_has_a_low_rate_and_ends_in_time(start: float, monk
     found = asyncio.run(driving.drive(plan, queue(SLOW, 1, clock), left=lambda: 840 - clock.now))
     assert clock.now < 840
     assert 0.3 * SLOW < found["max_rate"] < SLOW
-    assert "time allowed loads of" in found["said"]
+    assert "time allowed loads of" in found["note"]
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), search_job([]))
-    assert found["said"] in load_plan.of_search(found, metrics)
+    assert found["note"] in load_plan.of_search(found, metrics)
 
 
 def test_with_hardly_any_time_no_rate_is_told_that_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

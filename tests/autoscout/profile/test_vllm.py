@@ -219,7 +219,7 @@ def test_the_same_answers_are_right_and_others_wrong() -> None:
     assert reference.judge(answered(late, spec="ngram")).status == "ok"
     wrong = reference.judge(answered([7.0] * 40, spec="ngram"))
     assert wrong.status == "wrong"
-    assert "at least 75% are needed" in wrong.evidence
+    assert "at least 75% must" in wrong.evidence
     assert reference.judge(answered([7.0] * 3, spec="ngram")).status == "wrong"
     assert reference.judge(answered([], spec="ngram")).status == "wrong"
 
