@@ -3,16 +3,16 @@
 # TFLOP/s come from, are those of full causal attention also with --window-size. With windows of 128 tokens in 16,384, a
 # small model's are said to be as many as without, and its TFLOP/s are too high by what attention no longer does.
 #
-# Guessed before: a window's products are counted. Seen (2026-11-29, Python 3.11, torch 2.13.0):
+# Guessed before: a window's products are counted. Seen (2026-11-29, Python 3.12, torch 2.14.1):
 #   full attention 16492674416640, windows of 128 tokens 16492674416640; attention is 80 % of it
 set -euo pipefail
 python=${PYTHON:-python3.12}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/env"
-"$folder/env/bin/pip" install --quiet torch==2.13.0 triton numpy packaging
-# The wheel asks for Python 3.12, and what is called here runs on 3.11.
-"$folder/env/bin/pip" install --quiet --no-deps --ignore-requires-python --only-binary :all: --python-version 3.12 \
+"$folder/env/bin/pip" install --quiet torch==2.14.1 triton numpy packaging
+# --no-deps: nothing else of what the wheel asks for is called here.
+"$folder/env/bin/pip" install --quiet --no-deps --only-binary :all: --python-version 3.12 \
     --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 \
     --platform manylinux2014_x86_64 --target "$folder/engine" megatron-core==0.19.2
 cat > "$folder/run.py" <<'P'
