@@ -9,7 +9,6 @@ A question: `config` (config.json) or `model` (a folder that has one), `gpu` (wh
 """
 
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -141,8 +140,6 @@ def main(folder: Path) -> int:
     import vllm.model_executor.models.qwen3_moe
     import vllm.v1.core.sched.async_scheduler  # noqa: F401
 
-    gc.freeze()  # each engine collects garbage as it starts, and would look through all that was imported
-    gc.set_threshold(100_000, 50, 100)
     parent = os.getpid()
     paths = sorted(folder.glob("question-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
     for path in paths:
