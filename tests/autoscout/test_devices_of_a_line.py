@@ -266,7 +266,7 @@ def test_one_task_of_a_node_is_its_launcher(tmp_path):
         ("Tesla T4", {"device": "t4"}),
         ("NVIDIA GB10", {"device": "gb10"}),
         ("a100_3g.20gb", {}),  # a part of one
-        ("rtx8000", {}),
+        ("rtx4000", {}),
     ],
 )
 def test_the_kind_that_a_site_names(kind, node):
@@ -286,11 +286,11 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
     assert "cluster: 'a100' is taken for a100; if it is a100-40g, a100-pcie, a100-pcie-40g, write that" in notes
-    script.write_text(f"#SBATCH --gres=gpu:rtx8000:4\n{line}")
+    script.write_text(f"#SBATCH --gres=gpu:rtx4000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
-    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx8000"
+    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx4000"
     (said,) = [note for note in notes if note.startswith("cluster: ")]
-    assert "GPUs of the kind 'rtx8000', which is not known; name the nearest of" in said
+    assert "GPUs of the kind 'rtx4000', which is not known; name the nearest of" in said
 
 
 ASKS = [

@@ -89,8 +89,9 @@ class Ensemble:
         """Before any row of the job: members that need none, weighted by the precision that they claim here."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
-        self._w = np.where(can, weighing.by_precision(self._s), 0.0)
-        self._w = weighing.without_small(self._w) if can.any() else self._w
+        self._w = np.zeros(len(self.members))
+        if can.any():
+            self._w[can] = weighing.without_small(weighing.by_precision(self._s[can]))
 
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
         """`groups`: (n,) the job of each row; with several, whole jobs are held out, so that weights and interval
@@ -300,7 +301,13 @@ class Ensemble:
 
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
         if self.rule != "published":
-            return weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
+            rows = weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
+            nobody = (
+                rows.sum(1, keepdims=True) == 0
+            )  # physics answers there, too, with the wide interval that it states
+            physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
+            alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
+            return np.where(nobody, alone, rows)
         said = np.where(np.isfinite(L), w, 0.0)  # equation 2: a member's weight is the same everywhere
         total = said.sum(1, keepdims=True)
         return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
