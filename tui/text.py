@@ -45,6 +45,16 @@ def knob_value(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
+def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What a configuration sets otherwise than the reference: "mbs 8, −overlap_grad", and "the reference" if nothing.
+    Knobs that came into or out of play because of a change that is named are left out while they are off."""
+    words = []
+    for name, value in after.items():
+        if before.get(name, False) != value:
+            words.append(f"{'+' if value else '−'}{name}" if isinstance(value, bool) else f"{name} {value}")
+    return ", ".join(words) or "the reference"
+
+
 def metric(job: "Job", value: float) -> str:
     name = job.objective.metric
     return f"{number(value)} {_UNITS.get(name, name)}"

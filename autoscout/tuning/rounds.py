@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Generator
 
 from autoscout.job.objective import cost, rows_of
+from autoscout.job.words import several
 from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.graph import Space
@@ -56,7 +57,7 @@ def confirmed(
         ran = any(m.configuration == today and cost(job.objective, m) is not None for m in left)
         present = today if ran else None
         by_id = {c.id: c for c in [*finalists, *([present] if present else [])]}
-        on_note(f"re-measuring {len(by_id)} configurations in rounds, two at least")
+        on_note(f"measuring {several(len(by_id), 'configuration')} again in rounds, at least two")
         trial = _trial(ranking, list(by_id), reference, anchors, limit)
         measured = yield from _rounds(job, trial, by_id, {c.id for c in finalists} - {reference.id}, over)
         around = {c.id: near for c in finalists if (near := ranking.around(c)) is not None}

@@ -41,6 +41,7 @@ from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
 from tui import actions
 from tui.app import SessionApp
+from tui.draw.runs import called
 from tui.feed import Read
 from tui.modals import Full
 from tui.screens.knowledge import KnowledgePane
@@ -279,9 +280,9 @@ async def test_experiments_page_by_page(tmp_path):
         assert table.row_count == 1200
         await pilot.press("b")
         assert 1170 < table.cursor < 1199
-        assert f"mbs{table.cursor + 1}" in text_of(app)
+        assert f"mbs {table.cursor + 1}" in text_of(app)
         await pilot.press("home")
-        assert "mbs1 " in text_of(app)
+        assert "mbs 2 " in text_of(app)
         assert "experiment 1 of 1,200" in text_of(app)
 
 
@@ -294,8 +295,9 @@ async def test_what_is_cut_beside_a_scrollbar_says_so(tmp_path):
         await pilot.press("5")
         await until(pilot, lambda: "43 of 43" in text_of(app))
         await pilot.press("b")
-        names = [run.name for run in app.session.state.runs]
-        rows = re.findall(r"^│\d.{47}(\S+) ", text_of(app), re.MULTILINE)
+        state = app.session.state
+        names = [called(state, run.configuration, run.name) for run in state.runs]
+        rows = re.findall(r"^│\d.{47}(.*?) *[▁-█]*│$", text_of(app), re.MULTILINE)
         assert len(rows) > 10
         assert all(row in names or row.endswith("…") for row in rows), rows
 

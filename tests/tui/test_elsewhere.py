@@ -40,7 +40,7 @@ def test_in_a_locale_without_utf8_files_are_utf8_and_what_cannot_be_written_is_a
     assert b"best measured configuration" in done.stdout
     done = started(tmp_path, WATCH, locale)
     assert done.returncode == 0, done.stderr
-    assert b"re-measuring" in done.stdout
+    assert b"again 1/" in done.stdout
 
 
 def test_without_a_home_what_needs_none_works_and_what_does_says_so(tmp_path):

@@ -167,3 +167,32 @@ def test_lines_of_a_recording_tell_the_time_of_the_session():
         progress.see(event)
     assert lines[0].startswith("00:00")
     assert lines[-1].startswith("02:")
+
+
+def test_lines_name_the_gain_and_the_changes_and_leave_the_search_s_own_steps_out():
+    lines: dict[bool, list[str]] = {False: [], True: []}
+    events = journals.events(RECORDED.with_name("tiny-llama-session.jsonl"))
+    started = next(e for e in events if isinstance(e, journals.SessionStarted))
+    for verbose, written in lines.items():
+        progress = Progress(started.job, started.session, written.append, verbose)
+        for event in events:
+            progress.see(event)
+    assert "  the reference" in lines[False][1]
+    assert any("% better, the best so far: " in line for line in lines[False])
+    ended = [e for e in events if isinstance(e, journals.ExperimentEnded) and e.measurement.status == "ok"]
+    shown = [line for line in lines[False] if "  again " in line or "/30  " in line]
+    assert len(shown) == sum(e.purpose in ("search", "check", "confirm") for e in ended)
+    assert not any("tournament" in line or "simulators" in line for line in lines[False])
+    assert any("tournament" in line for line in lines[True])
+
+
+def test_a_terminal_shows_the_time_to_go_below_the_lines():
+    lines: list[str] = []
+    shown: list[str] = []
+    events = journals.events(RECORDED)
+    started = next(e for e in events if isinstance(e, journals.SessionStarted))
+    progress = Progress(started.job, started.session, lines.append, show=shown.append)
+    for event in events:
+        progress.see(event)
+    assert any("to go" in status for status in shown)
+    assert not any("to go" in line for line in lines)

@@ -8,7 +8,7 @@ from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
 from tui.session.state import SEARCH_PURPOSES, Run, State
-from tui.text import knob_value, label, label_width, number
+from tui.text import changes, knob_value, label, label_width, number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
@@ -30,12 +30,8 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
 
 
 def called(state: State, configuration: Configuration, name: str) -> str:
-    """A configuration's name; for a design, whose name is too long for a table, its differences from the default."""
-    if state.seen == "measured":
-        return name
-    known, ours = (state.default.knobs if state.default else {}), configuration.knobs
-    differs = [f"{name}={knob_value(value)}" for name, value in ours.items() if known.get(name) != value]
-    return " ".join(differs) or "the default"
+    """A configuration by its differences from the reference, or by its name while the reference is unknown."""
+    return changes(state.default.knobs, configuration.knobs) if state.default else name
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:

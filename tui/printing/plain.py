@@ -1,4 +1,5 @@
-"""`tune` without screens: one line per relevant event, readable in a log file, within 80 columns if possible."""
+"""`tune` without screens: a line an experiment, with what it changes and whether it is better; with `verbose`, also
+the search's own steps."""
 
 from collections.abc import Callable
 
@@ -9,9 +10,9 @@ from kb.journal import (
     Answered,
     AnyEvent,
     Checked,
-    Decided,
     Event,
     ExperimentEnded,
+    ExperimentStarted,
     FidelitySwitched,
     Outlook,
     SearchEnded,
@@ -24,22 +25,31 @@ from kb.records import Job, Measurement
 from tui.session.eta import remaining, to_confirm
 from tui.session.standing import REASONS
 from tui.session.state import State
-from tui.text import clock, metric, number, when_and_where
+from tui.text import changes, clock, metric, number, when_and_where
 
-_EVERY = 5  # experiments between two estimates of the remaining time
+_EVERY = 5  # experiments between two estimates of the remaining time, where no status line shows it
 _IN_A_ROW = 3
-_WORDS = {"anchor": "reference", "repeat": "repeated"}
+_INDENT = " " * 20
 
 
 class Progress:
-    """Turns events into lines. `write` gets each finished line."""
+    """Turns events into lines. `write` gets each finished line, `show` a status that the next one replaces; `verbose`:
+    also tournaments, checks of the simulators and repeated measurements of the search."""
 
-    def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        session: str,
+        write: Callable[[str], None],
+        verbose: bool = False,
+        show: Callable[[str], None] | None = None,
+    ) -> None:
         self.job = job
         self.write = write
+        self.verbose = verbose
+        self.show = show
         self.began = self.now = dates.now()
         self.session = session
-        self.arm = ""
         self.searched = 0
         self.simulated = 0
         self.checks = 0
@@ -54,10 +64,10 @@ class Progress:
 
     def replay(self, past: list[AnyEvent]) -> None:
         """Applies the past events of a resumed session without printing them."""
-        write, self.write = self.write, lambda line: None
+        (write, show), self.write, self.show = (self.write, self.show), lambda line: None, None
         for event in past:
             self.see(event)
-        self.write = write
+        self.write, self.show = write, show
         self.began = dates.now()
 
     def see(self, event: Event) -> None:
@@ -67,32 +77,31 @@ class Progress:
             case SessionStarted():
                 self.session, self.began = event.session, self.now
                 self._line(f"session {event.session}")
-            case Decided():
-                self.arm = event.arm
+            case ExperimentStarted():
+                self._status()
             case ExperimentEnded():
                 self._experiment(event)
             case Answered():
                 self._measured(event.measurement, "known")
-                self.write(f"{'':>36}of session {event.measured_by}{when_and_where(event.measurement)}")
+                self.write(f"{_INDENT}from session {event.measured_by}{when_and_where(event.measurement)}")
             case Simulated():
                 self.simulated += 1
                 if self.simulated % 50 == 1:
-                    self._line(
-                        f"{'predicted':<14}  {self.arm:<7}  {metric(self.job, event.predicted):<14}  {event.name} "
-                        f"(prediction {self.simulated})"
-                    )
+                    self._line(f"{'predicted':<11}  {metric(self.job, event.predicted):<14}  {self.simulated} so far")
             case TournamentRanked():
                 kept = [" → ".join(event.orderings[k][:3]) for k in event.kept]
-                self._line(f"tournament round {event.round + 1}: {len(kept)} of {len(event.orderings)} orderings stay")
+                self._detail(
+                    f"tournament round {event.round + 1}: {len(kept)} of {len(event.orderings)} orderings stay"
+                )
                 if len(kept) == 1:
-                    self._line(f"the tree branches on {kept[0]} first")
+                    self._detail(f"the tree branches on {kept[0]} first")
             case Checked():
                 self._check(event)
             case FidelitySwitched():
-                self._line(f"from simulating to profiling: {event.why}")
+                self._detail(f"from simulating to profiling: {event.why}")
             case SearchEnded():
                 self.confirming = True
-                self._line(f"search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
+                self._line(f"the search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
             case Outlook():
                 self.outlook = event
             case _:
@@ -106,27 +115,27 @@ class Progress:
             return
         self.trusted = trusted
         found = "failed" if event.measured is None else metric(self.job, event.measured)
-        self._line(
+        self._detail(
             f"check {self.checks} of the simulators: predicted {number(event.predicted)}, {self.state.seen} {found}; "
             f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
         )
 
     def _experiment(self, event: ExperimentEnded) -> None:
+        m = event.measurement
         if event.purpose in ("search", "check"):
-            counts, m = charged(event.measurement), event.measurement
+            counts = charged(m)
             self.searched += counts
-            seen = "shadow" if m.fidelity == "shadow" else self.state.seen
-            self._measured(m, f"{seen} {self.searched}/{self.job.budget.profiles}")
+            shadow = "shadow " if m.fidelity == "shadow" else ""
+            self._measured(m, f"{shadow}{self.searched}/{self.job.budget.profiles}")
             if counts and self.searched % _EVERY == 0:
                 self._to_go()
         elif event.purpose == "confirm":
-            self.arm = ""
             self.confirmed += 1
-            self._measured(event.measurement, f"again {self.confirmed}/{self._most()}")
+            self._measured(m, f"again {self.confirmed}/{self._most()}")
             if self.confirmed % _EVERY == 0 and self.confirmed < self._most():
                 self._to_go()
-        else:
-            self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
+        elif self.verbose or m.status != "ok":
+            self._measured(m, event.purpose)
 
     def _most(self) -> int:
         """Measurements until the first two rounds end; after them until the last possible round ends."""
@@ -142,45 +151,58 @@ class Progress:
         return most_rounds(self.job.launch.repeats, self.searched)
 
     def _to_go(self) -> None:
-        """Prints progress and the estimated time left."""
+        """Prints the estimated time left, unless a status line shows it."""
+        if self.show is None and (left := self._left()):
+            self._line(left)
+
+    def _status(self) -> None:
+        if self.show is not None and (left := self._left()):
+            self.show(f"{clock(max(0.0, self.now - self.began))}  {left}")
+
+    def _left(self) -> str:
+        """How far the session is and the time that it still takes; "" before the first experiment has ended."""
         left = remaining(self.state)
         if left is None:
-            return
-        time_left = f"about {clock(left.total)} to go ({clock(left.low)} to {clock(left.high)})"
-        if left.total < 1:
-            time_left = "less than a second to go"
+            return ""
+        time_left = "less than a second to go"
+        if left.total >= 1:
+            low, high = clock(left.low), clock(left.high)
+            time_left = f"about {clock(left.total)} to go{f' ({low} to {high})' * (low != high)}"
         if self.confirming:
-            self._line(
-                f"re-measuring: {time_left}; more rounds, {self._rounds()} at most, while they may change the choice"
-            )
-        else:
-            done = f"{self.searched} of {self.job.budget.profiles} experiments"
-            self._line(f"{done}; {time_left}{self._with_rounds()}{self._worth()}")
-
-    def _with_rounds(self) -> str:
-        return ", re-measuring included" if self.state.seen == "measured" else ""
+            return f"finalists measured {self.confirmed} times again; {time_left}"
+        return f"{self.searched} of {self.job.budget.profiles} experiments; {time_left}"
 
     def _worth(self) -> str:
-        if self.outlook is None:
-            return ""
         o = self.outlook
-        return f"; P(one 1 % better is left) {o.chance:.0%}, {o.ahead} more are expected to gain {o.gain:.1%}"
+        return "" if o is None else f"; P(one 1 % better is left) {o.chance:.0%}"
 
-    def _measured(self, m: Measurement, fidelity: str) -> None:
+    def _measured(self, m: Measurement, what: str) -> None:
         c = cost(self.job.objective, m)
-        if self.default is None and self.arm == "DEFAULT":
+        if m.configuration == self.state.default and self.default is None:
             self.default = c
-        if c is not None and (self.best is None or c < self.best) and fidelity.startswith((self.state.seen, "known")):
-            self.best = c
         if c is not None:
             shown = metric(self.job, to_metric(self.job.objective, c))
         else:
             shown = "over a limit" if m.status == "ok" else m.status
-        self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
+        reference = self.state.default.knobs if self.state.default else {}
+        self._line(f"{what:<11}  {shown:<14}  {self._against(m, c)}{changes(reference, m.configuration.knobs)}")
         self._ranks(m)
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
-            self.write(f"{'':>36}{problem}")
+            self.write(f"{_INDENT}{problem}")
+
+    def _against(self, m: Measurement, c: float | None) -> str:
+        """The gain over the reference's first run, and whether it is the best so far; "" while finalists are measured
+        again, by when the machine may have changed."""
+        if c is None or self.confirming:
+            return ""
+        words = []
+        if self.default and m.configuration != self.state.default:
+            words = [_better(self.default / c)]
+        if self.best is None or c < self.best:
+            words += ["the best so far"] if self.best is not None else []
+            self.best = c
+        return f"{', '.join(words)}: " if words else ""
 
     def _ranks(self, m: Measurement) -> None:
         """Reports a rank that is slowed in three consecutive runs, once: in a single run it may be chance."""
@@ -192,15 +214,15 @@ class Progress:
         if slow is not None and self.slowed[slow] == _IN_A_ROW:
             self._line(f"{found.sentence}, {_IN_A_ROW} runs in a row")
 
-    def _line(self, text: str) -> None:
-        self.write(f"{clock(max(0.0, self.now - self.began))}  {self._standing():<27}  {text}")
+    def _detail(self, text: str) -> None:
+        if self.verbose:
+            self._line(text)
 
-    def _standing(self) -> str:
-        """The best so far and its gain over the default."""
-        if self.confirming and self.state.seen == "measured":
-            return "re-measuring"
-        if self.best is None:
-            return "best –"
-        value = to_metric(self.job.objective, self.best)
-        gain = f" ({self.default / self.best:.2f}× default)" if self.default else ""
-        return f"best {number(value)}{gain}"
+    def _line(self, text: str) -> None:
+        self.write(f"{clock(max(0.0, self.now - self.began))}  {text}")
+
+
+def _better(ratio: float) -> str:
+    """ "33 % better", "2.4 × worse" of a ratio of costs."""
+    way, factor = ("better", ratio) if ratio >= 1 else ("worse", 1 / ratio)
+    return f"{factor:.1f} × {way}" if factor >= 2 else f"{100 * (factor - 1):.0f} % {way}"

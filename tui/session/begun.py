@@ -26,7 +26,7 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "engine.log"
     with open(log, "ab") as out:
-        command = [sys.executable, "-m", "tui.cli", "tune", *arguments, "--no-tui", "--kb", str(kb)]
+        command = [sys.executable, "-m", "tui.cli", "tune", *arguments, "--no-tui", "--verbose", "--kb", str(kb)]
         engine = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +65,9 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     help="Simulators while they are right, only experiments, or only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Lines of the search's own steps, too: tournaments, checks, anchors."
+)
 @click.option("--detach", is_flag=True, help="Start it in the background and say its name; `watch` shows it.")
 @click.option(
     "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
@@ -91,6 +92,7 @@ def tune(
     warm_start: str,
     fidelity: str,
     no_tui: bool,
+    verbose: bool,
     detach: bool,
     resume: str | None,
     hints: Path | None,
@@ -140,7 +142,7 @@ def tune(
 
         if kept is None or of_config:
             raise click.UsageError("--as goes with a job file")
-        options = _as_given("form", "kb", "no_tui", "job_file", "detach", "as_json")
+        options = _as_given("form", "kb", "no_tui", "verbose", "job_file", "detach", "as_json")
         text = script(form, job, kept, path, options)
         click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
         return
@@ -153,7 +155,7 @@ def tune(
         return
     options = session.SessionOptions(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
     try:
-        result = _in_front(job, options, resume, named, kb, as_json)
+        result = _in_front(job, options, resume, named, kb, as_json, verbose)
     except AutoscoutError as error:
         helps = [] if error.exit_code == 3 else _what_helps(job, kept or "JOB.toml", fidelity)
         if not helps:
@@ -275,24 +277,35 @@ def _as_given(*without: str) -> list[str]:
     return words
 
 
-def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path | None, as_json: bool) -> Any:
+def _in_front(
+    job: Any, options: Any, resume: str | None, named: str, kb: Path | None, as_json: bool, verbose: bool
+) -> Any:
     """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one."""
     from autoscout.tuning import loop, session
     from kb import journal as journals
     from kb import store
     from tui.printing import plain
+    from tui.printing.status_line import StatusLine
 
     path, stop = kb_path(kb), loop.Stop()
     stop_on_signals(stop)
-    progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
+    lines = StatusLine(sys.stderr if as_json else sys.stdout)
+    progress = plain.Progress(job, resume or "", lines.write, verbose, lines.show if lines.can else None)
+
+    def on_note(text: str) -> None:
+        lines.clear()
+        note(text)
+
     try:
         if resume is None:
-            return session.tune(job, path, options, progress.see, note, stop, named)
+            return session.tune(job, path, options, progress.see, on_note, stop, named)
         progress.replay(journals.events(store.journalled(path, resume) / "journal.jsonl"))
-        return session.resume(resume, path, progress.see, note, stop, job)
+        return session.resume(resume, path, progress.see, on_note, stop, job)
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
+    finally:
+        lines.clear()
 
 
 def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
@@ -368,16 +381,3 @@ def _checked_job(job_file: Path | None, stored: Any) -> Any:
     if job is not None and job.id != stored.id:
         raise click.UsageError(f"{job_file} is not the job of that session")
     return job
-
-
-def _lines(stream: Any) -> Callable[[str], None]:
-    """Writes lines; when writing fails (a closed pipe, a lost terminal), the session continues silently."""
-
-    def write(line: str) -> None:
-        try:
-            print(line, file=stream, flush=True)
-        except OSError as error:
-            note(f"nobody takes the progress lines any more ({error.strerror}); the session goes on")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-    return write

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("session", required=False, shell_complete=session_names)
 @click.option("--plain", is_flag=True, help="Lines instead of screens.")
+@click.option("-v", "--verbose", is_flag=True, help="With --plain: the search's own steps, too.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
 @click.option("--events", is_flag=True, help="Events as they are, for the screens of another host.")
 @click.option(
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
 )
 @common
 def watch(
-    session: str | None, plain: bool, ascii_only: bool, events: bool, there: str, kb: Path | None, as_json: bool
+    session: str | None,
+    plain: bool,
+    verbose: bool,
+    ascii_only: bool,
+    events: bool,
+    there: str,
+    kb: Path | None,
+    as_json: bool,
 ) -> None:
     """Open the screens on a session: running, finished, a recorded journal (FILE.jsonl), or one on another host
     (USER@HOST:SESSION, over ssh; what travels are its events). Without a name: the one that runs, else the newest.
@@ -40,7 +48,7 @@ def watch(
 
     path = kb_path(kb)
     if session and (found := remote.place(session)):
-        _elsewhere(remote.Remote(*found, there), path, plain, ascii_only, as_json)
+        _elsewhere(remote.Remote(*found, there), path, plain, verbose, ascii_only, as_json)
         return
     journal = follow.journal_of(path, session or _newest(path))
     if not journal.exists():
@@ -57,13 +65,13 @@ def watch(
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
     elif plain or not on_screen():
-        if not _plainly(follow.Follower(journal)):
+        if not _plainly(follow.Follower(journal), verbose):
             raise AutoscoutError(f"{journal}: holds no session", 2)
     else:
         show(journal, path, ascii_only)
 
 
-def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_json: bool) -> None:
+def _elsewhere(follower: "Remote", kb: Path, plain: bool, verbose: bool, ascii_only: bool, as_json: bool) -> None:
     """Shows a session of another host. Errors: AutoscoutError if the connection is lost."""
     try:
         if as_json:
@@ -73,7 +81,7 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_j
 
             click.echo(msgspec.json.encode(state.fold(follower.everything())))
         elif plain or not on_screen():
-            _plainly(follower)
+            _plainly(follower, verbose)
         else:
             open_on(follower, kb, ascii_only)
     finally:
@@ -153,7 +161,7 @@ def go_home() -> None:
     home(default_path().absolute(), Path.cwd(), "utf" not in (sys.stdout.encoding or "").lower())
 
 
-def _plainly(follower: "Follower | Remote") -> bool:
+def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
     """Follows until the session ends or its process is gone; returns whether there was one."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
@@ -164,7 +172,7 @@ def _plainly(follower: "Follower | Remote") -> bool:
         events = follower.more()
         for event in events:
             if isinstance(event, SessionStarted):
-                progress = Progress(event.job, event.session, click.echo)
+                progress = Progress(event.job, event.session, click.echo, verbose)
             if progress is not None:
                 progress.see(event)
             if isinstance(event, SessionEnded):

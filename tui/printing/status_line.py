@@ -1,0 +1,43 @@
+"""Lines of progress and, on a terminal, a status below them that the next line replaces."""
+
+import os
+import shutil
+from typing import Any
+
+from tui.options import note
+from tui.text import fit
+
+_CLEAR = "\r\x1b[K"
+
+
+class StatusLine:
+    """`stream` takes the lines. When writing fails (a closed pipe, a lost terminal), the session continues silently."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._shown = False
+        self.can = stream.isatty() and (os.environ.get("TERM") or "dumb") != "dumb"
+
+    def write(self, line: str) -> None:
+        self.clear()
+        try:
+            print(line, file=self._stream, flush=True)
+        except OSError as error:
+            note(f"nobody takes the progress lines any more ({error.strerror}); the session goes on")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def show(self, text: str) -> None:
+        self._raw(f"{_CLEAR}{fit(text, shutil.get_terminal_size().columns - 1)}")
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._raw(_CLEAR)
+            self._shown = False
+
+    def _raw(self, text: str) -> None:
+        """Past the stream, which lets no escape sequence through."""
+        try:
+            os.write(self._stream.fileno(), text.encode())
+        except OSError:
+            self.can = False
