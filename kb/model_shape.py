@@ -40,12 +40,13 @@ class Model(Strict, frozen=True):
     whose blocks are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of
     all products, or (mxfp4) of the experts' only, or (`plain_attention`) of all but attention's, which stay in `dtype`;
     fp8_block: with a scale for every block of weights and of activations; w8a16: 8 bits that are widened to be
-    multiplied. In `windowed_layers` a token of a server attends to the last `window` only. Training: `qk_norm`, norms
-    of every head's query and key; `qkv_bias`, biases of their projections alone."""
+    multiplied. In `windowed_layers` a token of a server attends to the last `window` only; `sinks`: each head of
+    attention has a learned one. Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their
+    projections alone."""
 
     later: ClassVar[tuple[str, ...]] = (
         *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),
-        *("qk_norm", "qkv_bias", "plain_attention"),
+        *("qk_norm", "qkv_bias", "plain_attention", "sinks"),
     )
 
     layers: int = 0
@@ -76,6 +77,7 @@ class Model(Strict, frozen=True):
     qk_norm: bool = False
     qkv_bias: bool = False
     plain_attention: bool = False
+    sinks: bool = False
 
 
 def shape(model: Model) -> Model:

@@ -1,7 +1,7 @@
 """A model's shape from the config.json of a Hugging Face repository: `[model] from = "config.json"`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,19 @@ _KINDS: dict[str, dict[str, Any]] = {
         ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
         _LLAMA,
     ),
-    **dict.fromkeys(_DEEPSEEK, _LLAMA),
+    **dict.fromkeys(("phi3", "olmo2", "olmo3", "minimax_m2", "llama4", "llama4_text"), _LLAMA),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), _LLAMA),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text", *_DEEPSEEK), _LLAMA),
+    "gemma2": {**_LLAMA, "tied": True},
+    # Sizes that its files leave out (transformers, Gemma3TextConfig).
+    "gemma3_text": {**_LLAMA, "tied": True, "vocab": 262208, "heads": 8, "kv_heads": 4, "head_dim": 256},
     "gpt2": _GPT2,
 }
+_KINDS["gemma3"] = _KINDS["gemma3_text"]
+# By model_type: every which layer sees all tokens, where the file names no other number, and the others only a window.
+_EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
+_WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
+_WINDOWED = ("sliding_attention", "chunked_attention")
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 # By model_type: architectures that [model] cannot describe. A preset replaces some of them.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
@@ -42,20 +52,26 @@ _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
-    **dict.fromkeys(("gemma2", "gemma3", "gemma3_text"), "windows in most layers, and norms after its blocks"),
-    **dict.fromkeys(("llama4", "llama4_text"), "attention within chunks, and experts in some layers only"),
-    **dict.fromkeys(
-        ("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), "an encoder of images before it"
-    ),
 }
 _INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
-# Spacings of the layers with experts; they must be 1.
-_EVERY = ("moe_layer_freq", "decoder_sparse_step")
+# Spacings of the layers with experts; a training needs 1.
+_EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
+_ENCODERS = ("vision_config", "audio_config")
+_IMAGES = "the encoder of its images"
 # An engine reads these in the model's own folder, but [model] has no field to give them to a training.
 _NOT_IN_MODEL = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' is its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
+    **dict.fromkeys(("gemma2", "gemma3", "gemma3_text"), "windows in its layers, and the norms after its blocks"),
+    **dict.fromkeys(("llama4", "llama4_text"), "attention within chunks"),
+    "olmo2": "the norms after its blocks, and those of all queries and keys of a token together",
+    "olmo3": "windows in its layers, and the norms after its blocks",
+    "minimax_m2": "norms of all queries and keys of a token together",
+    **dict.fromkeys(
+        (f"{kind}{part}" for kind in ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe") for part in ("", "_text")), _IMAGES
+    ),
+    "qwen2_vl": _IMAGES,
 }
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}  # quant_method → model.stored
 _BITS = {("awq", "4"): "int4", ("gptq", "4"): "int4", ("gptq", "8"): "w8a16"}  # quant_method and bits → model.stored
@@ -99,25 +115,31 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
             f"write layers, hidden, heads, … into [model] instead",
             2,
         )
-    if kind in _NOT_IN_MODEL and task != "serve":
-        raise AutoscoutError(f"{path}: {kind} can only be served: a training cannot describe {_NOT_IN_MODEL[kind]}", 2)
+    lacking = _NOT_IN_MODEL.get(kind) or (_IMAGES if encoders(path) else "")
+    if lacking and task != "serve":
+        raise AutoscoutError(f"{path}: {kind} can only be served: a training cannot describe {lacking}", 2)
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
-    if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in found]:
+    if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
         raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
         raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
     latent = _latent(path, config) if kind in _DEEPSEEK else {}
     found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
     if "experts" in found:
-        found |= _around_experts(path, config, found)
+        found |= _around_experts(path, config, found, task)
     else:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
     more: dict[str, Any] = _stored(config, found["layers"]) if task == "serve" else _attention(kind, config)
-    if kind == "gpt_oss":
-        more |= _windows(path, config, found["layers"])
+    if task == "serve":
+        more |= _windows(path, config, kind, found["layers"]) | ({"sinks": True} if kind == "gpt_oss" else {})
     return {**_KINDS[kind], **found, **latent, **tied, **more, "dtype": dtype}
+
+
+def encoders(path: Path) -> bool:
+    """Whether the model reads images or sounds, too; [model] is then its language part. Errors: as shape_of."""
+    return any(name in _read(path) for name in _ENCODERS)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -141,18 +163,31 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}
 
 
-def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -> dict[str, int]:
-    """Shared experts (their number, or their width), and the number of first layers without experts."""
+def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
+    """Shared experts (their number, or their width), and the number of layers without experts, which a training needs
+    to be the first."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
     without = _listed(path, config, "mlp_only_layers")
     first = whole["first_k_dense_replace"] or len(without)
-    every = next((f"{name} = {whole[name]}" for name in _EVERY if whole[name] > 1), "")
-    if every or (without and (len(without) != first or without != list(range(len(without))))):
-        layers = every or f"mlp_only_layers = {without}"
-        raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which [model] cannot describe", 2)
-    shared = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
-    return {name: value for name, value in (("shared_ffn", shared), ("dense_layers", first)) if value}
+    every = next((name for name in _EVERY if whole[name] > 1), "")
+    if (every or without != list(range(len(without)))) and task != "serve":
+        layers = f"{every} = {whole[every]}" if every else f"mlp_only_layers = {without}"
+        raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which a training cannot describe", 2)
+    if every:  # order does not matter to a server, whose steps pass all layers
+        first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
+    sizes = {"dense_layers": first}
+    if dense := _number(path, config, "intermediate_size_mlp"):  # Llama 4: a shared expert as wide as the others
+        sizes |= {"ffn": dense, "expert_ffn": found.get("ffn", 0), "shared_ffn": found.get("ffn", 0)}
+    else:
+        sizes["shared_ffn"] = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
+    return {name: value for name, value in sizes.items() if value}
+
+
+def _without_experts(layers: int, every: int, without: Sequence[Any], last: bool) -> int:
+    """The number of layers without experts, of which `every`th layers outside `without` have some: the last of each
+    group, or the first."""
+    return sum(i in without or i % every != (every - 1 if last else 0) for i in range(layers))
 
 
 def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -222,11 +257,15 @@ def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
     return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
 
 
-def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:
-    """GPT-OSS's windows: in every other layer, unless the file lists them."""
-    window = _number(path, config, "sliding_window")
-    kinds = _listed(path, config, "layer_types")
-    windowed = kinds[:layers].count("sliding_attention") if kinds else (layers + 1) // 2
+def _windows(path: Path, config: dict[str, Any], kind: str, layers: int) -> dict[str, int]:
+    """The windows, or chunks, of an architecture that has them: in the layers that the file lists, or all but every
+    nth."""
+    if kind not in _EVERY_WHOLE:
+        return {}
+    window = _number(path, config, "sliding_window") or _number(path, config, "attention_chunk_size")
+    every = next((n for name in _WHOLE if (n := _number(path, config, name))), _EVERY_WHOLE[kind])
+    kinds = _listed(path, config, "layer_types")[:layers]
+    windowed = sum(kinds.count(name) for name in _WINDOWED) if kinds else layers - layers // every
     return {"window": window, "windowed_layers": windowed} if window and windowed else {}
 
 

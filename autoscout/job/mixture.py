@@ -16,7 +16,7 @@ def mixture_problems(job: Job) -> Iterator[str]:
     for name, value in given.items():
         if not model.experts:
             yield f"model.{name} = {value} is for mixtures ({FIELDS[name]}); give model.experts, or leave it out"
-    for name in ("stored", "plain_attention", "window", "windowed_layers"):
+    for name in ("stored", "plain_attention", "window", "windowed_layers", "sinks"):
         if getattr(model, name) and job.task != "serve":
             yield f"model.{name} = {getattr(model, name)!r} applies to serving only; leave it out"
     if bool(model.window) != bool(model.windowed_layers):

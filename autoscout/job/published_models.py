@@ -29,5 +29,5 @@ def published(named: str) -> dict[str, Any]:
         stored = {"stored": "fp8_block"}
     sizes = sizes_of(alike)
     # Those of presets would also apply to training.
-    own = {k: sizes[k] for k in ("stored", "window", "windowed_layers") if k in sizes}
+    own = {k: sizes[k] for k in ("stored", "window", "windowed_layers", "sinks") if k in sizes}
     return {"preset": presets[alike], **(own or stored)}

@@ -50,7 +50,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         notes.append(
             f"model: the architecture '{kind}' is unknown; compare its sizes, gates, norms and biases with these"
         )
-    if "from" in model:
+    if "from" in model or is_known(kind):
         shape_of(path, "pretrain")  # report an impossible shape now, since every verb would refuse the job
     if flags := _flags_of_megatron(config):
         notes.append(f"export: a launch of Megatron-LM also needs flags that [model] cannot express: {flags}")

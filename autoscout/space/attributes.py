@@ -132,6 +132,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "plain_attention": m.plain_attention,
         "window": m.window,
         "windowed_layers": m.windowed_layers,
+        "sinks": m.sinks,
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from autoscout.job.device_names import device_within
+from autoscout.job.latent import kept_of_a_token
 from autoscout.job.presets import _by_name, models, sizes_of
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import load_job
-from kb.records import AutoscoutError, Job, Latent, Model
+from kb.records import AutoscoutError, Job, Latent, Model, shape
 from kb.sizes import active_parameters, parameters
 
 sys.path.insert(0, "tests/tools")
@@ -259,10 +260,85 @@ def test_the_page_of_models_is_what_the_code_reads() -> None:
     assert models_page.page() == page, "run: PYTHONPATH=. python tests/tools/models_page.py > docs/lab/models.md"
 
 
-@pytest.mark.parametrize("kind", ["gemma3_text", "llama4_text", "nemotron_h", "minimax", "qwen2_5_vl_text"])
-def test_models_that_cannot_be_had_are_refused_at_init_by_what_they_have(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("gemma3_text", "can only be served: .* windows in its layers"),
+        ("llama4_text", "can only be served: .* attention within chunks"),
+        ("minimax_m2", "can only be served: .* norms of all queries and keys"),
+        ("qwen2_5_vl_text", "can only be served: .* the encoder of its images"),
+        ("nemotron_h", "has state-space layers, which .model. cannot describe"),
+        ("minimax", "has linear attention in most layers, which .model. cannot describe"),
+    ],
+)
+def test_models_that_cannot_be_had_are_refused_at_init_by_what_they_have(kind: str, said: str, tmp_path: Path) -> None:
     """`init` wrote a job of each, which every verb then refused."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**QWEN, "model_type": kind}))
-    with pytest.raises(AutoscoutError, match=f"{kind} has .*, which .model. cannot describe"):
+    with pytest.raises(AutoscoutError, match=f"{kind} {said}"):
         job_file([str(path)], tmp_path)
+    if "only be served" not in said:
+        with pytest.raises(AutoscoutError, match=f"{kind} {said}"):
+            job_file(["vllm", "serve", str(tmp_path)], tmp_path)
+
+
+# As their repositories have them, written down from memory; some sizes of Gemma 3 stand only in transformers.
+SEVERAL = {
+    "gemma3": {
+        "model_type": "gemma3", "vision_config": {}, "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024},
+    },
+    "llama4": {
+        "model_type": "llama4", "vision_config": {}, "text_config": {
+            "model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+            "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 8192, "vocab_size": 202048},
+    },
+    "minimax_m2": {
+        "model_type": "minimax_m2", "hidden_size": 3072, "num_hidden_layers": 62, "num_attention_heads": 48,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 1536, "num_local_experts": 256,
+        "num_experts_per_tok": 8, "vocab_size": 200064, "use_qk_norm": True, "tie_word_embeddings": False,
+    },
+    "olmo2": {
+        "model_type": "olmo2", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 100352, "tie_word_embeddings": False,
+    },
+    "phi3": {
+        "model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 32064, "tie_word_embeddings": False,
+    },
+    "qwen2_5_vl": {
+        "model_type": "qwen2_5_vl", "vision_config": {}, "hidden_size": 3584, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "billions", "active", "token_bytes"),  # bytes in bf16, of a token that is older than all windows
+    [
+        ("gemma3", 3.88, 3.88, 5 * 2 * 4 * 256 * 2),  # every sixth layer of 34
+        ("llama4", 397, 16.2, 12 * 2 * 8 * 128 * 2),
+        ("minimax_m2", 229, 10.4, 62 * 2 * 8 * 128 * 2),
+        ("olmo2", 7.3, 6.9, 32 * 2 * 4096 * 2),
+        ("phi3", 3.82, 3.72, 32 * 2 * 3072 * 2),
+        ("qwen2_5_vl", 7.6, 7.07, 28 * 2 * 4 * 128 * 2),
+    ],
+)
+def test_models_with_layers_of_several_kinds_can_be_served(
+    kind: str, billions: float, active: float, token_bytes: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SEVERAL[kind]))
+    text, notes = job_file(["vllm", "serve", str(tmp_path), "-tp", "8"], tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"cpu"', '"h200"'))
+    job = load_job(tmp_path / "job.toml")
+    assert parameters(job.model) / 1e9 == pytest.approx(billions, rel=0.01)
+    assert active_parameters(job.model) / 1e9 == pytest.approx(active, rel=0.05)
+    whole = job.model.layers - job.model.windowed_layers
+    assert whole * kept_of_a_token(shape(job.model)) * 2 == token_bytes
+    assert [note for note in notes if "is not counted" in note] == [
+        "model: what it reads images or sounds with is not counted, since a load's prompts are text"
+    ] * ("vision_config" in SEVERAL[kind])

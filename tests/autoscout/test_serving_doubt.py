@@ -70,7 +70,7 @@ def test_cards_that_do_not_reach_each_other_s_memory_talk_through_the_host() -> 
 
 
 def test_tensorrt_llm_knows_sinks_on_rtx_cards_and_vllm_does_not() -> None:
-    windows = {**LARGE, "rate": 1.0, "window": 128.0, "windowed_layers": 16.0}
+    windows = {**LARGE, "rate": 1.0, "window": 128.0, "windowed_layers": 16.0, "sinks": 1.0}
     speeds = [
         float(setup({**windows, "framework": name}, device("rtx-pro-6000"), 1).engine.prompt_speed[0])
         for name in ("vLLM", "TensorRT-LLM")

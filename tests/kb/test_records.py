@@ -125,9 +125,9 @@ def test_a_field_that_came_later_counts_where_it_says_something(said: dict):
 
 class TomorrowsModel(Model, frozen=True):
     window: int = 0
-    sinks: list[int] = []
+    anchors: list[int] = []
     causal: bool = True
-    later = (*Model.later, "window", "sinks", "causal")
+    later = (*Model.later, "window", "anchors", "causal")
 
 
 class TomorrowsTraffic(Traffic, frozen=True, omit_defaults=True):
@@ -143,7 +143,7 @@ def test_models_and_traffic_may_get_fields_too():
     assert job_id("pretrain", "megatron", model, traffic) == today
     changed = [
         job_id("pretrain", "megatron", msgspec.structs.replace(model, **{name: value}), traffic)
-        for name, value in {"window": 4096, "sinks": [0], "causal": False}.items()
+        for name, value in {"window": 4096, "anchors": [0], "causal": False}.items()
     ]
     changed.append(job_id("pretrain", "megatron", model, msgspec.structs.replace(traffic, think_s=1.5)))
     assert len({today, *changed}) == 5

@@ -9,8 +9,9 @@ _HEAD = """# Models by their config.json
 
 Made by `tests/tools/models_page.py`. `[model] from = "config.json"` and `autoscout init` read the architectures below
 by their `model_type`; each of the others is refused with the sentence of its row. The KV cache of a served token has
-the keys and values of every layer, or the latent of latent attention; layers with windows, which GPT-OSS has, keep the
-last tokens alone.
+the keys and values of every layer, or the latent of latent attention; layers with windows or chunks (GPT-OSS, Gemma,
+OLMo 3, Llama 4) keep the last tokens alone. Where dense layers and layers with experts alternate, a server's steps have
+as many of each. Of models that read images, a served job is the language part.
 
 | model_type | training | serving |
 |---|---|---|"""

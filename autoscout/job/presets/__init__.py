@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 # Keys of models.toml that are no part of a [model].
-_FURTHER = ("also", "preset", "context", "stored", "window", "windowed_layers")
+_FURTHER = ("also", "preset", "context", "stored", "window", "windowed_layers", "sinks")
 
 
 @functools.cache

@@ -137,8 +137,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     plain = column("plain_attention", 0) > 0
     attention_bytes = np.where(plain, in_dtype, weight_bytes)
     kv_heads = np.maximum(kv_all / tp, 1.0)
-    # Models with windows here, GPT-OSS, have attention sinks too.
-    sinks = (column("windowed_layers", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
+    sinks = (column("sinks", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
     # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's

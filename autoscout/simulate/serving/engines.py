@@ -35,7 +35,7 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """A fixed batch has no server. `of_harmony`: models with windows, GPT-OSS, whose prompts go through no template."""
+    """A fixed batch has no server. `of_harmony`: GPT-OSS, whose prompts go through no template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,

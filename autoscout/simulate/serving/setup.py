@@ -131,7 +131,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     e = engine({**columns, "eager_prompts": eager, **work}, device, n)
     gib = usable_gib(number("memory_gib", np.nan), device.memory_gib)
     context = number("context", 4096)
-    usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("window", 0) > 0)
+    usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)

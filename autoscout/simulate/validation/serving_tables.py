@@ -166,7 +166,7 @@ def _columns(row: Row) -> dict[str, Any]:
     out["head_dim"] = out["head_dim"] or (out["hidden"] / out["heads"] if out["heads"] else 0.0)
     out["expert_ffn"] = out["expert_ffn"] or out["ffn"]
     out["context"] = _number(row.get("max_model_len")) or float(shape.get("context", 0))
-    for name in ("window", "windowed_layers"):
+    for name in ("window", "windowed_layers", "sinks"):
         out[name] = float(shape.get(name, 0))
     out["gated"] = bool(shape.get("gated", True))
     out["tied"] = bool(shape.get("tied", False))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from autoscout.job.hf_config import shape_of
+from autoscout.job.hf_config import encoders, shape_of
 from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.published_models import published
@@ -154,14 +154,15 @@ def _asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
+    """[model] for the served model: from a folder, the download cache, or a known shape of that name. Errors:
+    AutoscoutError (exit 2) for one that no job can have."""
     if (folder := folder_of(named)) is not None:
         launch["model_path"] = str(folder.resolve())
-        try:
-            shape_of(folder / "config.json", "serve")
-        except AutoscoutError as error:
-            notes.append(f"model: {error}")
-        return {"from": str(folder.resolve() / "config.json")}
+        config = folder.resolve() / "config.json"
+        shape_of(config, "serve")  # report an impossible shape now, since every verb would refuse the job
+        if encoders(config):
+            notes.append("model: what it reads images or sounds with is not counted, since a load's prompts are text")
+        return {"from": str(config)}
     if known := published(named):
         otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
         where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
