@@ -18,6 +18,7 @@ from tui.verbs import (
     about,
     benching,
     calibrating,
+    demo,
     explaining,
     exporting,
     gating,
@@ -51,7 +52,7 @@ def cli(context: click.Context) -> None:
 
 
 _HEADINGS: dict[str, tuple[click.Command, ...]] = {
-    "Begin": (machine.init, machine.check, machine.doctor, machine.targets),
+    "Begin": (demo.demo, machine.init, machine.check, machine.doctor, machine.targets),
     "Tune": (tuning.tune, watching.watch, watching.steer, watching.stop, tuning.sessions),
     "Take the result": (tuning.best, explaining.why, exporting.export),
     "Keep it right": (gating.gate, gating.bisect, keeping.when, keeping.trace),

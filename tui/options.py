@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,16 @@ def common(command: F) -> F:
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
     kb = click.option("--kb", "kb", type=_KbFile(path_type=Path), envvar="AUTOSCOUT_KB", help="Knowledge base file.")
     return kb(command)
+
+
+def given_kb() -> str:
+    """The option --kb as it was given, for commands that are printed; "" without it."""
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        if context.get_parameter_source("kb") == click.core.ParameterSource.COMMANDLINE:
+            return f" --kb {shlex.quote(str(context.params['kb']))}"
+        context = context.parent
+    return ""
 
 
 def kb_path(given: Path | None) -> Path:

@@ -1,11 +1,14 @@
 """The command line is a contract: verbs, --json, exit codes, one sentence for every mistake."""
 
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -366,3 +369,30 @@ def test_a_hangup_ends_a_session_unless_nohup_started_it(before, asked):
     finally:
         for number, handler in zip(numbers, found, strict=True):
             signal.signal(number, handler)
+
+
+def test_init_alone_asks_three_questions_on_a_terminal_and_writes_the_job(tmp_path):
+    terminal, end = pty.openpty()
+    answers = b"no-such-model\nllama-3.2-3b\nmany\n8 h100\n30m\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "tui.cli", "init"], cwd=tmp_path, env=environment, stdin=end, stderr=subprocess.PIPE
+    )
+    os.write(terminal, answers)
+    errors = asked.communicate(timeout=60)[1].decode()
+    os.close(terminal)
+    os.close(end)
+    assert asked.returncode == 0, errors
+    assert "'no-such-model' is neither a file nor a program here" in errors
+    assert "'many' is not a number and a kind of device" in errors
+    job = tomllib.loads((tmp_path / "llama-3.2-3b.toml").read_text())
+    assert job["cluster"]["nodes"] == [{"device": "h100", "count": 8}]
+    assert job["budget"]["wall"] == "30m"
+
+
+def test_demo_shows_a_recorded_verdict_and_tunes_a_recorded_job(tmp_path):
+    done = verbs.run("demo", AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"))
+    assert done.returncode == 0, done.stderr
+    assert "% faster than the expert default, sure" in done.stdout
+    assert "smallest-cpu-replay: " in done.stdout
+    assert "autoscout init" in done.stdout.splitlines()[-1]

@@ -17,6 +17,7 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
 from kb.lineage import Lineage, device_hours
 from kb.records import DESIGNED, Job, Measurement
+from tui.options import given_kb
 from tui.printing.document import document
 from tui.session.headlines import proven, shown
 from tui.text import knob_value, number, program, table
@@ -100,11 +101,12 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
         rows = [(c.knob, knob_value(c.default), knob_value(c.best), c.meaning) for c in changes]
         click.echo(table(rows, ("knob", now, "best", "what it does")))
         click.echo("")
+    session = f"{found.sessions[-1]}{given_kb()}"
     if not designed:  # a design cannot be launched
-        click.echo(f"launch it:     {program()} export {found.sessions[-1]}")
+        click.echo(f"launch it:     {program()} export {session}")
     if found.open and found.changes:
-        click.echo(f"decide it:     {program()} gate {found.sessions[-1]}")
-    click.echo(f"all about it:  {program()} watch {found.sessions[-1]}")
+        click.echo(f"decide it:     {program()} gate {session}")
+    click.echo(f"all about it:  {program()} watch {session}")
     click.echo("")
     click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name}:")
     for line in _details(found, designed):

@@ -1,7 +1,9 @@
 """Verbs about this machine and the jobs for it: doctor, targets, init, check."""
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -82,16 +84,20 @@ def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Pa
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
     """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
-    a model's name.
+    a model's name. Without any, on a terminal: from your answers to three questions.
 
     For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
     A line of pretrain_gpt.py is tuned as it is; with --target megatron all knobs of Megatron-core are, and predicted.
     """
     from autoscout.machine.starting import job_file
 
-    if not given:
+    if not given and not engine and not as_json and sys.stdin.isatty():
+        name, text, notes = _asked()
+        out = out or Path(f"{name}.toml")
+    elif not given:
         raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
-    text, notes = job_file(list(given), Path.cwd(), engine)
+    else:
+        text, notes = job_file(list(given), Path.cwd(), engine)
     if out is not None:
         if out.exists():
             raise click.UsageError(f"{out} exists; choose another name")
@@ -106,6 +112,32 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
         from tui.text import program
 
         note(f"wrote {out}; next: {program()} check {out}")
+
+
+def _asked() -> tuple[str, str, list[str]]:
+    """(name, text, notes) of a job by three answers; a question is asked again until its answer can be read."""
+    from autoscout.machine.new_job import JobAnswers, drafted
+    from kb.refusal import AutoscoutError
+
+    def draft(source: str, devices: str = "", wall: str = "1h") -> Any:
+        """None, with the reason printed, if an answer cannot be read."""
+        count, _, kind = devices.partition(" ")
+        if devices and not (count.isdigit() and int(count) and kind.strip()):
+            return note(f"'{devices}' is not a number and a kind of device, such as: 8 h100")
+        try:
+            return drafted(JobAnswers(source=source, device=kind.strip(), count=int(count or 0), wall=wall), Path.cwd())
+        except AutoscoutError as error:
+            return note(str(error))
+
+    while not (found := draft(source := click.prompt("What do you run today? A line, script, config.json or model"))):
+        pass
+    node = found.job["cluster"]["nodes"][0]
+    usual = f"{node['count']} {node['device']}"
+    while not (found := draft(source, devices := click.prompt("Devices of a node", default=usual))):
+        pass
+    while not (found := draft(source, devices, click.prompt("How long may the search take?", default="1h"))):
+        pass
+    return found.name, found.text, found.notes
 
 
 @click.command()

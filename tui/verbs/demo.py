@@ -1,0 +1,51 @@
+"""The verb that shows what the others do: demo."""
+
+from pathlib import Path
+
+import click
+
+from tui.options import common, kb_path
+
+_RECORDED = "tiny-moe-session"
+_JOB = "smallest-cpu-replay"
+
+
+@click.command()
+@common
+@click.pass_context
+def demo(context: click.Context, kb: Path | None, as_json: bool) -> None:
+    """Look at a recorded session, then tune a job whose experiments were recorded: a minute, without torch or a GPU."""
+    from tui.session.follow import journal_of
+    from tui.verbs import watching
+    from tui.verbs.tuning import tune
+
+    journal = journal_of(kb_path(kb), _RECORDED)
+    if not as_json:
+        if watching.on_screen():
+            click.echo(
+                "A session of a small mixture of experts, recorded on two CPU cores. ? explains a screen, q closes."
+            )
+            click.pause()
+            watching.show(journal, kb_path(kb))
+        click.echo(
+            f"1. The recorded session ended with this verdict; `autoscout watch {_RECORDED}` opens its screens:\n"
+        )
+        _verdict(journal)
+        click.echo(f"\n2. Now a session of your own, on recorded experiments: autoscout tune {_JOB} --no-tui\n")
+    context.invoke(tune, job_file=Path(_JOB), no_tui=True, kb=kb, as_json=as_json)
+    if not as_json:
+        click.echo("\n3. Your own job: autoscout init -- THE LINE THAT YOU LAUNCH TODAY, or autoscout init alone")
+
+
+def _verdict(journal: Path) -> None:
+    from kb import journal as journals
+    from tui.session.headlines import verdict
+    from tui.session.state import fold
+    from tui.text import changes
+
+    state = fold(journals.events(journal, plain=True))
+    assert state.job is not None
+    assert state.default is not None
+    assert state.confirmed is not None
+    click.echo(f"   {state.job.name}: {verdict(state)}")
+    click.echo(f"   changed: {changes(state.default.knobs, state.confirmed.winner.knobs)}")
