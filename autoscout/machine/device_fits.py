@@ -1,7 +1,7 @@
 """Fits a device record (job/device_records.py) to the rows of the micro-benchmarks (microbench.py). What they do not
 measure is taken from the shipped record of the most similar device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -97,7 +97,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 def likest(facts: dict[str, Any]) -> str:
     """The shipped record most similar to a machine's device: the one with its driver's name; else the newest one of its
-    vendor that is no newer than the device, where a measured record precedes one from a data sheet; else the first."""
+    vendor that is no newer than the device, where a measured record precedes one from a data sheet, and one with less
+    doubt another; else the first."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # the name belongs to an earlier calibration
@@ -109,7 +110,11 @@ def likest(facts: dict[str, Any]) -> str:
     vendor, has = facts.get("vendor", "nvidia"), facts.get("capability", 0.0)
     alike = [stem for stem, one in known.items() if one["vendor"] == vendor]
     older = [stem for stem in alike if known[stem].get("capability", 0.0) <= has] or alike
-    return max(older, key=lambda stem: (known[stem].get("capability", 0.0), known[stem]["calibrated"]))
+    return max(older, key=lambda stem: _known_of(known[stem]))
+
+
+def _known_of(record: Mapping[str, Any]) -> tuple[float, bool, float]:
+    return record.get("capability", 0.0), record.get("calibrated", False), -record.get("doubt", 0.0)
 
 
 def _fit_gemm(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, Any], float]:
@@ -174,7 +179,8 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
     kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
     curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
-    return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds)}
+    here = {"peers": True, "ring_gb_s": 0.0}  # other machines' links do not matter
+    return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds), **here}
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:

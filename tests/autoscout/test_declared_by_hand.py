@@ -60,12 +60,13 @@ def test_devices_of_one_kind_in_several_nodes_are_one_number():
 def test_compute_capabilities_are_nvidias():
     """developer.nvidia.com/cuda-gpus"""
     listed = {
-        7.0: ["v100"], 7.5: ["t4"], 8.0: ["a100", "a100-40g", "a100-pcie", "a100-pcie-40g", "a30", "a800"],
-        8.6: ["a40", "a10", "a10g", "rtx-a6000", "rtx3090"],
-        8.9: ["l4", "l20", "l40", "l40s", "rtx4090", "rtx-6000-ada"],
+        7.0: ["v100", "v100-16g"], 7.5: ["t4", "rtx-8000"],
+        8.0: ["a100", "a100-40g", "a100-pcie", "a100-pcie-40g", "a30", "a800"],
+        8.6: ["a40", "a10", "a10g", "rtx-a5000", "rtx-a6000", "rtx3090"],
+        8.9: ["l4", "l20", "l40", "l40s", "rtx4090", "rtx-5000-ada", "rtx-6000-ada"],
         9.0: ["h100", "h100-nvl", "h100-pcie", "h20", "h20-3e", "h200", "h200-nvl", "h800", "gh200"],
         10.0: ["b200", "gb200"], 10.3: ["b300", "gb300"],
-        12.0: ["rtx5090", "rtx-pro-6000"], 12.1: ["gb10"],
+        12.0: ["rtx5080", "rtx5090", "rtx-pro-6000"], 12.1: ["gb10"],
     }  # fmt: skip
     found = {name: record.capability for name, record in records().items() if record.vendor == "nvidia"}
     assert {name: capability for capability, names in listed.items() for name in names} == found

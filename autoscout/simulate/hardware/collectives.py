@@ -82,9 +82,9 @@ class Topology:
         return moved / (1e9 * each * channels) if each else np.zeros(())
 
     def _island(self, moved: Array, group: Array, curve: Curve) -> Array:
-        ranks = self.hw.island.ranks
-        latency = at(curve.latency_us, ranks, group)
-        return 1e-6 * latency + moved / (1e9 * at(curve.bus_gb_s, ranks, group))
+        island = self.hw.island
+        latency = at(curve.latency_us, island.ranks, group)
+        return 1e-6 * latency + moved / (1e9 * island.bus_gb_s(curve, group))
 
     def _inside(self, group: Array, stride: Array) -> Array:
         """Members of a group that share a node."""

@@ -69,7 +69,9 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes that the curves were fitted at."""
+    """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes that the curves were fitted at.
+    `peers`: devices reach each other's memory. `ring_gb_s`: the bus bandwidth that groups have at least on other
+    machines than the recorded one, or exactly if there are no peers."""
 
     kind: str
     ranks: list[int]
@@ -79,6 +81,12 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_to_all: Curve
     send: Curve  # one entry: point to point
     inside_us: list[float]  # extra latency between the products of a layer, where ranks arrive late
+    peers: bool = True
+    ring_gb_s: float = 0.0
+
+    def bus_gb_s(self, curve: Curve, group: np.ndarray) -> np.ndarray:
+        recorded = at(curve.bus_gb_s, self.ranks, group)
+        return np.maximum(recorded, self.ring_gb_s) if self.peers else np.full_like(recorded, self.ring_gb_s)
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

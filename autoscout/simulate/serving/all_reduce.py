@@ -3,6 +3,7 @@
 import numpy as np
 
 from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import at
 from autoscout.simulate.serving.serving_device import ServingDevice
 
 
@@ -39,14 +40,12 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
             inside = np.exp(np.interp(np.log(own), np.log(table.bytes), np.log(times)))
             us[of_size] = inside * np.maximum(1.0, own / table.bytes[-1])
     ring = _ring_us(device, world, message)
-    us = us if device.cpu else np.minimum(us, ring) if device.kernels.peers else ring
+    us = us if device.cpu else np.minimum(us, ring) if device.island.peers else ring
     return us * device.kernels.exchange_times
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
-    links = device.ring
-    latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    least = device.kernels.ring_gb_s
-    bus = np.maximum(bus, least) if device.kernels.peers else np.full(np.shape(bus), least)
+    links = device.island
+    latency, bus = at(links.all_reduce.latency_us, links.ranks, world), links.bus_gb_s(links.all_reduce, world)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

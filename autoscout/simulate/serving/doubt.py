@@ -79,7 +79,7 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
     whole = np.maximum(sum(parts.values()), 1e-12)
     known = (numbers(columns, "batch", 0.0, n) > 0) & ~(numbers(columns, "eager", 0.0, n) > 0)
     waits = np.where(known, 0.0, parts["part:host"] / whole)
-    linked = max(device(kind).ring.bus_gb_s) < _OF_HOST_GB_S
+    linked = max(device(kind).island.all_reduce.bus_gb_s) < _OF_HOST_GB_S
     return waits + (parts["part:communication"] / whole if linked else 0.0)
 
 

@@ -9,7 +9,7 @@ from autoscout.job.device_likeness import GROUPS
 from autoscout.job.device_names import stem_of
 from autoscout.job.device_records import contents, where
 from autoscout.job.words import nearest_name
-from autoscout.simulate.hardware.device import all_hardware
+from autoscout.simulate.hardware.device import Island, all_hardware
 from autoscout.simulate.serving.operators import Decode, Experts, Prefill, ServingElementwise, ServingGemm
 from kb.records import AutoscoutError
 
@@ -21,14 +21,6 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus_2_us: list[float]
     gpus_4_us: list[float] = []
     gpus_8_us: list[float] = []
-
-
-class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """NCCL's all-reduce over so many ranks: the hardware file's."""
-
-    ranks: list[int]
-    latency_us: list[float]
-    bus_gb_s: list[float]
 
 
 class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,10 +42,8 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Triton one. `norms_quantize`: norms and activations bring inputs to 8 bits, so that no launches are added.
     `reads_key_us`: of a multiprocessor for a query head's next key, where one block of threads reads all.
     `eight_bit_keys`: of the bandwidth at which attention of tokens that are generated reads keys of 8 bits.
-    `small_steps`: vLLM's defaults are those of devices with less memory. `peers`: devices reach each other's memory,
-    which engines' own kernels for all-reduce need; `ring_gb_s`: a ring's bus bandwidth is at least so much, whatever
-    was measured between devices of one machine; `exchange_times`: how much longer an all-reduce takes than its table
-    and ring say."""
+    `small_steps`: vLLM's defaults are those of devices with less memory. `exchange_times`: how much longer an
+    all-reduce takes than its table and ring say."""
 
     sinks: float
     eight_bits: float
@@ -67,8 +57,6 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reads_key_us: float
     small_steps: bool
     eight_bit_keys: float
-    peers: bool
-    ring_gb_s: float
     exchange_times: float
 
 
@@ -89,7 +77,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_reduce: AllReduce
     host: ServingHost
     kernels: Kernels
-    ring: Ring
+    island: Island
     borrowed: list[str] = []
     lender: str = ""
     same: bool = False
@@ -103,14 +91,13 @@ def device(name: str) -> ServingDevice:
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)
     stem = stem_of(name)
     hw = all_hardware()[stem]
-    links = hw.island.all_reduce
     own = {
         "name": stem,
         "sms": hw.multiprocessors,
         "memory_gib": hw.memory_gib,
         "formats": list(hw.peak_tflops),
         "cpu": hw.cores > 0,
-        "ring": {"ranks": hw.island.ranks, "latency_us": links.latency_us, "bus_gb_s": links.bus_gb_s},
+        "island": hw.island,
     }
     try:
         return msgspec.convert({**contents()[stem]["serving"], **own}, ServingDevice)

@@ -232,7 +232,7 @@ def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
     """Hosts differ in how many devices share a switch: others may be as fast as a pair of devices of the recorded one,
     or anything between, whatever its logarithm."""
     found = np.zeros(1)
-    for island in (hw.island for hw in fleet if hw.island.kind == "PCIe"):
+    for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
         speeds = island.all_gather.bus_gb_s
         lost = np.log(speeds[0] / at(speeds, island.ranks, x.tp))
         found = np.maximum(found, np.maximum(lost, 0) / np.sqrt(3))
