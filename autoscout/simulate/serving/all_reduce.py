@@ -1,4 +1,4 @@
-"""What the devices of one engine send each other: microseconds."""
+"""Microseconds of the messages between the devices of one engine."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 def all_reduce_us(
     device: ServingDevice, world: np.ndarray, message: np.ndarray, nodes: Topology | None = None
 ) -> np.ndarray:
-    """0 where a device is alone. Engines' own kernels end with the node; beyond, it is NCCL's over the network."""
+    """Zero for a single device. An engine's own kernels only work within a node; NCCL takes over across the network."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us, several = np.zeros(world.shape), world > 1
     us[several] = _several_us(device, world[several], message[several])
@@ -22,7 +22,8 @@ def all_reduce_us(
 def hand_over_us(
     device: ServingDevice, tp: np.ndarray, pp: np.ndarray, message: np.ndarray, nodes: Topology
 ) -> np.ndarray:
-    """From the first stage of a pipeline to the last: within a node, and where as many stages as fit on one end."""
+    """From the first stage of a pipeline to the last: within a node, and between nodes where the stages fill more than
+    one."""
     near = all_reduce_us(device, np.where(pp > 1, 2.0, 1.0), message) / 2
     borders = np.ceil(pp / np.maximum(nodes.per_node // tp, 1)) - 1
     away = 1e6 * nodes.send(message / nodes.per_node, nodes.per_node)
@@ -30,9 +31,9 @@ def hand_over_us(
 
 
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Log-log interpolation between the measured sizes; beyond them the last rate."""
+    """Log-log interpolation between the measured sizes; beyond them the last rate is kept."""
     table, us = device.all_reduce, np.zeros(world.shape)
-    places = np.searchsorted([2, 4], world)  # of the smallest measured world that holds so many; else of the largest
+    places = np.searchsorted([2, 4], world)  # the smallest measured world that is large enough, else the largest
     for place, known in enumerate((table.gpus_2_us, table.gpus_4_us, table.gpus_8_us)):
         of_size = places == place
         if of_size.any():
@@ -45,7 +46,7 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
+    """NCCL's all-reduce, which engines use for messages that are too large for their own kernels."""
     links = device.island
     latency, bus = at(links.all_reduce.latency_us, links.ranks, world), links.bus_gb_s(links.all_reduce, world)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

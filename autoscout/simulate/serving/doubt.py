@@ -1,7 +1,8 @@
 """How far a prediction may be off before any row of its kind is known: the standard deviation of log(measured /
-predicted). The parts are taken for independent, so that their squares add up.
+predicted). The parts are assumed to be independent, so their squares add up.
 
-docs/lab/simulators-serving.md (widths) says which public runs chose them, and what they cover where nothing was chosen.
+docs/lab/simulators-serving.md (widths) lists the public runs that the values were chosen on, and their coverage on
+others.
 """
 
 from collections.abc import Mapping
@@ -24,23 +25,23 @@ from kb.sizes import ONLY_EXPERTS
 
 # On models held out of its estimate, as measured by tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
-# What the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
+# Error of the fluid model relative to event simulation: of means and medians, and of quantiles from p90 on.
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # where host overheads were measured with another device (H100)
-_SCALED = 0.15  # where the kernels were, too
-_GUESSED = 0.15  # of speculative decoding: acceptance is not the same at every position; not measured
-_MIXTURE = 0.10  # of experts
-# Of a release that nobody has read or measured: those of vLLM a year apart differ by 6 to 20 % a token (Llama-3.3-70B
+_SCALED = 0.15  # where the kernels were measured with another device, too
+_GUESSED = 0.15  # speculative decoding: acceptance varies with the position; not measured
+_MIXTURE = 0.10  # mixtures of experts
+# A release that nobody has read or measured: releases of vLLM a year apart differ by 6 to 20 % per token (Llama-3.3-70B
 # in FP8, 120 rows).
 _STRANGE_RELEASE = 0.1
-# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
+# Random arrivals add to the rate of an open load; where all requests are answered, this is its only uncertainty.
 _ARRIVALS = 0.03
-# Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
-# 32 users of vLLM 0.7 on A100, A800 and RTX 4090). And times the share that crosses the host's own links, which do so,
-# too: 6 GB/s are assumed between RTX 4090, of which two took as long as with 3.
+# Multiplied by the share of a step in which the device waits for the host: hosts of the same GPU differ by a factor of
+# three (Qwen2.5-0.5B, 32 users of vLLM 0.7 on A100, A800 and RTX 4090). Also multiplied by the share that crosses the
+# host's links, which differ as much: 6 GB/s are assumed between RTX 4090; two of them behaved like 3 GB/s.
 _HOSTS = 0.5
-_OF_HOST_GB_S = 60.0  # below it devices have no links of their own
+_OF_HOST_GB_S = 60.0  # GB/s below which devices have no links of their own
 
 
 def prior_spread(metric: str) -> float:
@@ -48,18 +49,18 @@ def prior_spread(metric: str) -> float:
 
 
 def stated_error(metric: str, kind: str) -> float:
-    """Of vLLM on a kind of device."""
+    """Error of vLLM's predictions on a kind of device."""
     return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
 
 
 def fluid_error(metric: str) -> float:
-    """Of event simulation / fluid."""
+    """Error of the ratio between event simulation and fluid model."""
     tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
     return _of(_FLUID_TAIL if tail else _FLUID, metric)
 
 
 def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
-    """(n,) `found`: what is predicted of the same configurations."""
+    """(n,) standard deviations. `found`: the other predictions for the same configurations."""
     parts = {
         "calibrated": np.full(n, stated_error(metric, kind)),
         "software": _of_software(metric, columns, n),
@@ -73,8 +74,8 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
 
 
 def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
-    """(n,) share of a mean decode step that rests on the host: the device waits for it, or sends over its links. Of a
-    fixed batch it is known, unless its kernels are launched one by one."""
+    """(n,) share of a mean decode step that depends on the host, because the device waits for it or sends over its
+    links. In a fixed batch the host's share is known, unless kernels are launched one by one."""
     parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
     whole = np.maximum(sum(parts.values()), 1e-12)
     known = (numbers(columns, "batch", 0.0, n) > 0) & ~(numbers(columns, "eager", 0.0, n) > 0)
@@ -84,7 +85,7 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
 
 
 def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
-    """(n,) the engine's, its load's and the kind of model's part."""
+    """(n,) the part that comes from the engine, its load and the kind of model."""
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))
@@ -100,8 +101,8 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
 
 
 def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) by how much more a metric of an open load changes than the engine's speed does, whose error is `speed`: near
-    what can be answered waits are several times as long where an engine is a little slower."""
+    """(n,) how strongly a metric of an open load reacts to an error in the engine's speed (`speed`): near saturation,
+    waits grow by several times when an engine is slightly slower."""
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
@@ -111,10 +112,10 @@ def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.nda
 
 
 def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
-    however fast the engine is. `room`: the logarithm of what it can answer over that. What is answered after the last
-    request has come, a share of the load's time (`ending`), takes as long as the engine does."""
-    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: of a closed loop, or a batch
+    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): an open load never answers more requests than
+    arrive, however fast the engine is. `room`: the logarithm of capacity over arrivals. `ending`: the share of the
+    load's time after the last arrival, which scales with the engine's speed."""
+    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: a closed loop or a batch
     ending = np.nan_to_num(found.get("ending", np.zeros(1)))
     room = -np.log(np.clip(load, 1e-9, 1e9))
     short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
@@ -125,7 +126,7 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _borrowed(kind: str) -> float:
-    """What constants of another device add, unless its kernels and host are the device's own."""
+    """Error of constants that come from another device, unless kernels and host are the same."""
     borrowed = [] if device(kind).same else device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 

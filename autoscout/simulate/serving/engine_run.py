@@ -1,4 +1,4 @@
-"""What a simulated engine may hold, what is told of its run, and its step times as tables."""
+"""The limits of a simulated engine, the result of its run, and its step times as tables."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 
-_FILLED = 0.98  # of a cache, some of which engines keep free
+_FILLED = 0.98  # usable share of a cache; some engines keep a part free
 
 
 class RoomUsed(NamedTuple):
-    """What runs had of an engine's at most: tokens of the cache, requests at once, and tokens in a step; and whether
-    anybody waited for each of them."""
+    """The most that runs used of an engine: tokens of the cache, requests at once, and tokens in a step; and whether
+    anything had to wait for each of them."""
 
     tokens: int
     requests: int
@@ -34,7 +34,8 @@ class RoomUsed(NamedTuple):
     cut: bool
 
     def same(self, own: EngineLimits, other: EngineLimits) -> bool:
-        """Whether an engine with other limits, alike in all else, would have run just so. `own`: those of the runs."""
+        """Whether an engine that differs only in its limits would have run in exactly the same way. `own`: the limits
+        of the runs."""
         if other == own:
             return True
         if self.short or self.tokens + self.requests * other.block > _FILLED * other.kv_tokens:
@@ -54,14 +55,14 @@ class RoomUsed(NamedTuple):
         )
 
 
-_UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # a run that tells nothing of other limits
+_UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # implies nothing for other limits
 
 
 @dataclass(frozen=True)
 class EngineRun:
-    """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
-    how many tokens saw each; those that a step yields at once have one in common. `given_up`: not seen to its end; what
-    had not happened by then is at the last moment that was seen."""
+    """(requests,) seconds, NaN for requests that can never fit. `gaps_s` and `gap_counts`: inter-token latencies and
+    the number of tokens with each; tokens that a step yields together share one gap. `given_up`: the run was stopped
+    early; events that had not happened by then are set to the last moment."""
 
     arrival_s: np.ndarray
     first_s: np.ndarray
@@ -77,7 +78,8 @@ class EngineRun:
 
 
 def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
-    """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
+    """Of one configuration (e: one row). `longest`: tokens of the longest request, for engines that process a prompt in
+    one step."""
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])

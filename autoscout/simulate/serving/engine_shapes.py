@@ -1,5 +1,5 @@
-"""Configurations of a serving engine as arrays: the shapes that one device sees after tensor, pipeline and expert
-parallelism, how fast its kernels are, and what its host does."""
+"""Configurations of a serving engine as arrays: the shapes on one device after tensor, pipeline and expert parallelism,
+the speed of its kernels, and the work of its host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ from autoscout.simulate.serving.weight_formats import (
     speed,
 )
 
-_LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
-# Beside those of experts (the engine's record): of shared ones two products and an activation, of latents products and
-# norms.
+_LAUNCHES = 10  # kernels of a layer: four products, attention, cache, rotary, activation, two norms
+# Further kernels, besides those that the engine's record gives for experts: shared experts add two products and an
+# activation, latents add products and norms.
 _OF_SHARED, _OF_LATENTS = 3, 5
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 
@@ -52,64 +52,64 @@ class EngineShapes:
     topk: np.ndarray
     expert_hidden: np.ndarray  # more than `hidden` where kernels want it in round numbers
     expert_ffn: np.ndarray
-    shared_ffn: np.ndarray  # of what every token takes beside its experts
-    dense_layers: np.ndarray  # the first ones, without experts
-    spread: np.ndarray  # devices that share the experts
-    meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
-    others_s: np.ndarray  # for which a step without prompts waits for those of the others (lockstep.py)
+    shared_ffn: np.ndarray  # width of the experts that every token passes through
+    dense_layers: np.ndarray  # number of leading layers without experts
+    spread: np.ndarray  # number of devices that share the experts
+    meeting: np.ndarray  # data parallel engines that exchange tokens for the experts; 1 in dense models
+    others_s: np.ndarray  # time that a step without prompts waits for other engines (lockstep.py)
     tp: np.ndarray
     pp: np.ndarray
-    per_node: np.ndarray  # devices of a node, and what they share between nodes
+    per_node: np.ndarray  # devices of a node, and the links between nodes that they share
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
-    attention_bytes: np.ndarray  # of its products' weights
+    attention_bytes: np.ndarray  # per weight of attention products
     attention_speed: np.ndarray
-    expert_bytes: np.ndarray  # of an expert's weight
-    speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    expert_bytes: np.ndarray  # per weight of experts
+    speed: np.ndarray  # of products relative to bf16: 2 in fp8 and more in fp4, where the device has them
     expert_speed: np.ndarray
-    expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
-    latent_token_us: np.ndarray  # of a layer with latents in which tokens are generated, beside what it reads
-    launching: np.ndarray  # of the engine, relative to vLLM's: time
-    launches: np.ndarray  # of a layer
-    routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
-    blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
+    expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
+    latent_token_us: np.ndarray  # extra time of a decode step per layer with latents, beyond what it reads
+    launching: np.ndarray  # launch time of the engine relative to vLLM's
+    launches: np.ndarray  # kernels launched per layer
+    routing_us: np.ndarray  # time before the experts of a layer, beyond vLLM's usual kernels
+    blocks: np.ndarray  # whether products first quantize their activations to 8 bits in blocks
     clock: np.ndarray  # under the power limit, relative to the default one
-    prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
-    kv_bytes: np.ndarray  # of one token in one layer
-    read_bytes: np.ndarray  # that take as long to read as it does, at the bandwidth of 16 bits
+    prompt_speed: np.ndarray  # of attention over prompts, relative to the device's own kernel
+    kv_bytes: np.ndarray  # per token and layer
+    read_bytes: np.ndarray  # bytes at 16-bit bandwidth that take as long to read
     latents: Latents
-    prompt_bytes: np.ndarray  # of a token that attention of prompts reads
-    window: np.ndarray  # tokens that a token attends to in a share of the layers, which is
+    prompt_bytes: np.ndarray  # bytes per token that attention over prompts reads
+    window: np.ndarray  # tokens that a token attends to in the share of layers
     windowed: np.ndarray
-    params_bytes: np.ndarray  # of the model on the fullest device
+    params_bytes: np.ndarray  # on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
-    eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
-    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph,
-    graph_decodes: np.ndarray  # and of one without prompts
+    eager: np.ndarray  # no CUDA graphs: kernels are launched one by one
+    graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph
+    graph_decodes: np.ndarray  # the same for steps without prompts
     python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
-    persistent: np.ndarray  # the host's work per sequence and step beside that of vLLM's version 0
-    step: np.ndarray  # and its work per step
-    serial_us: np.ndarray  # of a multiprocessor for a query head's next key; 0: several share the keys
-    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0, TensorRT-LLM)
-    guesses: np.ndarray  # of the next tokens, that a step checks
-    per_step: np.ndarray  # tokens that a sequence gets from a step, on average
-    guess_layers: np.ndarray  # that guessing one token runs
-    guess_heads: np.ndarray  # products with the vocabulary for it
+    persistent: np.ndarray  # the host's work per sequence and step, relative to vLLM V0
+    step: np.ndarray  # the host's work per step, relative to vLLM V0
+    serial_us: np.ndarray  # time of a multiprocessor for a query head's next key; 0: several share the keys
+    eager_prompts: np.ndarray  # steps with prompts never run from a graph (V0, TensorRT-LLM)
+    guesses: np.ndarray  # number of next tokens that are guessed and then checked by one step
+    per_step: np.ndarray  # mean tokens per sequence and step
+    guess_layers: np.ndarray  # layers that run to guess one token
+    guess_heads: np.ndarray  # products with the vocabulary to guess one token
 
     def of(self, rows: np.ndarray) -> "EngineShapes":
-        """Some of the configurations."""
+        """A subset of the configurations."""
         values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
         return EngineShapes(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    """Launches of a layer with experts beyond a plain one's, of which `each` has so many for its experts alone; none
-    where it has none."""
+    """Launches of a layer with experts beyond those of a dense layer; 0 for dense models. `each`: launches of the
+    experts alone."""
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineShapes:
-    """From columns (see setup.py) of n configurations that run on one kind of device."""
+    """From the columns (see setup.py) of n configurations on one kind of device."""
 
     def column(name: str, default: float) -> np.ndarray:
         return numbers(columns, name, default, n)
@@ -140,8 +140,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     sinks = (column("sinks", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
-    # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's
-    # devices): whole ones, or slices of all on every device.
+    # Data parallel engines of a mixture share one set of experts (SGLang's only where they share their attention's
+    # devices): each device has whole experts, or a slice of every expert.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     expert_hidden, slice_ffn = expert_shape(
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
@@ -154,7 +154,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
-    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a meaningful value of these
     found = EngineShapes(
         device=device,
         layers=layers,
@@ -224,7 +224,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
 
 
 def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
-    """Of the fuller of the first pipeline stage, which has the layers without experts, and the last."""
+    """Bytes on the fuller of the first pipeline stage, which has the layers without experts, and the last."""
     attention = np.where(e.latents.on, e.latents.weights(), e.hidden * e.head_dim * 2 * (e.heads + e.kv_heads))
     dense = (e.up + 1) * e.hidden * e.ffn
     of_experts = e.experts / e.spread * 3 * e.expert_hidden * e.expert_ffn * (e.expert_bytes / e.weight_bytes)
@@ -239,8 +239,8 @@ def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive, since a size or a
-    degree is never 0. False counts as 0 but is kept: a switch that is off is not one that is missing."""
+    """(n,) floats. The default replaces a missing column and NaN, and also 0 if the default is positive, since a size
+    or a degree is never 0. False becomes 0 and stays: a switch that is off is not missing."""
     default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":
@@ -252,7 +252,7 @@ def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.n
 
 
 def switches(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) bool; the default where the column is missing or NaN. 0 is off."""
+    """(n,) bool. The default replaces a missing column and NaN; 0 is off."""
     default = np.broadcast_to(np.asarray(default, dtype=bool), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":

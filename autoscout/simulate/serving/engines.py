@@ -1,5 +1,5 @@
-"""What engines do by their records where no switch says otherwise: token budgets, sequences at once, memory, admission,
-the host's work, and the server before them."""
+"""An engine's behaviour by its record, where no switch sets it: token budgets, sequences at once, memory, admission,
+the host's work, and the server in front of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from autoscout.simulate.serving.engine_shapes import numbers, switches
 from autoscout.simulate.serving.served_by import Engines, Room, by_memory
 from autoscout.simulate.serving.serving_device import ServingDevice
 
-# Share of a front end's time for a request that its event loop spends on all requests that have come before it goes on
-# with any: of a thousand at once, four runs of gpt-oss-120b on H100.
+# Share of the front end's time per request that its event loop spends on all waiting requests before it continues with
+# any of them: four runs of gpt-oss-120b on H100 with a thousand requests at once.
 FIRST_PART = 0.75
-# GiB of devices that have as many, but for which engines take no more tokens a step than on smaller ones
-# (EngineArgs.get_batch_defaults leaves out A100).
+# Memory (GiB) of devices for which engines keep the smaller default step, though others of that size get a larger one
+# (EngineArgs.get_batch_defaults excludes the A100).
 _SMALL_GIB = 69.0
 
 
@@ -35,7 +35,7 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """A fixed batch has no server. `of_harmony`: GPT-OSS, whose prompts go through no template."""
+    """A fixed batch has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,
@@ -58,7 +58,7 @@ def defaults(
 
 
 def _utilization(known: Engines, gib: float, tp: Any) -> np.ndarray:
-    """(n,) share of the memory that an engine takes."""
+    """(n,) share of the memory that the engine reserves."""
     kept = known.rules(lambda e: _kept_mib(e.room, gib)) + known.rules(lambda e: e.room.kept_tp_mib) * np.asarray(tp)
     least = known.rules(lambda e: by_memory(e.room.kept_least_mib, gib) if e.room.kept_mib else 0.0)
     stated = known.rules(lambda e: 0.0 if e.room.kept_mib else e.room.utilization)
@@ -76,22 +76,22 @@ def host_work(
     columns: Mapping[str, Any], known: Engines, device: ServingDevice, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Columns `overlap` (the host prepares the next step while the device works), `python_host`, the shares `step` and
-    `persistent` of the device's [serving.host], and `serial_us`. A CPU's host is the device itself, so that nothing
-    runs beside it, and its own measurement is what an engine takes."""
+    `persistent` of the device's [serving.host], and `serial_us`. With a CPU as the device, host and device are the
+    same: nothing overlaps, and its own measurement applies."""
     n, first, host_is_device = offline.shape, known.first, device.cpu
     beside = known.own(lambda e: e.schedule.beside)
     beside = np.where(first, beside, switches(columns, "async_scheduling", beside, *n))
     overlap = switches(columns, "overlap", beside, *n) & (not host_is_device)
     python = switches(columns, "python_host", known.own(lambda e: e.host.python), *n)
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
-    # Of steps that are scheduled at once the host sees the last.
+    # Of steps that are scheduled together, the host only handles the last.
     at_once = np.where(first, np.maximum(numbers(columns, "scheduler_steps", 1.0, *n), 1), 1)
 
     def share(usual: str, alone: str) -> np.ndarray:
         beside_it = known.own(lambda e: getattr(e.host, usual))
         by_itself = known.own(lambda e: getattr(e.host, usual if getattr(e.host, alone) is None else alone))
         own = np.where(overlap, beside_it, by_itself)
-        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # said to be in C++
+        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # an engine in C++
         return np.where(host_is_device & python, 1.0, own)
 
     each = share("sequence", "alone_sequence")

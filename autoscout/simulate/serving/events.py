@@ -22,8 +22,8 @@ from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
 
-_GOLDEN = 0.618034  # multiples of which lie evenly in any interval of length 1
-_LOOKS = 8  # at a run that may be given up
+_GOLDEN = 0.618034  # its multiples are spread evenly over any interval of length 1
+_LOOKS = 8  # checks of a run for whether to give it up
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
 
 
@@ -35,9 +35,9 @@ class _Sequence:
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # of `known`, computed
-        self.whole = 0  # blocks that it has at its end
-        self.shared = 0  # blocks of the common prefix that it did not take and does not give back
-        self.late = 0.0  # seconds by which its tokens leave a pipeline after their step
+        self.whole = 0  # blocks that it holds at its end
+        self.shared = 0  # blocks of the common prefix, which others hold
+        self.late = 0.0  # delay in seconds of its tokens behind their step, in a pipeline
         self.start_step = self.end_step = self.admitted = 0
 
 
@@ -48,9 +48,9 @@ def simulate(
     times: StepTimes | None = None,
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
-    """One replica (e: one configuration) serving `requests` to the end. `times`: of these limits, where they are known.
-    `enough`: asked now and then of the run so far, in which what has not happened yet is at its last moment: whether it
-    is given up."""
+    """Simulates one replica (e: one configuration) that serves `requests` to the end. `times`: step times for these
+    limits, if known. `enough`: called now and then with the run so far, in which future events are at the last moment;
+    returns whether to give up."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -60,37 +60,37 @@ class _Simulation:
     def __init__(self, times: StepTimes, limits: EngineLimits, requests: Requests) -> None:
         self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
-        self.stages = int(self.times.pp)  # of a pipeline, each of which has a micro batch in a step
+        self.stages = int(self.times.pp)  # pipeline stages; each has one micro batch in a step
         self.long_prompt = limits.long_prompt * self.stages
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
-        self.begun = 0.0  # when the last step did
+        self.begun = 0.0  # start of the last step
         self.turns = Turns(limits)
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
-        self.sent, self.front_end_free = 0, 0.0  # of a closed loop
+        self.sent, self.front_end_free = 0, 0.0  # closed loop: requests sent, and when the front end is free
         self.waiting: deque[_Sequence] = deque()
-        self.unseen: list[_Sequence] = []  # came when the next step was made up already
+        self.unseen: list[_Sequence] = []  # arrived after the next step was prepared
         self.prefilling: list[_Sequence] = []
         self.decoding: dict[int, _Sequence] = {}  # in the order of admission
         self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
         block = limits.block
-        self.phase = [0] * block  # decoding sequences by the step (mod block) at which they need a block
+        self.phase = [0] * block  # decoding sequences by the step (mod block) in which they need a new block
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
-        self.promised = 0  # blocks that the running sequences have at their ends
-        self.held = self.at_once = self.most = 0  # blocks promised, running sequences and tokens of a step, at most
-        self.short = self.cut = False  # of blocks, and by a step's budget, for which somebody waited
+        self.promised = 0  # blocks that the running sequences will hold at their ends
+        self.held = self.at_once = self.most = 0  # maxima: promised blocks, running sequences, tokens of a step
+        self.short = self.cut = False  # whether anything waited for blocks, or for a step's budget
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
         self.stall = 0.0  # seconds since the decoding sequences' last token
-        self.owed = 0.0  # tokens that steps have yielded each decoding sequence on average, and that it did not get yet
+        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences not yet received
 
     def run(self, enough: Callable[[EngineRun], bool] | None) -> EngineRun:
         for _ in range(self.users):
@@ -112,7 +112,7 @@ class _Simulation:
                     return run
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
-        """`now`: when happens what has not happened yet."""
+        """`now`: the time given to events that have not happened yet."""
         first, end = (np.array(times) for times in (self.first, self.end))
         if not math.isnan(now):
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
@@ -134,7 +134,7 @@ class _Simulation:
                 step=self.most,
                 short=self.short,
                 full=self.at_once >= self.limits.max_seqs,
-                cut=self.cut or self.stages > 1,  # a pipeline's micro batches are of the budget, too
+                cut=self.cut or self.stages > 1,  # a pipeline's micro batches share the budget, too
             ),
         )
 
@@ -159,7 +159,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Whether the engine takes request i at all. `late`: for the next step."""
+        """Returns whether the engine accepts request i at all. `late`: it joins the next step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -181,13 +181,13 @@ class _Simulation:
             self._prompt_step(batch, decode=True)
         elif self.decoding:
             self._decode_run()
-        else:  # nothing runs and nothing fits: only version 0's watermark can do that
+        else:  # nothing runs and nothing fits: only V0's watermark causes that
             self._force()
         self.waiting.extend(self.unseen)
         self.unseen.clear()
 
     def _turn_in(self) -> int:
-        """Steps for which prompts are held back."""
+        """Steps until prompts may run again."""
         held = len(self.decoding) + len(self.prefilling) >= self.limits.held_from
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
@@ -215,10 +215,10 @@ class _Simulation:
             tokens = min(s.known - max(cached, s.done), self.long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
-            elif tokens > budget and (batch or not limits.chunked):  # alone, its chunks follow each other
+            elif tokens > budget and (batch or not limits.chunked):  # the chunks of one prompt follow each other
                 self.cut = True
                 break
-            # Blocks of the whole prompt at once: vLLM takes them chunk by chunk, but admits nobody in between.
+            # Reserves blocks for the whole prompt: vLLM allocates them chunk by chunk, but admits nobody in between.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
@@ -237,7 +237,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks that are kept for answers, where the engine admits nobody whom it might have to stop."""
+        """Blocks reserved for answers, in engines that admit nobody whom they might have to preempt."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
@@ -281,19 +281,19 @@ class _Simulation:
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # stays when it leaves
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # remains when it leaves
             for s in finished:
                 self._sampled_first(s)
 
     def _step_s(self, batch: list[tuple[_Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
-        """Seconds of a step with prompts; those that were read elsewhere only decode, for the first time."""
+        """Seconds of a step with prompts. Sequences whose prompts were read by another engine only decode."""
         if not self.requests.received:
             return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
         return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
 
     def _sampled_first(self, s: _Sequence) -> None:
-        """The prompt is computed: its step yields a token, and from now on the sequence decodes."""
+        """The prompt is complete: this step yields a token, and the sequence decodes from now on."""
         if math.isnan(self.first[s.id]):
             self.first[s.id] = self.now + s.late
         s.asked -= 1
@@ -310,7 +310,8 @@ class _Simulation:
         self.phase[self._phase(s)] += 1
 
     def _phase(self, s: _Sequence) -> int:
-        """The steps (mod block) at which it needs one block more: `known` - 1 tokens have blocks at its first step."""
+        """The steps (mod block) in which a sequence needs another block: `known` - 1 tokens have blocks at its first
+        step."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
@@ -338,7 +339,7 @@ class _Simulation:
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
-        """The fewest steps that take at least `seconds`; each is slope × seqs longer than the one before."""
+        """The fewest steps that take at least `seconds`; each step takes slope × seqs longer than the previous one."""
         first = self.times.token(base + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
@@ -347,9 +348,9 @@ class _Simulation:
         return max(1, math.ceil((math.sqrt(middle * middle + 2 * growth * seconds) - middle) / growth))
 
     def _steps_in_memory(self, most: int) -> int:
-        """How many steps, up to `most`, the free blocks last."""
+        """The number of steps, up to `most`, for which there are free blocks."""
         block, seqs, free = self.limits.block, len(self.decoding), self.free
-        if free >= (most // block + 1) * seqs:  # so many each at most
+        if free >= (most // block + 1) * seqs:  # enough even if each sequence needs the most
             return most
         steps = free // seqs * block
         left, phase = free % seqs, self.phase
@@ -361,7 +362,7 @@ class _Simulation:
         return max(min(steps, most), 1)
 
     def _reserve(self) -> None:
-        """Makes room for the next token of every decoding sequence, by preempting the last admitted ones."""
+        """Makes room for the next token of every decoding sequence, by preempting those admitted last."""
         while self.decoding and self.phase[self.step % self.limits.block] > self.free:
             last = self.prefilling[-1] if self.prefilling else None
             newest = next(reversed(self.decoding.values()))
@@ -388,7 +389,7 @@ class _Simulation:
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
-        """A decoding sequence with `known` tokens, the last of which has no block yet, frees all that it holds."""
+        """Frees all blocks of a decoding sequence with `known` tokens, the last of which has no block yet."""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known
@@ -396,7 +397,7 @@ class _Simulation:
         self.promised -= s.whole
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
-        """All decoding sequences got `steps` tokens, so many of which come at once."""
+        """All decoding sequences received `steps` tokens."""
         gap = each_s * min(piece, steps)
         block, seqs, phase, step = self.limits.block, len(self.decoding), self.phase, self.step
         self.free -= steps // block * seqs

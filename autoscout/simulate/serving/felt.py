@@ -1,9 +1,10 @@
-"""What users feel under a lasting load (lasting.py).
+"""What users experience under a sustained load (lasting.py).
 
-A load ends before its queues are what they would be in the end, the more so the nearer it is to what can be answered:
-of a queue that begins empty, in heavy traffic a Brownian motion that zero reflects, the mean is that of the end times
+A load ends before its queues reach their stationary length, and the closer it is to saturation, the further they are
+from it. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean at time t is the
+stationary mean times
 
-    H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t),      t = requests · (1 − use)² / variation
+H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − use)² / variation
 
 (Abate and Whitt, Transient behavior of regulated Brownian motion, 1987); here it is averaged over the load.
 """
@@ -24,14 +25,14 @@ from autoscout.simulate.serving.lasting import (
     waits,
 )
 
-_STABLE = 0.995  # use of the capacity beyond which waits are those of a growing queue
-_FAR = 0.5  # of what a wait is beyond its mean in a queue that lasts: in one that has only begun
-_MOSTLY = 0.7  # quantiles above are told of such waits
-_TIMES = np.exp(np.linspace(-14, 8, 400))  # of a table, over the time in which a queue settles
+_STABLE = 0.995  # utilization above which waits follow a growing queue
+_FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary one
+_MOSTLY = 0.7  # quantiles above this one depend on such waits
+_TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of a table, over the relaxation time of a queue
 
 
 def _mean_until(times: Array) -> Array:
-    """(n,) of H, from 0 to each of rising times."""
+    """(n,) mean of H from 0 to each of the rising times."""
     root = np.sqrt(times)
     share = 1 - 2 * (1 + times) * ndtr(-root) + 2 * root * np.exp(-times / 2) / np.sqrt(2 * np.pi)
     area = np.cumsum(np.diff(times) * (share[1:] + share[:-1]) / 2)
@@ -46,10 +47,10 @@ def _risen(times: Array) -> Array:
 
 
 class Felt:
-    """What users feel: means and quantiles, (n,) seconds."""
+    """What users experience: means and quantiles, (n,) seconds."""
 
     def __init__(self, load: Load, b: Balance, way: Array) -> None:
-        """`way`: of a token on its way through a pipeline's other stages."""
+        """`way`: seconds of a token in the other stages of a pipeline."""
         self.load, self.balance, self.way = load, b, way
         s, k, closed = load.s, b.read, load.closed
         self.per_step = s.engine.per_step
@@ -82,17 +83,18 @@ class Felt:
         served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
         rounds = self.requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
         last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        # The last of a full engine are answered ever faster; what waited until then is within what is `served`.
+        # The last requests of a full engine are answered ever faster; their waits are part of `served`.
         last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
         seconds = self.requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
         self.seen = self.requests / seconds  # requests per second of the whole run
-        self.ending = 1 - self.requests / np.maximum(served, 1e-12) / seconds  # share of it after the last has come
+        self.ending = 1 - self.requests / np.maximum(served, 1e-12) / seconds  # share of the run after the last arrival
 
     def _turn(self) -> tuple[Waits, Array]:
-        """Of a prompt, for its turn; and what a wait beyond the mean is beside one in a queue that lasts. Prompts that
-        come during a step are read in the next one, all at once if they fit: with b seconds for each and ρ = λ b steps
-        take S = plain / (1 − ρ), one finds a step of S + λ E[b²] / (1 − ρ²), waits half of it, and for the others that
-        came in it. Where they do not fit the queue is M/G/1's, with the seconds that they take of full steps."""
+        """Seconds that a prompt waits for its turn, and the tail of that wait relative to a stationary queue. Prompts
+        that arrive during a step are read in the next one, all at once if they fit: with b seconds for each and ρ = λ
+        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits half of it, and then
+        for the others that arrived during it. Where they do not fit, the queue is M/G/1 with the time that prompts take
+        of full steps."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -107,9 +109,9 @@ class Felt:
         return w._replace(wait=np.where(load.closed, w.wait, wait)), np.where(load.closed, 1.0, far)
 
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
-        """Seconds that a request waits for one of the places, how often, and as `far` is: Sakasegawa's M/G/c. That all
-        are taken is less likely than by the use of the capacity, as fewer answer faster; a queue then is one of the
-        whole engine. Those who come while places fill wait for none."""
+        """Seconds that a request waits for a free place, the probability of that, and its tail `far`: Sakasegawa's
+        M/G/c. All places are taken less often than the utilization suggests, since fewer requests are answered faster;
+        a queue is then one for the whole engine. Requests that arrive while places are still free do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))
         often = np.minimum(b.running / places, stable) ** (np.sqrt(2 * (places + 1)) - 1)
@@ -140,12 +142,13 @@ class Felt:
         usual = k.moments[0] + self.waited
         read = np.where(read > usual, usual + (read - usual) * self.far, read)
         waited = np.maximum(read + self.way, begun)
-        often = np.sqrt(np.maximum(self.often, 1e-12))  # requests wait one behind the other: more often, and less each
+        often = np.sqrt(np.maximum(self.often, 1e-12))  # requests queue one behind the other: more often, but shorter
         place = self.place / often * np.maximum(np.log(often / (1 - q)), 0.0)
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:
-        """Times how many run, which fluctuates like a Poisson count, and step times with its elasticity."""
+        """Scales with the number of running requests, which fluctuates like a Poisson count, and with the elasticity of
+        step times."""
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
         crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
@@ -158,19 +161,19 @@ class Felt:
         starts = rate * b.token * mean(k.steps)
         some = -np.expm1(-starts)
         share_full = some * mean(np.floor(self.load.inputs.tokens / k.chunk)) / mean(k.steps)
-        number = rate * b.answers.by_time  # prompts that come while one is read
+        number = rate * b.answers.by_time  # prompts that arrive while one is read
         beyond = ndtri(np.clip(1 - above / np.maximum(some, 1e-9), EDGE, 1 - EDGE))
         drawn = np.maximum(number + beyond * np.sqrt(number), 1.0)
         several = np.minimum(plain + (k.small - plain) * mean(self.load.inputs.tokens) / k.few * drawn, k.full)
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """Long waits and long answers do not come together: from the middle on, variations add by their squares."""
+        """Long waits and long answers are independent: beyond the median, variances add up."""
         each, token = self.balance.answers.token / self.per_step, self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
-        half = len(each) // 2  # the kinds of answers on both sides of the middle
+        half = len(each) // 2  # the kinds of answers on both sides of the median
         own = usual * (each[half - 1 : half + 1].mean(axis=0) if half else each[0])
-        # The middle of a sum lies below its mean by less than those of its parts: the more uneven part decides.
+        # The median of a sum lies below its mean by less than those of its parts: the more skewed part decides.
         wait_s = self.ttft_at(0.5)
         below, shorter = self.ttft - wait_s, self.e2el - self.ttft - own
         squares = np.maximum(below**2 + shorter**2, 1e-18)

@@ -1,13 +1,13 @@
-"""The serving engine as a fluid: what the event simulation finds on average, for tens of thousands of configurations
-at once. Same step times, no queue of single requests.
+"""The serving engine as a fluid: the mean behaviour of the event simulation, for tens of thousands of configurations at
+once. It uses the same step times, but no queue of single requests.
 
-A fixed batch is prompts, then decoding at the mean context. A load that lasts is lasting.py's, unless the users of a
-closed loop keep step: their requests are all alike, and end and begin together. With n of them running, each brings
-input/output prompt tokens to a decode step, so that one takes
+A fixed batch is its prompts, then decoding at the mean context. lasting.py handles sustained loads, except a closed
+loop of equal requests, whose users stay in step: their requests end and begin together. With n of them running, each
+brings input/output prompt tokens to a decode step, so a step takes
 
-    t(n) = (1 - φ) · decode(n) + φ · decode and prompts together,   φ = min(1, n/output · steps of a prompt),
+t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n/output · steps of a prompt),
 
-and Little's law closes the loop: n = users - those who wait.
+and Little's law closes the loop: n = users - waiting users.
 """
 
 from collections.abc import Callable, Collection
@@ -33,20 +33,20 @@ from autoscout.simulate.serving.steps import (
 )
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
-_PAUSES = (2.5, 10.0)  # prompts of all users over an answer, in seconds: all keep step below, none above
-_BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
+_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to the first all users keep step, from the second none
+_BLOCK = 1 << 14  # configurations per block, so that temporaries stay in the cache
 
 
 def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and of a lasting load "load",
-    its rate over the highest that is answered, "ending", as Felt has it, and "others_s", as Engine has it. NaN: does
-    not fit. `wanted`: the only quantiles to find, which take longer than all else; None: all."""
+    """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and for a sustained load
+    "load" (its rate over the highest possible one), "ending" (as in Felt) and "others_s" (as in EngineShapes). NaN:
+    does not fit. `wanted`: the quantiles to compute, which are most of the cost; None: all."""
     flat = all(lengths[0] == lengths[100] for lengths in (s.input_quantiles, s.output_quantiles))
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
     models = ((fixed, _fixed_batch), (in_step, _in_step), (~fixed & ~in_step, _apart))
     at_once = np.maximum(s.batch, s.concurrency)
-    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # others are idle
+    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # the others are idle
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
@@ -57,7 +57,7 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
 
 
 def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
-    """(prompt tokens that are computed per request, cache tokens left after the common prefix)."""
+    """(prompt tokens computed per request, cache tokens left after the common prefix)."""
     cached = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
     cached = np.minimum(cached, s.input_len - 1)
     return s.input_len - cached, np.maximum(s.memory.kv_tokens - cached, 1.0)
@@ -91,16 +91,16 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # later waves bring their prompts, some of them a second time
+    again = np.maximum(waves - 1, 0.0)  # later waves bring their prompts, too; some of them are computed twice
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    # The step in which a prompt ends, on average: whole groups of prompts, or several steps for each.
+    # The mean step in which a prompt ends: groups of whole prompts share a step, or each takes several.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
-    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by the others' prompts
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # delay by other prompts
     smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
     preempted = at_once < np.minimum(batch, s.max_seqs)
     tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)
@@ -118,7 +118,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
 
 
 def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """Requests that do not keep step, on `replicas` engines that share them evenly."""
+    """Requests that are out of step, on `replicas` engines that share them evenly."""
     tokens, room = _own(s)
     load = load_of(s, tokens, room, s.front_end_s + s.request_s)
     b = balance(load)
@@ -135,8 +135,8 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """A closed loop of equal requests, on `replicas` engines that share its users evenly. Where these read prompts
-    nearly without a pause, none comes in time to keep step; on the way there a load is something between the two."""
+    """A closed loop of equal requests, on `replicas` engines that share its users evenly. Where the engines read
+    prompts almost without a pause, requests cannot stay in step; in between, the load is a blend of the two."""
     e = s.engine
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
@@ -156,17 +156,17 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(
             e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context, s.batched_tokens
         )
-        # Prompt tokens beyond a step's budget take more steps, which slow the running requests by this factor.
+        # Prompt tokens beyond a step's budget take more steps, which slows the running requests by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
         return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, taken, chunks
 
-    # A request holds its place for its prompt and its decoding; some users are in the server's front end.
+    # A request holds its place while it is read and decoded; some users are in the server's front end.
     n, in_front = most, s.front_end_s + s.request_s
     for _ in range(_ROUNDS):
         mean, _, mixed, _, _, chunks = steps(n)
@@ -180,8 +180,8 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
     together = np.minimum(n * s.replicas / s.requests, 1.0)  # all begin at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
-    # The last waits for all the others' prompts. Who ends while prompts are read beside answers comes one step after
-    # the other instead.
+    # The last request waits for the prompts of all others. Where prompts are read along with decoding, requests end one
+    # step after the other instead.
     at_once = np.maximum(taken, 1.0)
     before = np.where(s.version == 0, np.inf, at_once * (1 + s.ahead + in_front / plain))
     group = np.minimum((n + at_once) / 2, before) * mixed / np.maximum(taken, 1e-12)
@@ -225,7 +225,7 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 def _latencies(
     s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Milliseconds. By ttft, tpot, itl and e2el: `mean` seconds; `at`: seconds at a quantile."""
+    """Milliseconds, by ttft, tpot, itl and e2el. `mean`: seconds; `at`: seconds at a quantile."""
     found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {
@@ -237,11 +237,11 @@ def _latencies(
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
     requests = per_engine * s.replicas
-    busy = np.maximum(seqs, 1.0)  # a step that decodes has a sequence
+    busy = np.maximum(seqs, 1.0)  # a step that decodes has at least one sequence
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))
-    host = whole - device  # what the device does not hide
+    host = whole - device  # the part that the device does not hide
     found |= {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,

@@ -1,7 +1,7 @@
-"""The highest rate of requests that keeps limits on latencies, as an experiment searches it
-(targets/vllm/worker/rates.py): in loads of few requests, of which one is saturated where its queue grows.
+"""The highest rate of requests that keeps limits on latencies, by the same search as an experiment
+(targets/vllm/worker/rates.py): loads of few requests, of which one is saturated if its queue grows.
 
-By bisection: of many configurations over the fluid, of few over the event simulation.
+The search bisects: over the fluid model for many configurations, over the event simulation for few.
 """
 
 import math
@@ -21,17 +21,17 @@ from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limi
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
-_SATURATED = 0.9  # answered share of arrivals below which the queue counts as growing
-_GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits then
-_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
-_OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # below what can be answered; of rates at once, down to 2.2 %
-_FEW = 64  # configurations, of which so many rates at once take hardly longer than one
-_SLOW = 0.02  # requests per second: the first rate that is tried where nobody guesses one
-_STEPS, _FAR, _MOST = 8, 64, 192  # of these from the first rate to the next, doubled so far, and to the last
-_SURE = 2.0  # times as many requests exceed a limit in a load as may, and two more: others would not help
-_EASY = 0.75  # of a limit, which not one request of a load exceeds: others would not break it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # answers and loads that are kept for the next question
-_IDLE_S = 1e5  # between the loads of engines that are alike, which one engine gets one after the other
+_SATURATED = 0.9  # share of arrivals answered, below which the queue counts as growing
+_GROWING = 1.5  # a queue grows if its last waits are this many times as long as those of the first quarter
+_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load lasts this many answers, and has at most this many requests
+_OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # octaves below the capacity; rounds by rates per round, to a resolution of 2.2 %
+_FEW = 64  # configurations for which this many rates at once take hardly longer than one
+_SLOW = 0.02  # requests per second: the first rate without a guess
+_STEPS, _FAR, _MOST = 8, 64, 192  # steps from the first rate to the next, which double up to the second, and the limit
+_SURE = 2.0  # a limit is surely broken with this many times the allowed requests, plus two
+_EASY = 0.75  # a limit is surely kept if no request exceeds this share of it
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # cached answers and loads
+_IDLE_S = 1e5  # pause between the loads of equal engines, which one engine simulates one after the other
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
@@ -44,7 +44,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
     def share_kept(rates: np.ndarray) -> np.ndarray:
-        """(n,) how many of (n, k) rising rates are kept, up to the first that is not."""
+        """(n,) how many of the (n, k) rising rates are kept, up to the first that is not."""
         nonlocal answer_s
         k, rate = rates.shape[1], rates.ravel()
         requests = np.clip(_LASTING * rate * np.repeat(answer_s, k), REQUESTS_PER_LOAD, _LONGEST)
@@ -67,21 +67,20 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """Requests per second; and the room that they and all rates that were tried took, of an engine with these
-    limits."""
+    """Requests per second, and the room that all tried rates took of an engine with these limits."""
 
     rate: float
     room: RoomUsed
     limits: EngineLimits
 
 
-# By what a search depends on beside the room.
+# By all inputs of a search except the room.
 _FOUND: dict[Hashable, list[Highest]] = {}
 
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """As `of_many`, over events; those that an earlier search tells are not searched again. One that is searched
-    begins where the one before it ended: it is often asked whether one is as fast as another."""
+    """Like `of_many`, with event simulation; reuses earlier searches that imply the answer. A search starts where the
+    previous one ended, since the usual question is whether one configuration is as fast as another."""
     n, asked = len(s.rate), (str(traffic), *limits_ms.items())
     engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
     keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
@@ -106,14 +105,14 @@ def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
 
 
 class _Load(NamedTuple):
-    """What the engines of a configuration did with one load; `shares`: the requests of each."""
+    """The result of one load on the engines of a configuration; `shares`: the requests of each."""
 
     run: EngineRun
     shares: list[slice]
 
 
 class _Engines:
-    """Of one configuration, under loads."""
+    """The engines of one configuration, under loads."""
 
     def __init__(self, traffic: Traffic, s: Setup, i: int, near: float, limits_ms: Mapping[str, float]) -> None:
         self.traffic, self.limits_ms = traffic, limits_ms
@@ -124,7 +123,7 @@ class _Engines:
         self.room = RoomUsed(0, 0, 0, short=False, full=False, cut=False)
 
     def load(self, seed: int, count: int, rate: float) -> _Load:
-        """Given up as soon as it surely breaks the limits."""
+        """Ends early once the limits are surely broken."""
         whole = _drawn(self.traffic, seed, count)
         n, arrival_s = min(self.replicas, len(whole)), whole.arrival_s * whole.mean_rate / rate
         own = [np.arange(j, len(whole), n) for j in range(n)]
@@ -140,7 +139,7 @@ class _Engines:
         return _surely(run, self.limits_ms) is False
 
     def loads(self, count: int) -> int:
-        """How many of a rate differ: a trace with arrivals of its own is the same again."""
+        """The number of different loads per rate: a trace with arrivals of its own is always the same."""
         once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
@@ -161,8 +160,7 @@ def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
 def of_one(
     traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
 ) -> Highest:
-    """Of configuration i, which can serve; `near`: what `of_many` says of it, `start`: the rate that is tried first; 0:
-    what `of_many` says."""
+    """Of configuration i, which can serve. `near`: the result of `of_many`; `start`: the first rate; 0: `near`."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
 
@@ -178,7 +176,7 @@ def of_one(
         if needed > 2 * count or surely is False:
             return False
         if surely is None or _saturated(loads):
-            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)  # of a job's own, long ones
+            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)  # long loads of a job's own
             loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
@@ -187,8 +185,8 @@ def of_one(
 
 
 def _searched(keeps: Callable[[float], bool], near: float, start: float) -> float:
-    """Of rates `RATES_APART` each other, the same for all configurations, so that those that do alike are told alike.
-    `start`: as `of_one` has it."""
+    """Searches rates that are `RATES_APART` from each other and the same for all configurations, so that equal
+    configurations get equal results. `start`: as in `of_one`."""
 
     def rate(number: int) -> float:
         return RATES_APART**number
@@ -207,7 +205,7 @@ def _searched(keeps: Callable[[float], bool], near: float, start: float) -> floa
 
 
 def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
-    """Whether more loads would keep or break the limits, too; None: they may do either."""
+    """Whether more loads would surely keep or break the limits, too; None: undecided."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
         "ttft": run.first_s - run.arrival_s,
@@ -236,7 +234,7 @@ def _pooled(runs: list[EngineRun]) -> EngineRun:
 
 
 def _saturated(loads: list[_Load]) -> bool:
-    """Of most engines' loads fewer requests are answered than come, and the last wait much longer than the first."""
+    """Whether most engines answer fewer requests than arrive, and their last waits are much longer than the first."""
     behind = grows = number = 0
     for load in loads:
         for share in load.shares:

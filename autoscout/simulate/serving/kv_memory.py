@@ -15,7 +15,7 @@ GIB = 2.0**30  # bytes
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """Arrays of (n,). `kv_tokens`: context tokens that one replica's cache holds; 0 or less: it does not start."""
+    """Arrays of (n,). `kv_tokens`: context tokens in one replica's cache; 0 or less: it does not start."""
 
     weights_gib: np.ndarray
     activations_gib: np.ndarray
@@ -38,8 +38,8 @@ def memory(
     kv_cache_bytes: np.ndarray,
     request_tokens: np.ndarray,
 ) -> CacheMemory:
-    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`.
-    `request_tokens`: of a mean request, which keeps a window's in some layers."""
+    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) and overrides `utilization`.
+    `request_tokens`: of a mean request; layers with a window only keep that many."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
@@ -49,7 +49,7 @@ def memory(
     several = e.tp * e.pp > 1
     other = np.where(several, known.own(lambda k: k.memory.outside_nccl_gib), known.own(lambda k: k.memory.outside_gib))
     left = device_gib * utilization - weights - activations - other
-    apart = known.rules(lambda k: k.room.apart)  # its share is of what was free at first
+    apart = known.rules(lambda k: k.room.apart)  # its share refers to the memory that was free at first
     left = np.where(apart, (device_gib - other) * utilization - weights, left)
     of_free = known.rules(lambda k: k.room.of_free)
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)

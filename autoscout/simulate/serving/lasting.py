@@ -1,14 +1,14 @@
-"""A lasting load whose requests do not keep step: how many run, at what rate, and what its users feel.
+"""A sustained load whose requests are out of step: how many run, at what rate, and the latencies of its users.
 
-Prompts of each length take whole steps of a full chunk and a step of what is left; each adds c seconds to the steps of
-those that answer, so that with n running and λ requests a second a token takes
+A prompt takes full chunks and one step for the rest. It adds c seconds to the steps of the requests that decode, so
+with n running and λ requests a second, a token takes
 
-    t = decode(n) / (1 − λ c),        n = λ · output · t        (Little's law)
+t = decode(n) / (1 − λ c), n = λ · output · t (Little's law)
 
-A prompt waits as in M/G/1: λ E[S²] / 2 (1 − u) on average, in which long ones weigh by their square. Who answers meets
-steps with prompts as a chain of two states that is entered where a prompt has just been read: such steps take much of
-the *time*, though few of the *steps*, so that short answers meet more of them than long ones. The users of a closed
-loop are all under way: λ is the rate at which their requests take as long as there are users.
+A prompt waits as in M/G/1: λ E[S²] / 2 (1 − u) on average, where long prompts count by their square. A decoding request
+meets steps with prompts as a two-state chain that is entered right after a prompt was read: such steps take much of the
+*time*, though few of the *steps*, so short answers meet more of them than long ones. In a closed loop all users have a
+request running: λ is the rate at which the requests in progress equal the users.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,23 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 
 Array = np.ndarray
-# Shares of requests at which kinds of lengths begin and end: finer where the longest are, which weigh most.
+# Boundaries between kinds of lengths, as shares of requests: finer for the longest, which matter most.
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
-_ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
-_OPEN = 6  # of Little's law alone
-_FILLED = 2  # rounds until a full engine's steps are those of as many as then run
-HALVINGS = 12  # of a quantile's bracket
-FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
-# Of an answer's time, over the load's: how many fewer run. A third, if answers took as long however many run.
+_ROUNDS, _LITTLE = 10, 2  # rounds for the bracket of a closed loop's rate, and of Little's law in each
+_OPEN = 6  # rounds of Little's law alone
+_FILLED = 2  # rounds until a full engine's step times fit the number of running requests
+HALVINGS = 12  # rounds of a quantile's bracket
+FULLEST = 0.98  # utilization above which waits follow a growing queue
+# Decrease of the running requests, over an answer's time as a share of the load's. A third, if answers took equally
+# long at any load.
 _BEGINS = 0.5
 RUNNING = 0.97  # mean fill of a saturated cache between preemptions
-_SEVERAL = 2.0  # prompts that wait for an engine's turn on average, beyond which several do
-EDGE = 1e-6  # of shares, whose probits are finite
+_SEVERAL = 2.0  # mean number of prompts waiting for a turn above which several usually do
+EDGE = 1e-6  # of shares, to keep their probits finite
 
 
 class Lengths(NamedTuple):
-    """(j, n) tokens of each kind of request, and (j, 1) their weights; one kind where all are alike."""
+    """(j, n) tokens of each kind of request, and (j, 1) their weights; one kind where all are equal."""
 
     tokens: Array
     weights: Array
@@ -56,7 +57,7 @@ def lengths(quantiles: Array, mean: Array) -> Lengths:
 
 
 def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array], halvings: int) -> Array:
-    """(n,) where the `share` of what lies below reaches q, between `low` and `high`."""
+    """(n,) the point between `low` and `high` where the `share` below it reaches q."""
     for _ in range(halvings):
         middle = (low + high) / 2
         enough = share(middle) >= q
@@ -65,11 +66,11 @@ def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array],
 
 
 class Load(NamedTuple):
-    """Of one engine. (n,): prompt tokens that are cached, the context of a running request on average over time, how
-    many may run, users or requests per second, seconds of a request before it reaches the engine."""
+    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, the most that may run, users
+    or requests per second, seconds of a request before it reaches the engine."""
 
     s: Setup
-    inputs: Lengths  # tokens that are computed
+    inputs: Lengths  # tokens to compute
     outputs: Lengths
     cached: Array
     context: Array
@@ -84,11 +85,11 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """The share of requests that are not one's own: a user of a closed loop has one at a time."""
+        """The share of requests from other users: a user of a closed loop has one at a time."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
-        """Seconds of a step without prompts: a step that decodes has a sequence."""
+        """Seconds of a step without prompts; at least one sequence decodes in it."""
         n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
@@ -100,16 +101,16 @@ class Load(NamedTuple):
         return plain * np.maximum(np.where(n >= s.held_from, held, 0.0) + (s.version == 1), 1.0)
 
     def made_up(self, plain: Array, n: Array) -> Array:
-        """Seconds of the step that is made up already when a prompt comes, if any runs."""
+        """Seconds of the step that is already prepared when a prompt arrives, if any runs."""
         return self.s.ahead * plain * np.minimum(n, 1.0)
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
-    """`tokens`: of a prompt that are computed; `room`: in the cache."""
+    """`tokens`: to compute per prompt; `room`: tokens of the cache."""
     inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
-    answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # of who is running
+    answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # mean over the running requests
     in_memory = RUNNING * room / (tokens + answered * (1 + s.reserved))
     places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
     users, rate = s.concurrency / s.replicas, s.rate / s.replicas
@@ -117,10 +118,10 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 
 class Reading(NamedTuple):
-    """(j, n) of each length of prompts: seconds and steps of it, and seconds of its last step if not full. (n,): steps
-    with a full chunk and with what is left of one; tokens of these, and that a step has room for; seconds that a prompt
-    adds to others' steps; the moments of its own; prompts per second at most; seconds that engines which step together
-    wait for one."""
+    """(j, n) for each length of prompts: seconds, steps, and seconds of the last step if it is not full. (n,): seconds
+    of steps with a full chunk and with the rest; tokens of these, and the step's room; seconds that a prompt adds to
+    others' steps; the moments of its own time; the most prompts per second; seconds of waiting among engines that step
+    together."""
 
     own: Array
     steps: Array
@@ -177,15 +178,15 @@ def reading(load: Load, n: Array) -> Reading:
 
 
 class Waits(NamedTuple):
-    """(n,) of a prompt: the chance that it finds others, seconds that it waits then, and their variation, at least an
-    exponential's."""
+    """(n,) for a prompt: the chance that it meets others, the seconds that it then waits, and the variation of those,
+    at least an exponential's."""
 
     busy: Array
     wait: Array
     spread: Array
 
     def within(self, seconds: Array) -> Array:
-        """The chance to wait no longer: two exponentials, which halve the mean between them."""
+        """The chance of a shorter wait: two exponentials, each with half of the mean."""
         uneven = np.sqrt((self.spread**2 - 1) / (self.spread**2 + 1))
         often, seldom = (1 + uneven) / 2, (1 - uneven) / 2
         after = np.maximum(seconds, 0.0) / np.maximum(self.wait, 1e-12)
@@ -194,7 +195,7 @@ class Waits(NamedTuple):
 
 
 def used_of(k: Reading, rate: Array) -> Array:
-    """The share of the prompts that can be read."""
+    """Utilization by prompts."""
     return np.minimum(rate / k.most, FULLEST)
 
 
@@ -209,8 +210,8 @@ def waits(k: Reading, rate: Array) -> Waits:
 
 
 class Answering(NamedTuple):
-    """(j, n) of each length of answers: the mean share of its steps that have prompts, and that as a probit-normal's
-    middle and spread. (n,): seconds of a step with prompts, by time; of one without."""
+    """(j, n) for each length of answers: the mean share of its steps that have prompts, as the location and scale of a
+    probit-normal. (n,): seconds of a step with prompts, by time; seconds of one without."""
 
     share: Array
     middle: Array
@@ -234,29 +235,29 @@ class Answering(NamedTuple):
 
 def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -> Answering:
     mean, starts = load.inputs.mean, load.others * rate * token * load.inputs.mean(k.steps)
-    # Prompts that come while one is read share the next step, up to its room.
+    # Prompts that arrive while one is read share the next step, up to its room.
     together = np.clip(
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
-    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may be of fewer that run
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may come from fewer running requests
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = used_of(k, rate)
-    run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # steps with prompts, one after the other
+    run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # consecutive steps with prompts
     kept = np.clip(1 - 1 / run - np.minimum(share / (1 - share) / run, 1.0), 0.0, 0.999)
     gaps = np.maximum(load.outputs.tokens - 1, 1.0)
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of the normals, exact where the share is 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of the normals; exact where the share is 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 
 
 class Balance(NamedTuple):
-    """(n,) requests per second, and at most; running requests; seconds of a step, on average, and those for which one
-    without prompts waits for other engines; and what these are of."""
+    """(n,) requests per second, and the most possible; running requests; seconds of a mean step, and of its wait for
+    other engines; and their inputs."""
 
     rate: Array
     capacity: Array
@@ -268,12 +269,12 @@ class Balance(NamedTuple):
 
 
 def balance(load: Load) -> Balance:
-    """The steps of prompts hardly depend on how many run, and are priced anew once."""
+    """Steps with prompts hardly depend on the number of running requests, so they are priced only twice."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
     plain = load.plain(n)
-    waited = _waited(load, k, rate, plain)  # which is in `token`
+    waited = _waited(load, k, rate, plain)  # `token` includes this
     k = reading(load, _met(load, k, rate, n, gaps * token))
     slower = _slower(load, answering(load, k, rate, token, plain + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
@@ -285,14 +286,14 @@ def balance(load: Load) -> Balance:
 
 
 def _met(load: Load, k: Reading, rate: Array, n: Array, answer_s: Array) -> Array:
-    """How many run beside a request, on average: fewer where an open load begins and ends, for about an answer's time
-    each."""
+    """Mean number of other running requests: fewer at the beginning and the end of an open load, for about an answer's
+    time each."""
     lasts = load.s.requests / load.s.replicas / np.maximum(rate, 1e-12)
     return np.where(load.closed, n, n / (1 + _BEGINS * (k.moments[0] + answer_s) / lasts))
 
 
 def _answers(load: Load, k: Reading, rate: Array, plain: Array, token: Array) -> tuple[Array, Answering]:
-    """And the seconds for which a step without prompts waits for other engines."""
+    """The answers, and the seconds that a step without prompts waits for other engines."""
     waited = _waited(load, k, rate, plain)
     return waited, answering(load, k, rate, token, plain + waited)
 
@@ -306,13 +307,13 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
-    """Seconds, on average."""
+    """Mean seconds."""
     return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
-    """(steps of prompts, requests per second, running requests) with all places taken, or as many of them as prompts
-    that are read without a pause fill."""
+    """(steps of prompts, requests per second, running requests) with all places taken, or as many as prompts without a
+    pause can fill."""
     n, all_taken = load.places, load.plain(load.places)
     k = reading(load, n)
 
@@ -327,7 +328,8 @@ def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
 
 
 def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> tuple[Array, Array, Array]:
-    """(requests per second, running requests, seconds of a step), by rounds and, of a closed loop, bisection."""
+    """(requests per second, running requests, seconds of a step), by fixed-point rounds and, in a closed loop,
+    bisection."""
     low, high = np.zeros_like(n), capacity
     most = np.where(load.closed, np.minimum(load.places, load.users), load.places)
     rate, plain, time = np.minimum(load.rate, capacity), load.plain(n), np.ones_like(n)
@@ -345,13 +347,13 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
         time = load.in_front + load.others * (w.busy * w.wait + at_turn) + k.moments[0] + gaps * token
         many = (rate * time >= load.users) | (wanted > load.places)
         low, high = np.where(many, low, rate), np.where(many, rate, high)
-    # The bracket misses where one more that runs makes a step longer all at once, and is coarse for few users.
+    # The bracket fails where one more running request makes a step jump, and is coarse for few users.
     by_time = np.where(wanted > 0.99 * load.places, np.minimum(rate, load.users / time), load.users / time)
     return np.where(load.closed, np.minimum(by_time, capacity), rate), n, token
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """How much longer an answer takes than so many steps do on average: more run while prompts are read."""
+    """How much longer an answer takes than its number of mean steps: more requests run while prompts are read."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

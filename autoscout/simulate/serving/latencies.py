@@ -16,15 +16,15 @@ from scipy.special import ndtr
 
 from autoscout.simulate.serving.engine_run import EngineRun
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by the names that metrics have
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by their names in metrics
 _NORMAL = NormalDist()
-_NARROWEST = 1e-3  # between two quantiles' logarithms
-_LEAST_MS = 1e-9  # whose logarithm is finite
-FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
+_NARROWEST = 1e-3  # least difference between two quantiles' logarithms
+_LEAST_MS = 1e-9  # keeps its logarithm finite
+FEWEST = 1e-6  # lower bound of the predicted share of good requests: a rate of 0 means "does not run"
 
 
 def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
+    """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with one such run each.
 
     `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
     could be served.
@@ -66,8 +66,8 @@ def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, flo
 
 
 def share_within(found: Mapping[str, np.ndarray], slo_ms: Mapping[str, float]) -> np.ndarray:
-    """Share of requests within the limit that fewest keep, by the quantiles of each latency: between them, and below
-    and beyond, logarithms of latencies are taken for normal."""
+    """Share of requests within the limit that is kept least often, from the quantiles of each latency. Logarithms of
+    latencies are assumed to be normal between and beyond the quantiles."""
     share: Any = np.float64(1.0)
     for name, limit_ms in slo_ms.items():
         limit = np.log(max(limit_ms, _LEAST_MS))

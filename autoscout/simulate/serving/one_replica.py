@@ -17,19 +17,20 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
 
-_MOST_KEPT = 128  # of configurations that differ in more than room
+_MOST_KEPT = 128  # configurations that differ in more than room
 _OF_LOAD = (
     "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
     "front_end_s", "request_s",
 )  # fmt: skip
 
 
-# By all but the room that decides how an engine runs.
+# By all but the room, which together decide how an engine runs.
 _RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}
 
 
 def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
-    """None when not even one request fits. Those that differ in room that nobody waits for run alike."""
+    """None when not even one request fits. Configurations that differ only in room that nothing waits for share a
+    run."""
     limits, e = limits_of(s, i), engine_of(s, i)
     alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
     for own, run in alike:
@@ -51,8 +52,8 @@ def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
 
 
 def all_but_room(e: EngineShapes, limits: EngineLimits, s: Setup, i: int) -> Hashable:
-    """All that a run of configuration i depends on beside the room in its cache and the traffic: what knobs that differ
-    come down to is often the same."""
+    """All inputs of configuration i's run except the room in its cache and the traffic: knobs that differ often come
+    down to the same values."""
     of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
     of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
     prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
@@ -70,20 +71,20 @@ def open_run(
     times: StepTimes | None = None,
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
-    """Of requests that come whatever was answered: through a front end, which keeps each for `each_s`. The others: as
-    events.simulate() has them."""
+    """A run of requests that arrive independently of the answers, through a front end that is busy with each for
+    `each_s`. The other arguments are those of events.simulate()."""
     run = simulate(e, limits, through_front_end(requests, each_s), times, enough)
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
 
 
 def as_full(at_once: float, replicas: int) -> float:
-    """How many replicas as full as the simulated one have the whole load: where users do not divide by replicas, it
-    is one of the fuller ones. `at_once`: users or a batch; 0 of an open load."""
+    """How many replicas with the simulated one's load make up the whole load: where users do not divide evenly, one of
+    the fuller replicas is simulated. `at_once`: users or a batch; 0 for an open load."""
     return at_once / -(-at_once // replicas) if at_once else replicas
 
 
 def engine_of(s: Setup, i: int) -> EngineShapes:
-    """One replica, with what it waits for those that it steps with."""
+    """One replica, with its waits for the engines that it steps with."""
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
         return e
@@ -91,8 +92,8 @@ def engine_of(s: Setup, i: int) -> EngineShapes:
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:
-    """The same as they reach the engine. An event loop takes what has come through its first part before any of it goes
-    on: of a thousand requests at once the first is late by that of all."""
+    """The requests at the times when they reach the engine. An event loop passes all waiting requests through its first
+    part before it continues with any: of a thousand requests at once, the first is delayed by all others."""
     if requests.concurrency or not each_s:
         return requests
     first_s, then_s = each_s * FIRST_PART, each_s * (1 - FIRST_PART)
@@ -108,7 +109,7 @@ def through_front_end(requests: Requests, each_s: float) -> Requests:
 
 
 def limits_of(s: Setup, i: int) -> EngineLimits:
-    """Of one replica of configuration i."""
+    """Limits of one replica of configuration i."""
     return EngineLimits(
         kv_tokens=int(s.memory.kv_tokens[i]),
         max_seqs=int(s.max_seqs[i]),

@@ -18,7 +18,7 @@ SMALLEST_TILE = 16  # rows of the narrowest tile: fewer tokens cost as much
 
 
 class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`tail`: at most this much slower when the tiles do not fill the multiprocessors once."""
+    """`tail`: the largest slowdown when the tiles do not fill the multiprocessors once."""
 
     overhead_us: float
     tflops: float
@@ -28,15 +28,15 @@ class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingElementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Norms, rotary positions, activation, residual adds, writing the cache: all of one layer."""
+    """Norms, rotary positions, activation, residual adds and writes to the cache of one layer."""
 
     overhead_us: float
     gb_s: float
 
 
 class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attention of one new token a sequence. `sharing`: bytes cost group^sharing where a group of query heads reads
-    the same key-value head; `sequence_us` per sequence of the batch."""
+    """Attention of one new token per sequence. `sharing`: bytes cost group^sharing where a group of query heads reads
+    the same key-value head; `sequence_us`: per sequence of the batch."""
 
     overhead_us: float
     gb_s: float
@@ -45,8 +45,8 @@ class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`short`: extra work per query, in tiles of 128 keys; `occupancy`: exponent of the share of multiprocessors that
-    have a tile, by which compute slows down."""
+    """`short`: extra work per query, in tiles of 128 keys; `occupancy`: compute slows down by this power of the share
+    of multiprocessors that have a tile."""
 
     overhead_us: float
     tflops: float
@@ -56,8 +56,8 @@ class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fused mixture of experts. `many`: efficiency falls as (experts of a device / 8)^-many; `block`: rows to a
-    multiple of which an expert's tokens are padded."""
+    """Fused mixture of experts. `many`: efficiency falls as (experts of a device / 8)^-many; `block`: an expert's
+    tokens are padded to a multiple of this many rows."""
 
     overhead_us: float
     tflops: float
@@ -68,7 +68,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
-    """(m × k) · (k × n) with 2-byte activations. `weight_bytes` per weight; `speed`: relative to bf16."""
+    """(m × k) · (k × n) with 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
@@ -80,12 +80,12 @@ def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes
 
 
 def elementwise_us(c: ServingElementwise, moved: Array, kernels: Array) -> Array:
-    """`moved` bytes through `kernels` kernels."""
+    """Microseconds for `moved` bytes through `kernels` kernels."""
     return kernels * c.overhead_us + 1e-3 * moved / c.gb_s
 
 
 def decode_slope_us(c: Decode, kv_bytes: Array, group: Array) -> Array:
-    """Per token of context of one layer; `kv_bytes` of one token on this device."""
+    """Microseconds per token of context and layer; `kv_bytes`: of one token on this device."""
     return 1e-3 * kv_bytes * np.maximum(group, 1.0) ** c.sharing / c.gb_s
 
 
@@ -107,11 +107,11 @@ def prefill_us(
     speed: Array = 1.0,
     again_us: Array = 0.0,
 ) -> Array:
-    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
-    relative to the default clock; `again_us`: for each token of context that earlier steps have computed."""
+    """One layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
+    relative to the default clock; `again_us`: per token of context that earlier steps computed."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
-    length = np.maximum(tokens / seqs, 1.0)  # new tokens of a sequence
+    length = np.maximum(tokens / seqs, 1.0)  # new tokens per sequence
     keys = pairs / np.maximum(tokens, 1e-9) + length / 2
     tiles = seqs * heads * np.ceil(length / TILE)
     full = np.minimum(1.0, np.maximum(tiles, 1e-9) / sms)

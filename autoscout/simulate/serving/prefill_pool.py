@@ -1,11 +1,9 @@
-"""Prompts that are read by engines of their own, and answered by others (the knob `prefill`; Zhong et al. 2024,
-"DistServe").
+"""Separate engines for prompts and for decoding (the knob `prefill`; Zhong et al. 2024, "DistServe").
 
-A request's prompt is read by one of the engines of the prefill pool; its KV cache then crosses a link of the node, each
-device sending its part; the engine that answers computes the last token of the prompt again, which yields the first
-token of the answer (vLLM's connectors). Both pools are simulated event by event; docs/lab/simulators-serving.md has
-nine
-measured runs beside them (dstack's).
+An engine of the prefill pool reads a request's prompt; the KV cache then crosses a link of the node, each device
+sending its part; the decode engine computes the last prompt token again, which yields the first token of the answer
+(vLLM's connectors). Both pools are simulated event by event; docs/lab/simulators-serving.md compares them with nine
+measured runs (dstack's).
 """
 
 from collections.abc import Mapping
@@ -25,11 +23,11 @@ from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
 ERROR = 0.2  # additional error of log(measured / predicted)
-_ROUNDS, _SETTLED = 16, 0.005  # of a closed loop at most; where no arrival moves by more of all the time, they end
+_ROUNDS, _SETTLED = 16, 0.005  # of a closed loop; share of the run by which arrivals may still move
 
 
 def apart(columns: Mapping[str, Any], n: int) -> Array:
-    """(n,) whether prompts are read by engines of their own."""
+    """(n,) whether separate engines read the prompts."""
     return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
 
 
@@ -79,28 +77,28 @@ def _read(e: EngineShapes, limits: EngineLimits, engines: int, whole: Requests) 
 
 
 def transfer_s(e: EngineShapes, tokens: Array) -> Array:
-    """Of the KV cache of so many tokens; the devices of the engine that read them send at the same time."""
+    """Seconds to send the KV cache of so many tokens; all devices of the sending engine send at the same time."""
     once, each = link_s(e)
     return once + tokens * each
 
 
 def link_s(e: EngineShapes) -> tuple[float, float]:
-    """Seconds of a transfer between two engines of a node, and of each token of it."""
+    """Seconds of a transfer between two engines of a node, and per token of it."""
     hw = hardware(e.device.name)
-    assert hw is not None  # the serving model's constants are of one of the hardware files
+    assert hw is not None  # the serving model's constants come from a hardware file
     send = hw.island.send
     return float(1e-6 * send.latency_us[0]), float(e.kv_bytes[0] * e.layers[0] / (1e9 * send.bus_gb_s[0]))
 
 
 def _closed(pools: _Pools, whole: Requests) -> EngineRun:
-    """Another request comes where an answer ends: arrivals and answers are computed in turn, first as if nobody waited.
-    Each round is right for one request more of every user."""
+    """A closed loop: an answer's end causes the next arrival. Arrivals and answers are computed in turn, at first as if
+    nothing waited. Each round corrects one more request of every user."""
     users, n = whole.concurrency, len(whole)
     run = pools.run(replace(whole, arrival_s=1e3 * np.arange(n), concurrency=0))
     arrival = (np.arange(n) // users) * float(np.nanmean(run.end_s - run.arrival_s))
     for _ in range(_ROUNDS):
         run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
-        over = np.sort(np.where(np.isnan(run.end_s), run.arrival_s, run.end_s))  # at once, of what is refused
+        over = np.sort(np.where(np.isnan(run.end_s), run.arrival_s, run.end_s))  # a refused request ends at once
         ends = np.repeat(over, pools.writers)[: max(n - users, 0)]
         before, arrival = arrival, np.concatenate([np.zeros(min(users, n)), ends])[:n]
         if np.abs(arrival - before).max() < _SETTLED * arrival[-1]:

@@ -1,5 +1,5 @@
-"""What a serving engine's record says (simulate/engine_records.py), for each configuration: groups of figures as its
-release has them, and by whose rules its fixed batches are run."""
+"""A serving engine's record (simulate/engine_records.py) applied to each configuration: groups of figures for its
+release, and the rules by which its fixed batches run."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,12 +21,12 @@ from autoscout.simulate.engine_records import (
 )
 from kb.records import AutoscoutError
 
-Steps = list[list[float]]  # (GiB of a device, value) from there on
+Steps = list[list[float]]  # (least GiB of a device, value)
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`source`: where the figures are from; `n`: rows of measurements that they rest on (0: read in code, or assumed);
-    `fitted_by`: the command that prints how well they hold, by which they were chosen."""
+    """`source`: origin of the figures; `n`: measured rows behind them (0: read in code, or assumed); `fitted_by`: the
+    command that chose them and prints how well they hold."""
 
     source: str
     n: int
@@ -34,11 +34,11 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`prompts_first`: steps have prompts or tokens that are generated, not both; `beside`: the host prepares the next
-    step while the device works; `cut`: a step may take a part of a prompt; `cuts_mix`: where it may, prompts are mixed
-    with tokens that are generated; `eager_prompts`: steps with prompts never run from a graph; `reserved`: share of
-    running requests' answers that must have room before another is admitted; `cut_beyond`: tokens of context from which
-    on prompts are cut unless somebody says otherwise, and `cut_step_tokens` of a step then (0: never)."""
+    """`prompts_first`: a step has prompts or decodes, not both; `beside`: the host prepares the next step while the
+    device works; `cut`: a step may take part of a prompt; `cuts_mix`: if so, prompts are mixed with decodes;
+    `eager_prompts`: steps with prompts never run from a graph; `reserved`: share of running requests' answers that must
+    have room before another is admitted; `cut_beyond`: tokens of context from which prompts are cut by default, with
+    `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
     beside: bool = False
@@ -51,12 +51,12 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`step_tokens`, `offline_step_tokens`: that a step has room for, by a device's GiB, served and in fixed batches;
-    `step_holds_request`: at least the longest request; `max_seqs`: sequences at once; `utilization`: share of the
-    memory that the engine takes. `apart`: activations lie outside of it; `of_free`: it is a share of what is free
-    beside the weights; `keeps_all`: layers with windows keep all keys, too. Where `kept_mib` is more than 0 the share
-    is what is left of the memory beside so many MiB, at least `kept_least_mib` by its GiB: `kept_mib`, and for each
-    token of a step, each graph (`kept_graphs` by GiB) and each tensor parallel device."""
+    """`step_tokens`, `offline_step_tokens`: a step's token budget by a device's GiB, as a server and in fixed batches;
+    `step_holds_request`: the budget is at least the longest request; `max_seqs`: sequences at once; `utilization`:
+    share of memory that the engine reserves. `apart`: activations are outside of it; `of_free`: it is a share of the
+    memory left after the weights; `keeps_all`: layers with windows keep all keys. With `kept_mib` > 0 the share is the
+    memory except so many MiB, at least `kept_least_mib` by its GiB: `kept_mib`, plus amounts for each token of a step,
+    each graph (`kept_graphs` by GiB) and each tensor parallel device."""
 
     step_tokens: Steps
     offline_step_tokens: Steps
@@ -75,9 +75,9 @@ class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Work of the host, as shares of a device's [serving.host]: for a `step`, and for a `sequence` of it;
-    `unread_sequence` of batches that nobody reads token by token; `alone_step`, `alone_sequence` where it is not done
-    beside the device, if that differs. `python`: False for an engine in C++, which launches kernels at once."""
+    """Work of the host, as shares of a device's [serving.host]: per `step`, and per `sequence` in it;
+    `unread_sequence`: for batches whose tokens are not streamed; `alone_step`, `alone_sequence`: without overlap with
+    the device, if that differs. `python`: False for an engine in C++, which launches kernels at once."""
 
     python: bool = True
     step: float = 1.0
@@ -88,8 +88,8 @@ class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`times`: seconds of a launch over vLLM's. Of a layer with experts `experts` more, `block_experts` where their
-    inputs come in blocks. `graphs_end`: steps that decode more than the largest graph holds run without one."""
+    """`times`: seconds of a launch relative to vLLM's. A layer with experts has `experts` more, or `block_experts`
+    where their inputs come in blocks. `graphs_end`: decode steps beyond the largest graph run without one."""
 
     times: float = 1.0
     experts: float = 0.0
@@ -98,10 +98,10 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`experts`: speed of those for experts, over Triton's in vLLM; `sinks`: fast attention with sinks on every device;
-    `expert_width`: to a multiple of which experts in 4 bits are padded on devices without 8-bit products; 0: none.
-    `latent_token_us`: of a layer with latents in which tokens are generated, beside its products and what it reads.
-    `serial_keys`: one block of threads goes through all keys of a query head (a device's `reads_key_us`)."""
+    """`experts`: speed of expert kernels, relative to Triton's in vLLM; `sinks`: fast attention with sinks on every
+    device; `expert_width`: 4-bit experts are padded to a multiple of this on devices without 8-bit products; 0: none.
+    `latent_token_us`: extra time of a decode step per layer with latents, beyond its products and reads. `serial_keys`:
+    one block of threads goes through all keys of a query head (a device's `reads_key_us`)."""
 
     experts: float = 1.0
     sinks: bool = False
@@ -118,10 +118,9 @@ class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`seconds` in which the server has a request before and after the engine (their mean: in a closed loop half as
-    long for one and half longer for another, or users would keep step with the engine); `request_s` for which one keeps
-    it busy, so that a thousand at once queue there; `template_s` instead, for models whose chat template it goes
-    through (0: as fast)."""
+    """`seconds`: mean time of a request in the server before and after the engine (in a closed loop, half as long for
+    some and half longer for others, or users would stay in step); `request_s`: how long a request keeps the front end
+    busy, so that a thousand at once queue there; `template_s`: the same for models with a chat template (0: equal)."""
 
     seconds: float
     request_s: float
@@ -130,7 +129,7 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Standard deviations of log(measured / predicted) that the engine adds: under arrivals by kind of metric, in fixed
-    batches, under arrivals beyond that, with experts in MXFP4, with latents."""
+    batches, beyond that under arrivals, with experts in MXFP4, and with latents."""
 
     ttft: float
     tpot: float
@@ -159,7 +158,7 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(NamedTuple):
-    """`own`: the engine's release; `rules`: what schedules it; `first`: prompts go first."""
+    """`own`: the engine's release; `rules`: the release that schedules it; `first`: prompts go first."""
 
     own: EngineRelease
     rules: EngineRelease
@@ -167,17 +166,17 @@ class _Found(NamedTuple):
 
 
 class Engines:
-    """Of n configurations."""
+    """The engines of n configurations."""
 
     def __init__(self, found: list[_Found], of: np.ndarray) -> None:
         self.found, self.of = found, of
 
     def own(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) of the engine's release."""
+        """(n,) figures of the engine's own release."""
         return np.array([figure(one.own) for one in self.found])[self.of]
 
     def rules(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) of what schedules it."""
+        """(n,) figures of the release whose rules schedule it."""
         return np.array([figure(one.rules) for one in self.found])[self.of]
 
     @property
@@ -186,18 +185,19 @@ class Engines:
 
 
 def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
-    """By `framework` and `version`. `scheduler_v0` says that prompts go first or do not, and `scheduler_steps` of more
-    than 1 that they do: then the release of the family that does so and is nearest. With `chunked_prefill` such a
-    release mixes all the same, and `batch` is a fixed batch.
+    """Engines by `framework` and `version`. `scheduler_v0` says whether prompts go first, and so does `scheduler_steps`
+    > 1: then the nearest release of the family that does so applies. With `chunked_prefill` such a release mixes them
+    all the same. `batch`: a fixed batch.
 
-    Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure."""
+    Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure.
+    """
 
     def column(name: str, default: Any) -> np.ndarray:
         given = np.asarray(columns.get(name, default))
         return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
 
     def over(name: str, least: float) -> np.ndarray:
-        """-1 where nothing is said, else whether it is more."""
+        """-1 where the row states nothing, else whether it is more."""
         given = np.asarray(columns.get(name, np.nan))
         values = given.astype(float) if given.dtype.kind in "biuf" else np.full(given.shape, np.nan)
         return np.where(np.isnan(values), -1, values > least)
@@ -229,12 +229,12 @@ def family(framework: str) -> Family:
 
 
 def version_of(framework: str, version: str) -> Version | None:
-    """Of a version's text or, where that is empty, of a framework's ("vLLM 0.9"); None where neither says one."""
+    """From a version's text or, if that is empty, from a framework's ("vLLM 0.9"); None if neither names one."""
     return release_of(version) if version else release_of(framework)
 
 
 def strange_releases(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) "" or a sentence on a release that no record knows."""
+    """(n,) "" or a sentence about a release that no record knows."""
     pairs = [np.asarray(columns.get(name, ""), dtype=str) for name in ("framework", "version")]
     if all(each.size == 1 for each in pairs):
         return np.full(n, _strange(*(str(each.reshape(-1)[0]) for each in pairs)), dtype=object)
@@ -274,7 +274,7 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
 
 
 def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
-    """`first`: 1 and 0 ask for a release whose prompts go first or do not, if the family has any."""
+    """`first`: 1 and 0 ask for a release whose prompts go first or do not, if the family has one."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
         return own
@@ -300,5 +300,5 @@ def served(named: Family, row: ReleaseRow) -> EngineRelease:
 
 
 def by_memory(steps: Steps, gib: float) -> float:
-    """The value of the last step that begins at no more."""
+    """The value of the last step that starts at or below this memory."""
     return next((value for least, value in reversed(steps) if gib >= least), steps[0][1])

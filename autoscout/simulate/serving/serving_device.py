@@ -1,5 +1,5 @@
-"""A device as the serving model sees it: the `[serving]` groups of its record, which tests/tools/fit_serving.py fits to
-measured kernels and `autoscout calibrate` to those of this machine."""
+"""A device in the serving model: the `[serving]` groups of its record, which tests/tools/fit_serving.py fits to
+measured kernels, and `autoscout calibrate` to those of this machine."""
 
 from functools import cache
 
@@ -24,7 +24,7 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The engine's own work: per step, and per sequence that runs in it. `launch_us`: of one kernel without a graph."""
+    """The engine's own work: per step, and per running sequence. `launch_us`: per kernel without a graph."""
 
     step_ms: float
     sequence_ms: float
@@ -32,18 +32,18 @@ class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What engines' kernels do on a kind of device, where that is not a matter of its peaks. Speeds are relative to
-    kernels in 16 bits; the records say where each figure is from.
+    """The speed of engines' kernels on a kind of device, beyond what its peaks imply. Speeds are relative to 16-bit
+    kernels; the records give the source of each figure.
 
-    `sinks`: of prompts' attention in models with attention sinks. `eight_bits`, `four_bits`: of products whose inputs
-    the device multiplies in so many bits. `mxfp4_experts`: of experts in MXFP4, and `mxfp4_routing_us` of what sorts
-    their tokens beyond a usual mixture's; `block_experts_us`: what a layer takes longer whose experts are in blocks of
-    FP8. `fused_experts`: every engine has fused kernels for experts here, in FP8 `fp8_experts` times as fast as vLLM's
-    Triton one. `norms_quantize`: norms and activations bring inputs to 8 bits, so that no launches are added.
-    `reads_key_us`: of a multiprocessor for a query head's next key, where one block of threads reads all.
-    `eight_bit_keys`: of the bandwidth at which attention of tokens that are generated reads keys of 8 bits.
-    `small_steps`: vLLM's defaults are those of devices with less memory. `exchange_times`: how much longer an
-    all-reduce takes than its table and ring say."""
+    `sinks`: attention over prompts in models with attention sinks. `eight_bits`, `four_bits`: products whose inputs
+    have so many bits. `mxfp4_experts`: experts in MXFP4, and `mxfp4_routing_us`: sorting their tokens, beyond a usual
+    mixture's; `block_experts_us`: extra time of a layer whose experts are in blocks of FP8. `fused_experts`: every
+    engine has fused expert kernels here, `fp8_experts` times as fast in FP8 as vLLM's Triton kernel. `norms_quantize`:
+    norms and activations quantize to 8 bits, which saves launches. `reads_key_us`: time of a multiprocessor for a query
+    head's next key, where one block of threads reads all. `eight_bit_keys`: share of the bandwidth at which decoding
+    reads 8-bit keys. `small_steps`: vLLM uses the defaults of devices with less memory. `exchange_times`: an all-reduce
+    relative to its table and ring.
+    """
 
     sinks: float
     eight_bits: float
@@ -61,8 +61,8 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`memory_gib`: what the driver reports. `formats`: that it multiplies, those with a peak. `borrowed`: groups that
-    are another device's, the `lender`'s, scaled; `same`: and that device's kernels and host are this one's."""
+    """`memory_gib`: as the driver reports. `formats`: those that it multiplies, which have a peak. `borrowed`: groups
+    scaled from another device, the `lender`; `same`: the lender's kernels and host are this device's, too."""
 
     name: str
     sms: int

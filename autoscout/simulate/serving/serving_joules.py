@@ -1,6 +1,6 @@
-"""Joules per output token of a server without measurements: its devices' watts, between those of decoding, which memory
-bounds, and those of products, over the tokens that it is predicted to answer with. MLPerf Inference has the power of
-nodes of H200 and B200, all of them busy (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
+"""Joules per output token of a server without measurements: the watts of its devices, between decoding (bound by
+memory) and products (bound by compute), over the predicted tokens. MLPerf Inference has the power of busy nodes of H200
+and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, r
 from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray
-ANSWERING = 0.65  # of the default limit while decoding few sequences, which memory bounds; a usual figure, not measured
-FULL = 0.5  # share of the time from which on products and prompts' attention draw what computing does
-TOKENS = 8192.0  # of a step in which products are bound by computing
-ERROR = 0.2  # log error of these figures, in addition to that of the rate
+ANSWERING = 0.65  # share of the default limit while decoding few sequences; a usual figure, not measured
+FULL = 0.5  # share of time from which on products and attention over prompts draw full power
+TOKENS = 8192.0  # tokens of a step from which products are bound by compute
+ERROR = 0.2  # log error of these figures, besides the rate's
 
 
 class ServingEnergy:
-    """`joules_per_token` of the answers, all devices that serve together."""
+    """`joules_per_token` of the answers, over all devices that serve together."""
 
     name = "analytic-serving-energy"
 
@@ -44,7 +44,7 @@ class ServingEnergy:
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:
-        """((n,) of all devices together, while they serve; what `predict` says)"""
+        """((n,) watts of all devices together while they serve; the result of `predict`)"""
         served = self.rates.predict(columns)
         watts, outputs = self._drawn(columns, served.value)
         with np.errstate(divide="ignore"):
@@ -65,7 +65,7 @@ class ServingEnergy:
 
 
 def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Array]:
-    """(of all devices of each row, as multiples of one's default limit; tokens of an answer)."""
+    """(watts of all devices of each row, as multiples of one device's default limit; tokens of an answer)."""
     n = len(requests_per_s)
     s = setup(columns, device(kind), n)
     cached = np.where(s.prefix_caching, np.minimum(s.shared_prefix, s.input_len - 1), 0.0)

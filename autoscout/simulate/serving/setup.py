@@ -1,15 +1,14 @@
-"""Columns → engines, limits and load: what a configuration of vLLM means for the serving model.
+"""Columns → engines, limits and load: the meaning of a vLLM configuration in the serving model.
 
-Knobs may have the names of our catalog or vLLM's own. Of the job or the table's row: the model's shape (`layers
-hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and of
-latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and the load: `batch` requests at once, or
-`concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
-or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
-`framework` and `version` name the engine, whose record (served_by.py) says the rest, unless a column does:
-`scheduler_v0`: prompts go first and alone, once in `scheduler_steps`; `overlap`: the scheduler runs beside the device;
-`decodes_between`, `decodes_between_from`: of AMD's fork of vLLM's version 1. `engines_apart`: data parallel engines
-share no experts. TensorRT-LLM's: `evicts`, its policy MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, of its
-attention_dp_config.
+Knobs may have our catalog's names or vLLM's. The job or the table's row gives the model's shape (`layers hidden heads
+kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and for latent attention
+the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` requests at once, or `concurrency`
+users, or `rate` requests a second, with `input_len` and `output_len` tokens, `shared_prefix` of them in common; or
+`traffic`, a job's Traffic, with all these and the distribution of lengths. `framework` and `version` name the engine;
+its record (served_by.py) gives the rest, unless a column does: `scheduler_v0`: prompts go first and alone, once in
+`scheduler_steps`; `overlap`: the scheduler overlaps with the device; `decodes_between`, `decodes_between_from`: AMD's
+fork of vLLM V1. `engines_apart`: data parallel engines share no experts. For TensorRT-LLM: `evicts`, its policy
+MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, from its attention_dp_config.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic
 
-# Ours ← another name for it. Inactive knobs are NaN in a space's columns.
+# Our name ← other names. Inactive knobs are NaN in a space's columns.
 _ALIASES = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -42,14 +41,14 @@ _ALIASES = {
     "graph_size": "max_cudagraph_capture_size",
     "scheduler_steps": "num_scheduler_steps",
 }
-# What a person's catalog may say of an engine that is not vLLM, whose knobs have other names.
+# Knobs that a user's catalog may have for engines other than vLLM, under other names.
 READ = (
     *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
     "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "version",
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
     "adp_timeout_iters", "adp_wait_iters", "prompts_apart", "decodes_between", "decodes_between_from",
 )  # fmt: skip
-# Half of the range of lengths over their mean, where a table states means only and requests arrive over time: as in
+# Half of the range of lengths over their mean, where a table only has means and requests arrive over time: as in
 # benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1
 _SAMPLE = 1000  # requests used to estimate the moments of a job's traffic
@@ -67,17 +66,17 @@ class Setup:
     batched_tokens: np.ndarray
     block: np.ndarray
     chunked: np.ndarray
-    long_prompt: np.ndarray  # tokens of a prompt that one step may take, infinite without a cap
+    long_prompt: np.ndarray  # tokens of one prompt that a step may take; infinite without a cap
     prefix_caching: np.ndarray
     version: np.ndarray
     reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
-    held: np.ndarray  # steps without prompts between two that may have some, where so many requests run
+    held: np.ndarray  # steps without prompts between two that may have some, while so many requests run
     held_from: np.ndarray
-    held_several: np.ndarray  # the same where several prompts wait
-    apart: np.ndarray  # so many prompts must wait for a step of prompts alone to follow another at once
-    ahead: np.ndarray  # the next step is made up while one runs
-    front_end_s: np.ndarray  # of a request before the engine has it and after
-    request_s: np.ndarray  # for which one request keeps the front end busy
+    held_several: np.ndarray  # the same while several prompts wait
+    apart: np.ndarray  # waiting prompts from which steps of prompts alone may follow each other
+    ahead: np.ndarray  # the next step is prepared while one runs
+    front_end_s: np.ndarray  # seconds of a request before and after the engine
+    request_s: np.ndarray  # how long one request keeps the front end busy
     batch: np.ndarray
     concurrency: np.ndarray
     rate: np.ndarray
@@ -90,7 +89,7 @@ class Setup:
     output_quantiles: np.ndarray
 
     def of(self, rows: np.ndarray) -> "Setup":
-        """Some of the configurations."""
+        """A subset of the configurations."""
         shared = ("engine", "memory", "input_quantiles", "output_quantiles")
         own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in shared}
         held = CacheMemory(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(CacheMemory)})
@@ -104,7 +103,7 @@ class Setup:
 
 
 def columns_of_job(job: Job) -> dict[str, Any]:
-    """A serving job's columns beside its space's attributes: the rest of the shape, and the traffic."""
+    """A serving job's columns besides its space's attributes: the rest of the shape, and the traffic."""
     m = job.model
     return {"gated": m.gated, "tied": m.tied, "dtype": m.dtype, "traffic": job.traffic}
 
@@ -124,7 +123,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     known = engines_of(columns, n)
     first = known.first
     mixed = switches(columns, "chunked_prefill", False, n) & known.rules(lambda e: e.schedule.cuts_mix)
-    version = np.where(first & ~mixed, 0, 1)  # with chunks vLLM's mixes prompts with decodes, as its version 1 does
+    version = np.where(first & ~mixed, 0, 1)  # with chunks, vLLM's V0 mixes prompts with decodes, as V1 does
     work = engines.host_work(columns, known, device, offline)
     ahead = work["overlap"] & work["python_host"] & ~offline
     eager = (version == 0) | known.rules(lambda e: e.schedule.eager_prompts)
@@ -183,7 +182,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
             "output_len": float(sample.output_len.mean()),
             "shared_prefix": float(traffic.shared_prefix),
             "requests": float(traffic.requests or DEFAULT_REQUESTS),
-            "length_spread": 0.0,  # its own distribution
+            "length_spread": 0.0,  # the job's own distribution
         }
         at = np.linspace(0, 1, 101)
         return {
@@ -194,7 +193,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    # Requests that arrive over time differ in length, and so do not stay in step with each other.
+    # Requests that arrive over time differ in length, so they do not stay in step.
     said = np.broadcast_to(np.asarray(columns.get("length_spread", np.nan), dtype=float), (n,))
     spread = np.where(values["batch"] > 0, 0.0, np.where(np.isnan(said), LENGTH_SPREAD, said))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

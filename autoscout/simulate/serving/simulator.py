@@ -27,23 +27,23 @@ from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from kb.records import Traffic
 
-# The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
-# millisecond each.
+# The most configurations that are simulated event by event: under a sustained load, and as fixed batches, which take
+# half a millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
 
-_LABELS = ("row", "source", "model", "why_not")  # columns on which no time depends
-_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that change nothing that is predicted
+_LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
+_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that no prediction depends on
 
 PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
-_SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all that they depend on
-_MOST_SIMULATED = 20_000  # runs that are kept for the next metric or question
-_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # what the fluid said last
+_SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all their inputs
+_MOST_SIMULATED = 20_000  # runs kept for the next metric or question
+_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # the fluid model's last results
 
-_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # what waits for others is part of, and what decides it
+_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # metrics that include waiting, and the one behind it
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
-OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
+OTHERS = 0.3  # share of the other frameworks' and devices' level that is assumed without rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
 
@@ -54,9 +54,9 @@ class ServingSimulator:
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        # By framework and device: (log of measured / predicted, error that is left); None: any other.
+        # By framework and device: (log of measured / predicted, remaining error); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
-        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # log likelihoods by framework of what rows do not say
+        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # log likelihoods by framework of ways to fill gaps
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -82,8 +82,8 @@ class ServingSimulator:
         )
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
-        the level of all rows. Median log errors, shrunk by two rows."""
+        """Corrects the level by measured rows: for each framework on each kind of device, and for others a share of the
+        level of all rows. Median log errors, shrunk by two rows."""
         self.levels, self.unsaid = {}, {}
         values, n = np.asarray(values, dtype=float), rows_of(columns)
         for group in unsaid.groups(columns, n):
@@ -117,7 +117,7 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """As `_predict`, and a mixture where an engine's release or its cache's format is not said."""
+        """As `_predict`, as a mixture where an engine's release or its cache's format is unknown."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -209,7 +209,8 @@ def evaluate(
 
 
 def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
-    """What the fluid says without quantiles, once for all metrics of configurations that are simulated exactly."""
+    """The fluid model's results without quantiles, computed once for all metrics of configurations that are simulated
+    exactly."""
     if keys not in _AVERAGES:
         _AVERAGES.clear()
         _AVERAGES[keys] = fluid(s, ())
@@ -217,7 +218,7 @@ def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
 
 
 def _quantiles(columns: Columns, metric: str) -> set[str] | None:
-    """Those that a metric rests on; None: all."""
+    """The quantiles that a metric needs; None: all."""
     if not metric:
         return None
     if metric == "goodput_rps":
@@ -226,7 +227,7 @@ def _quantiles(columns: Columns, metric: str) -> set[str] | None:
 
 
 def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
-    """As targets/vllm/load_plan.py has it: of the nodes that a configuration uses."""
+    """As in targets/vllm/load_plan.py: over the nodes that a configuration uses."""
     n = len(tokens_per_s)
     own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
     dollars = numbers(columns, "usd_per_hour", np.nan, n)
@@ -238,7 +239,7 @@ def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[st
 
 
 def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
-    """(n,) cache keys: all that the simulation of a configuration depends on."""
+    """(n,) cache keys: all inputs of a configuration's simulation."""
     arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
     alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
@@ -249,7 +250,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
 
 
 def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """`run()`, cached: ensembles ask for the same rows again and again, and for one metric after the other."""
+    """`run()`, cached: ensembles ask for the same rows repeatedly, one metric after the other."""
     if key not in _SIMULATED:
         if len(_SIMULATED) >= _MOST_SIMULATED:
             _SIMULATED.clear()
@@ -258,7 +259,7 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
 
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
-    """Metrics of configuration i by event simulation of one of its replicas."""
+    """Metrics of configuration i, by event simulation of one of its replicas."""
     n = len(s.batch)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
     if prefill_pool.apart(columns, n)[i]:
@@ -282,17 +283,17 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
 
 
 def rows_of(columns: Columns) -> int:
-    """How many configurations the columns hold."""
+    """The number of configurations in the columns."""
     return max((np.size(v) for name, v in columns.items() if isinstance(v, np.ndarray)), default=1)
 
 
 def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
-    """The columns of some of the n configurations; columns with one value for all stay as they are."""
+    """The columns of a subset of the n configurations; columns with one value for all stay as they are."""
     return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
 def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
-    """(configurations that differ in what is priced, which of them each row has). A list belongs to all of them."""
+    """(configurations that differ in a priced column, which of them each row has). A list belongs to all of them."""
     own = [name for name, value in columns.items() if isinstance(value, np.ndarray)]
     some, of = Combinations(columns, [name for name in own if name not in _UNPRICED]).of()
     return {**{name: value for name, value in columns.items() if name not in own}, **some}, of
@@ -303,7 +304,7 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
-    """False for what no calibration covers, and for 8-bit caches on GPUs without 8-bit formats."""
+    """False without a calibration, and for 8-bit caches on GPUs without 8-bit formats."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
     for refused in _refused(columns, counts).values():
         known = known & ~refused
@@ -314,7 +315,7 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
 
 
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Why → which rows, which stand for `counts` configurations each."""
+    """Reason → its rows, which stand for `counts` configurations each."""
     n = len(counts)
     many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
@@ -328,5 +329,5 @@ def _slo(columns: Columns) -> Mapping[str, float]:
 
 
 def _limits(columns: Columns) -> Mapping[str, float]:
-    """Of the search for the highest rate: metric → bound."""
+    """Limits of the search for the highest rate: metric → bound."""
     return {metric: float(columns[f"limit_{metric}"]) for metric in LATENCIES if f"limit_{metric}" in columns}

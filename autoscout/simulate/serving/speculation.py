@@ -1,9 +1,9 @@
-"""Speculative decoding: what a step that checks guesses yields, and what guessing costs.
+"""Speculative decoding: the tokens from a step that checks guesses, and the cost of guessing.
 
 A guess is accepted with probability a if all before it were (Leviathan et al. 2023, "Fast Inference from Transformers
-via Speculative Decoding", equation 1), so a step that checks k of them yields (1 - a^(k + 1)) / (1 - a) tokens. a
-depends on the texts and on what guesses; it has to be stated: `accepted`, by method or as a column. It is the first of
-the acceptance rates by position that vLLM logs. Unverified: no table beside this checkout has such runs.
+via Speculative Decoding", equation 1), so a step that checks k guesses yields (1 - a^(k + 1)) / (1 - a) tokens. a
+depends on the texts and on the method, so it must be given: `accepted`, by method or as a column. It is the first of
+the acceptance rates by position in vLLM's log. Not verified: no available table has such runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from autoscout.job.words import nearest_name
 
 Array = np.ndarray
 # By vLLM's method: layers of the served model's size, and products with its vocabulary, that each guess runs one after
-# the other. n-grams are looked up on the host. A draft model's own speed is not known.
+# the other. n-grams are looked up on the host. The speed of a draft model is unknown.
 COSTS = {
     "ngram": (0.0, 0.0),
     "eagle": (1.0, 1.0),
@@ -31,8 +31,8 @@ class Speculation(NamedTuple):
     """(n,) each; 0 guesses where a row does not speculate."""
 
     guesses: Array
-    tokens: Array  # expected of a step
-    layers: Array  # of a guess
+    tokens: Array  # expected per step
+    layers: Array  # run per guess
     heads: Array
 
 
@@ -46,13 +46,13 @@ def speculation(columns: Mapping[str, Any], n: int) -> Speculation:
 
 
 def expected_tokens(accepted: Array, guesses: Array) -> Array:
-    """Of a step; 1 without guesses."""
+    """Expected tokens per step; 1 without guesses."""
     a = np.clip(np.nan_to_num(accepted), 0.0, 1.0 - 1e-9)
     return (1 - a ** (guesses + 1)) / (1 - a)
 
 
 def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
-    """Why → which rows cannot be predicted."""
+    """Reason → rows that cannot be predicted."""
     method = _methods(columns, n)
     on, known = _on(method), np.isin(method, list(COSTS))
     untold = on & known & ~(_accepted(columns, method) > 0)
@@ -65,7 +65,7 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
 
 
 def rate_problems(accepted: Mapping[str, float]) -> Iterator[str]:
-    """What is wrong with a job's `launch.accepted`, one sentence each."""
+    """Problems of a job's `launch.accepted`, one sentence each."""
     for method, share in accepted.items():
         if method not in COSTS:
             yield f"launch.accepted speaks of '{method}'{nearest_name(method, list(COSTS))}"
@@ -82,7 +82,7 @@ def _on(method: Array) -> Array:
 
 
 def _accepted(columns: Mapping[str, Any], method: Array) -> Array:
-    """(n,) NaN where nothing says it."""
+    """(n,) acceptance; NaN where it is not given."""
     told = columns.get("accepted", np.nan)
     if isinstance(told, Mapping):
         return _of_method(method, told, np.nan)

@@ -1,20 +1,20 @@
 """Step times of one engine, from tables of plain floats: the event simulation asks for hundreds of thousands of them,
-and a shadow's process, whose interpreter has none of our packages, loads this file alone.
+and the process of a shadow, whose interpreter lacks our packages, loads this file alone.
 
-Seconds throughout. Made by events.step_times() from the arrays of steps.py.
+Seconds throughout. events.step_times() makes them from the arrays of steps.py.
 """
 
 import math
 from dataclasses import dataclass
 
 FINE = 512  # up to this many tokens step times are tabulated individually
-COARSE = 32  # step of the table above that
+COARSE = 32  # step size of the table above that
 TILE = 128  # columns and at most rows of a kernel's output tile
 
 
 @dataclass(frozen=True)
 class PromptAttention:
-    """Constants of operators.Prefill on one device, of all layers together; `heads`, `kv_bytes`: the device's."""
+    """Constants of operators.Prefill on one device, for all layers together; `heads`, `kv_bytes`: per device."""
 
     overhead_us: float
     tflops: float
@@ -26,12 +26,12 @@ class PromptAttention:
     heads: float
     head_dim: float
     kv_bytes: float
-    again_us: float = 0.0  # of a layer, for each token of context that earlier steps have computed
-    window: float = 0.0  # tokens that a token attends to in a share of the layers, which is
+    again_us: float = 0.0  # per layer, for each token of context that earlier steps computed
+    window: float = 0.0  # tokens that a token attends to in the share of layers
     windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
-        """As operators.prefill_us, which has arrays."""
+        """As operators.prefill_us, for one step."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
@@ -53,13 +53,12 @@ class PromptAttention:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits` by
-    tokens that are sampled; `attention` (of sequences that decode, without their context's share) and what a token of
-    context adds, `per_context`, by sequences.
-    `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
-    `guessing` by sequences and yields `per_step` tokens. `budget`: tokens of a pipeline's micro batch at most.
-    `others`: for which a step that decodes waits for other engines' prompts. `graph_decodes`: tokens of the largest
-    such step that runs from a CUDA graph."""
+    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits`: by
+    sampled tokens; `attention`: of decoding sequences, without their context's share; `per_context`: added by a token
+    of context, by sequences. `checked`: tokens of a sequence in a decode step, more than one with speculation, which
+    takes `guessing` by sequences and yields `per_step` tokens. `budget`: most tokens of a pipeline's micro batch.
+    `others`: wait of a decode step for other engines' prompts. `graph_decodes`: tokens of the largest decode step that
+    runs from a CUDA graph."""
 
     linear: list[float]
     logits: list[float]
@@ -111,7 +110,7 @@ class StepTimes:
         return self.passes(tokens) + self.logits[tokens] + self.attention[each] + guessing
 
     def token(self, on_device: float, seqs: int) -> float:
-        """Seconds from one token to the next, where a step takes so long on the device."""
+        """Seconds from one token to the next, given a step's time on the device."""
         each = seqs / min(max(seqs, 1), self.pp) * self.checked
         return self.whole(on_device + self.others, seqs, self.eager or each > self.graph_decodes) / self.per_step
 
@@ -121,8 +120,8 @@ class StepTimes:
         return self.per_context[math.ceil(seqs / m)] / m
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` sequences that
-        decode beside them, with `context` tokens in total."""
+        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` decoding
+        sequences with `context` tokens in total."""
         if self.pp == 1 and self.checked == 1:
             once = self._alone(seqs, tokens, pairs, decodes, context)
         else:
@@ -147,7 +146,7 @@ class StepTimes:
         return max(seconds, self.launches) if one_by_one else seconds
 
     def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Seconds of one batch that guesses nothing, which is simulated most."""
+        """Seconds of one batch without guesses, the case that is simulated most."""
         once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
         if decodes:
             once += self.attention[decodes] + self.per_context[decodes] * context

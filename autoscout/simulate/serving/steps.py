@@ -20,8 +20,8 @@ from autoscout.simulate.serving.weight_formats import (
     blocks_us,
 )
 
-_KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
-_OF_LATENTS = 3.0  # and of one with latents: their two norms, joining
+_KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two adds
+_OF_LATENTS = 3.0  # and of one with latents: their two norms, and a concatenation
 
 
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
@@ -62,9 +62,9 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
 
 
 def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
-    """Two all-reduces a layer over the tensor-parallel devices, and the hand-over between pipeline stages. Where data
-    parallel engines meet in the experts, all their tokens are gathered before and scattered after: as much as an
-    all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
+    """Two all-reduces per layer over the tensor parallel devices, and the transfers between pipeline stages. Where data
+    parallel engines share experts, all their tokens are gathered before and scattered after: as much as an all-reduce
+    of them over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
     nodes = Topology(all_hardware()[e.device.name], e.per_node, e.node_gb_s)
     own = all_reduce_us(e.device, e.tp, message, nodes)
@@ -75,7 +75,7 @@ def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
 
 
 def logits_s(e: EngineShapes, outputs: Array) -> np.ndarray:
-    """The output layer's product with the vocabulary, for the tokens that are sampled."""
+    """The output layer's product with the vocabulary, for the sampled tokens."""
     us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
@@ -93,31 +93,31 @@ def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarr
 
 
 def decode_context_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Seconds that one more token of context, of longer ones than a window, adds to a step in which `seqs` decode."""
+    """Seconds that one more token of context beyond a window adds to a step in which `seqs` decode."""
     us = np.maximum(_slope_us(e), _one_block_us(e, seqs))
     return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
 
 
 def _slope_us(e: EngineShapes) -> np.ndarray:
-    """Microseconds of one layer to read a token of context."""
+    """Microseconds for one layer to read a token of context."""
     return decode_slope_us(e.device.decode, e.read_bytes, e.group * (1 + e.guesses))
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The same where one block of threads goes through all keys of a query head, however few blocks there are."""
+    """The same where one block of threads goes through all keys of a query head, regardless of the number of blocks."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """The same in microseconds of one layer, where that is a latent."""
+    """The same in microseconds, for a layer with latents."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
 
 def raise_us(e: EngineShapes) -> np.ndarray:
-    """Microseconds to raise one token of context to keys and values, of one layer; 0 without latents."""
+    """Microseconds to expand one token of context to keys and values, per layer; 0 without latents."""
     return e.latents.raise_us(e.device.gemm.tflops * e.attention_speed)
 
 
@@ -150,8 +150,8 @@ def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
-    """From the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until these have
-    left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
+    """Seconds from the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until they
+    have left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
     alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
@@ -164,7 +164,7 @@ def decode_step_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
 
 
 def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Whether a step in which so many decode is launched kernel by kernel: vLLM has no graph of a larger one."""
+    """Whether a decode step of this size is launched kernel by kernel, because vLLM has no graph for it."""
     return e.eager | (seqs / micro_batches(e, seqs) * (1 + e.guesses) > e.graph_decodes)
 
 
@@ -175,7 +175,7 @@ def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def decode_parts_s(e: EngineShapes, seqs: Array, context: Array) -> dict[str, np.ndarray]:
-    """Of a step. With pp stages, pp micro batches take turns, each a pp-th of the sequences."""
+    """Parts of a decode step. With pp stages, pp micro batches take turns, each with a pp-th of the sequences."""
     m = micro_batches(e, seqs)
     each = seqs / m
     tokens = each * (1 + e.guesses)
@@ -196,8 +196,8 @@ def prefill_step_s(
     context: Array = 0.0,
     budget: Array = np.inf,
 ) -> np.ndarray:
-    """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them. A pipeline's stages stay
-    filled: a step takes as long as one of its micro batches, of at most `budget` tokens, on its way through them."""
+    """A step with `tokens` of `seqs` prompts and `decodes` decoding sequences. A pipeline's stages stay filled: a step
+    takes as long as one of its micro batches, of at most `budget` tokens, takes to pass through them."""
     m = micro_batches(e, np.maximum(seqs + decodes, tokens / budget))
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked

@@ -1,7 +1,7 @@
-"""Rows that name an engine but not its release, or weights of 8 bits but not what the KV cache holds: a mixture over
-the releases of the engine's record, each as likely as it has releases of the last two years (`recent`), and over the
-formats of the cache (`cache`: how often weights of a format bring scales for a cache of 8 bits, which engines then
-take), until measured rows of the engine settle it."""
+"""Rows without the engine's release, or with 8-bit weights but no format of the KV cache: predicted as a mixture over
+the releases of the engine's record, weighted by their number of releases in the last two years (`recent`), and over the
+cache's formats (`cache`: how often weights of a format bring scales for an 8-bit cache, which engines then use), until
+measured rows of the engine settle it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-TELLING = 3.0  # rows: the most that an engine's rows weigh together as evidence, as they err together
-Choice = tuple[tuple[str, str], ...]  # columns and what they are filled with
+TELLING = 3.0  # the most rows that an engine's evidence counts for, since its rows' errors are correlated
+Choice = tuple[tuple[str, str], ...]  # columns and their filled-in values
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework that leave the same unsaid; `choices` and the logarithms of their shares."""
+    """Rows of one framework with the same gaps; `choices` to fill them, and the logarithms of their shares."""
 
     framework: str
     rows: Array
@@ -26,7 +26,7 @@ class RowGroup(NamedTuple):
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
-    """Of tables, which have a column `version`: a job's engine is the newest, unless it says so."""
+    """Groups of a table's rows, which have a column `version`. A job without a version means the newest engine."""
     if columns.get("version") is None:
         return []
     names = ("framework", "version", "quantization", "kv_cache_dtype")
@@ -42,7 +42,7 @@ def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
 
 
 def _choices(framework: str, version: str, quantization: str, cache: str) -> dict[Choice, float]:
-    """By what they fill, the shares of what a row may be."""
+    """The probabilities of the ways to fill the gaps."""
     named = family(framework)
     said = version_of(framework, version)
     recent = [row for row in named.rows if row.recent]
@@ -59,11 +59,10 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions, and the error that it has by those of its members and by how far they are
-    apart."""
+    """The geometric mean of (n,) predictions, and its error from those of its members and from their spread."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and times without end: it does not fit
+    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and infinite times: does not fit
         logs = np.log([one.value for one in each])
         mean = (weights * logs).sum(axis=0)
         between = np.nan_to_num((weights * (logs - mean) ** 2).sum(axis=0), nan=0.0, posinf=0.0)
@@ -73,7 +72,7 @@ def mixed(each: list[Prediction], shares: Array) -> Prediction:
 
 
 def evidence(each: list[Prediction], values: Array) -> Array:
-    """(choices,) log likelihoods by (n,) measured values."""
+    """(choices,) log likelihoods of (n,) measured values."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.array([(np.log(values) - np.log(one.value)) / one.error for one in each])
     seen = np.isfinite(off).all(axis=0)

@@ -1,4 +1,4 @@
-"""Formats that weights and caches are stored in: their bytes, and how fast a device multiplies them."""
+"""Storage formats of weights and caches: their bytes, and how fast a device multiplies them."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from autoscout.simulate.serving.operators import Array, ServingElementwise, elem
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.sizes import ONLY_EXPERTS, STORED, padded
 
-# Bytes of a weight, and of a number in the KV cache, as the formats' names say.
+# Bytes per weight, and per number in the KV cache, from the formats' names.
 WEIGHT_BYTES = {
     **STORED,
     **dict.fromkeys(("bf16", "fp16"), 2.0),
@@ -19,24 +19,23 @@ WEIGHT_BYTES = {
 }
 KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 _INT8 = ("int8", "w8a8")
-_TWICE = 2.0  # products in int8 beside 16 bits, by the data sheets
-# Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
-# on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
-# speed).
+_TWICE = 2.0  # int8 products relative to 16 bits, by the data sheets
+# Speed of products whose weights are widened as they are read, relative to bf16, at many tokens: Marlin's kernels on
+# Qwen3-32B. 4-bit experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed).
 _WIDENED, _WIDENED_EXPERTS = 0.65, 1.0
-# Experts in 8 bits whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel, of FP8 on H100
-# and L40S; int8 takes the same.
+# 8-bit experts with a scale per tensor or token, at many tokens: vLLM's Triton kernel in FP8 on H100 and L40S; int8 is
+# the same.
 _EIGHT_BIT_EXPERTS = 1.1
-# Fused kernels for experts that a device brings to every engine, over vLLM's Triton kernel: as TensorRT-LLM's (its
-# record), which vLLM has for MXFP4, too.
+# Fused expert kernels that a device offers to every engine, relative to vLLM's Triton kernel: as in TensorRT-LLM's
+# record; vLLM has them for MXFP4, too.
 _FUSED_EXPERTS = 1.3
-# What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
-# shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
+# Cost of block scales (128 activations each) before a product: bytes moved per activation (H100, 14 shapes of
+# aiconfigurator's table of `fp8_block`), and number of kernels (Qwen3-8B in SGLang, four users).
 _BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
 
 
 def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(of most weights, of experts). What a row or a knob says comes before what the model's folder stores."""
+    """(format of most weights, of experts). A row or a knob takes precedence over the model's folder."""
     alone = np.isin(quantization, ONLY_EXPERTS)
     stored, quantization = np.where(alone, quantization, stored), np.where(alone, "none", quantization)
     unsaid = np.isin(quantization, ["none", ""])
@@ -48,8 +47,8 @@ def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) 
 def expert_shape(
     formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, multiple: np.ndarray, device: ServingDevice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(hidden, ffn) of an expert as a device holds and multiplies it. `multiple`: of its width that an engine's kernels
-    want where nothing multiplies 8 bits; 0: the usual one."""
+    """(hidden, ffn) of an expert as a device stores and multiplies it. `multiple`: its width is padded to this where
+    nothing multiplies 8 bits; 0: the usual one."""
     alone = np.isin(formats, ONLY_EXPERTS)
     wide, usual = padded(hidden, ffn)
     own = (multiple > 0) & ("fp8" not in device.formats)
@@ -71,15 +70,16 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) ->
 
 
 def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """What the four products of a layer cost the host beyond those of 16 bits where kernels are launched one by one, in
-    launches of a usual kernel: 28 to 31 µs a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
-    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8), unless norms and activations do that."""
+    """Extra host cost of a layer's four products compared to 16 bits, where kernels are launched one by one, in
+    launches of a usual kernel: 28 to 31 µs for a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
+    A100), 58 µs where its inputs are quantized to 8 bits, too (W8A8), unless norms and activations do that."""
     fast = speed(names, weight_bytes, device) > 1
     return np.select([fast & device.kernels.norms_quantize, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
 
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """The same of experts. `engine`: speed of its kernels for them, over vLLM's Triton kernel."""
+    """Speed of expert products, relative to bf16. `engine`: the engine's expert kernels, relative to vLLM's Triton
+    kernel."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(engine, device)
     return np.select(
@@ -90,8 +90,8 @@ def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray
 
 
 def expert_kernels(names: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of an engine's kernels for experts, relative to Triton's in vLLM. In blocks of FP8, and in MXFP4 where
-    nothing multiplies 4 bits, no engine has any that are faster; where something does, every one has such."""
+    """Speed of an engine's expert kernels, relative to Triton's in vLLM. No engine has faster ones for blocks of FP8,
+    or for MXFP4 where the device cannot multiply 4 bits; where it can, every engine has."""
     names, four = np.char.lower(names), "fp4" in device.formats
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
     fused = np.where(engine > 1, engine, _FUSED_EXPERTS)
@@ -104,7 +104,7 @@ def _fused(engine: np.ndarray, device: ServingDevice) -> np.ndarray:
 
 
 def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """What the device's kernels take longer with a layer's experts than those of a usual mixture do."""
+    """Extra microseconds of a layer with experts on this device, compared to a usual mixture."""
     names, kernels = np.char.lower(names), device.kernels
     return np.select(
         [names == "fp8_block", names == "mxfp4"], [kernels.block_experts_us, kernels.mxfp4_routing_us], 0.0
@@ -112,7 +112,7 @@ def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
 
 
 def in_blocks(names: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Whether a product's activations are brought to 8 bits in blocks first."""
+    """Whether a product's activations are first quantized to 8 bits in blocks."""
     return (np.char.lower(names) == "fp8_block") & ("fp8" in device.formats)
 
 
