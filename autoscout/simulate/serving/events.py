@@ -49,8 +49,7 @@ def simulate(
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
     """Simulates one replica (e: one configuration) that serves `requests` to the end. `times`: step times for these
-    limits, if known. `enough`: called now and then with the run so far, in which future events are at the last moment;
-    returns whether to give up."""
+    limits, if known. `enough`: given the run so far, with future events at its last moment, returns whether to stop."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -310,8 +309,7 @@ class _Simulation:
         self.phase[self._phase(s)] += 1
 
     def _phase(self, s: _Sequence) -> int:
-        """The steps (mod block) in which a sequence needs another block: `known` - 1 tokens have blocks at its first
-        step."""
+        """The step (mod block) in which a sequence needs another block: its first one has blocks for `known` - 1."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
@@ -339,7 +337,7 @@ class _Simulation:
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
-        """The fewest steps that take at least `seconds`; each step takes slope × seqs longer than the previous one."""
+        """The fewest steps that take at least `seconds`; each takes slope × seqs longer than the one before."""
         first = self.times.token(base + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:

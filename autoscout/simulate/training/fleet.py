@@ -1,5 +1,5 @@
-"""The devices of rows: the kinds that each runs on, how many of each, under which power limit, and how the layers are
-spread over them."""
+"""The devices of rows: the kinds in each row, their number, their power limit, and how the layers are spread over
+them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,9 +15,8 @@ Array = np.ndarray
 
 
 class Fleet(NamedTuple):
-    """Rows that run on the same kinds of device. By kind, in rank order, of all rows of the columns: `counts`,
-    devices, `told`, layers assigned to a pipeline stage on it (0: an equal share of those left), and `gib`, what a job
-    says that a device has (0: nothing)."""
+    """Rows that run on the same kinds of device. By kind, in rank order: `counts`, devices; `told`, layers assigned to
+    a pipeline stage (0: an equal share of the rest); `gib`, a device's memory by the job (0: not given)."""
 
     rows: Array
     kinds: list[Hardware]
@@ -26,13 +25,13 @@ class Fleet(NamedTuple):
     gib: list[Array]
 
     def of(self, rows: Array) -> "Fleet":
-        """Of some of the rows."""
+        """A subset of the rows."""
         counts, told, gib = ([each[rows] for each in of] for of in (self.counts, self.told, self.gib))
         return Fleet(rows, self.kinds, counts, told, gib)
 
 
 def devices(columns: Columns, device: str) -> list[str]:
-    """Every device that some row names."""
+    """Every device that a row names."""
     if "gpu" in columns:
         return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
     return kinds(list(columns)) or [device]
@@ -45,7 +44,7 @@ def read(columns: Columns) -> list[str]:
 
 
 def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
-    """Rows by the kinds of device that they run on and by the limit of their power (`power_cap`, percent)."""
+    """Rows grouped by the kinds of device that they run on and by their power limit (`power_cap`, percent)."""
     for fleet in _by_kinds(columns, n, device):
         if "power_cap" not in columns:
             yield fleet

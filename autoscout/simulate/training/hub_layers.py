@@ -1,10 +1,9 @@
 """Transformers' own modules (Hugging Face), trained by PyTorch's loop: one operator after the other, under autocast.
 
-Counted from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft 0.21, torch 2.11)
-and held against 21 runs on an H100 and their shadows (docs/lab/simulators-training.md). `hub` is the bytes of a
-weight: 4,
-products being cast to 16 bits each time; or 2, where the optimizer's state has 16 bits, too. The residual stream has
-the width of the weights.
+Counted from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft 0.21, torch 2.11),
+and compared with 21 runs on an H100 and their shadows (docs/lab/simulators-training.md). `hub` is the bytes per weight:
+4, where products cast them to 16 bits each time; or 2, where the optimizer's state has 16 bits, too. The residual
+stream has the width of the weights.
 """
 
 import numpy as np
@@ -12,18 +11,18 @@ import numpy as np
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Bytes per logit at the loss: in 16 bits, in fp32 and their log-softmax, less what is freed meanwhile. Before
+# Bytes per logit at the loss: in 16 bits, in fp32 and as log-softmax, minus what is freed meanwhile. Before
 # transformers 4.45 the rows were copied to shift them (rank_memory.WHOLE_LOGITS).
 LOGITS = 11.3
-SCORE = 6.0  # of a score that is not fused: its softmax in fp32, and in 16 bits
-ADAM = 10.0  # bytes moved per byte of a weight: gradients clipped, moments and weights read and written
-ISSUED = 3.5  # operators of an adapted product, forward and as many backward
-# Of a norm's element: bytes read and written, operator by operator.
+SCORE = 6.0  # bytes per unfused score: its softmax in fp32 and in 16 bits
+ADAM = 10.0  # bytes moved per byte of weights: gradients clipped, moments and weights read and written
+ISSUED = 3.5  # operators of an adapted product, forward, and the same number backward
+# Bytes that a norm reads and writes per element, operator by operator.
 _STREAM_FORWARD = {2: 36.0, 4: 28.0}
 _STREAM_BACKWARD = 76.0
-# GPT-2's GELU is ten operators, most in fp32: bytes kept of an inner element, and moved forward and backward.
+# GPT-2's GELU is ten operators, most in fp32: bytes kept per inner element, and moved forward and backward.
 COMPOSED_GELU = (16.0, 76.0, 110.0)
-SOFTMAX_BACKWARD = 28.0  # bytes moved of a score that is not fused
+SOFTMAX_BACKWARD = 28.0  # bytes moved per unfused score
 
 
 def on(x: Inputs) -> bool:
@@ -31,22 +30,22 @@ def on(x: Inputs) -> bool:
 
 
 def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
-    """Bytes that one layer keeps for the backward pass of one micro batch, (without scores that are not fused, these).
-    Of a norm its input in fp32 and, for its weight's gradient, its output; products in the weights' 32 bits have a copy
-    of their input each, adapters in fp32 always."""
+    """(Bytes that one layer keeps for the backward pass of one micro batch, the unfused scores among them). A norm
+    keeps its input in fp32 and, for its weight's gradient, its output; products of 32-bit weights each keep a copy of
+    their input, and adapters always keep one in fp32."""
     h, attended, keys = x.hidden, x.heads * x.head_dim, 2 * x.kv_heads * x.head_dim
     wide, frozen = x.hub == 4, x.lora > 0
     inputs = np.where(x.gated > 0, 2.0, 1.0)  # products that read the second norm's output
     one_kernel = x.bias > 0  # LayerNorm, which keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
-    # For each product or its adapter; else a norm's output in 16 bits is one tensor for all, or two adapters read it.
+    # One copy for each product or its adapter; otherwise all share a norm's output in 16 bits, or two adapters read it.
     copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
     core = 4.0 * attended + 2.0 * keys  # queries, keys, values and the output
-    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # by the product after it, or its adapter
+    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # by the product that follows, or its adapter
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn
-    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # the output once more, for its adapter
+    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # a second copy of the output, for its adapter
     return tokens * (stream + core + activated + apart), SCORE * tokens * x.heads * x.seq_len * (x.attention == 0)
 
 
@@ -55,22 +54,22 @@ def states(x: Inputs, weights: Array, products: Array, own: Array) -> tuple[Arra
     cast for products; `own`: trained ones."""
     sharded = x.zero == 3
     group = np.where(sharded, np.where(np.isnan(x.zero_group), x.dp, x.zero_group), 1.0)
-    cast = np.where((x.hub == 4) & ~sharded, 2.0 * products, 0.0)  # as long as the backward pass may want them
+    cast = np.where((x.hub == 4) & ~sharded, 2.0 * products, 0.0)  # kept until the backward pass
     each = np.where(x.lora > 0, 4.0, x.hub)  # PEFT keeps adapters in fp32
     return x.hub * weights / group + cast, each * own / group, 2 * each * own / group
 
 
 def gradients_at_peak(x: Inputs, gradients: Array, activations: Array) -> Array:
-    """Bytes of gradients beside the activations at their highest. Dropped after a step, they come as activations go;
-    those of earlier micro batches stay, and DDP has a copy of all in its buckets. Once the activations are gone an
-    optimizer that is not one kernel has another copy (torch/optim/adamw.py, _multi_tensor_adamw)."""
+    """Bytes of gradients at the peak of the activations. If gradients are dropped after a step, they appear as the
+    activations are freed; those of earlier micro batches stay, and DDP has a copy of all in its buckets. After that, an
+    optimizer that is not one fused kernel makes another copy (torch/optim/adamw.py, _multi_tensor_adamw)."""
     buckets = np.where((x.dp > 1) & (x.zero < 2), gradients, 0.0)
     backward = np.where(x.micro_batches > 1, gradients, np.maximum(gradients - activations, 0.0))
     return buckets + np.maximum(backward, np.where(x.foreach > 0, 2 * gradients - activations, 0.0))
 
 
 def moved(x: Inputs, tokens: Array) -> tuple[Array, Array]:
-    """Bytes that a layer's operators beside products and attention read and write, forward and backward."""
+    """Bytes that a layer's operators other than products and attention read and write, forward and backward."""
     h, attended = x.hidden, x.heads * x.head_dim
     wide, inputs = x.hub == 4, np.where(x.gated > 0, 2.0, 1.0)
     cast = np.where(wide, 6.0, 0.0)
@@ -82,7 +81,7 @@ def moved(x: Inputs, tokens: Array) -> tuple[Array, Array]:
         + rotary
         + x.ffn * np.where(x.gated > 0, 10.0, np.where(_composed(x), COMPOSED_GELU[1], 4.0))
     )
-    summed = (1 + inputs) * np.where(wide, 12.0, 6.0)  # gradients that meet at a norm's output
+    summed = (1 + inputs) * np.where(wide, 12.0, 6.0)  # gradients that are summed at a norm's output
     backward = h * (
         2 * np.where(x.bias > 0, 20.0, _STREAM_BACKWARD) + 2 * np.where(wide, 12.0, 6.0) + (3 + inputs) * cast + summed
     )
@@ -97,21 +96,21 @@ def _composed(x: Inputs) -> Array:
 
 
 def adapters_moved(tokens: Array, width: Array) -> tuple[Array, Array]:
-    """The same of adapters, `width` inputs and as many outputs: an input is cast to fp32 and back, an output is scaled
-    and added to the frozen product's."""
+    """Bytes that adapters read and write, with `width` inputs and as many outputs: inputs are cast to fp32 and back,
+    outputs are scaled and added to those of the frozen product."""
     return tokens * width * 24.0, tokens * width * 28.0
 
 
 def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
-    """Bytes moved to cast a layer's weights to 16 bits, and their gradients back and onto those that are there, as in
-    all micro batches but a step's first."""
+    """Bytes moved to cast a layer's weights to 16 bits and their gradients back, and to add these to the existing ones,
+    as in all but a step's first micro batch."""
     wide = x.hub == 4
     return np.where(wide, 6.0 * products, 0.0), np.where(wide & (x.lora == 0), 18.0 * products, 0.0)
 
 
 def vocabulary_moved(x: Inputs) -> tuple[Array, Array]:
-    """The same of the output layer's weights, and of what embedding adds: a gradient as large as its table, which is
-    filled with zeros and, where the weights are tied, added to the output layer's; else to those that are there."""
+    """The same for the output layer's weights and the embedding, whose gradient is as large as its table: it is set to
+    zero and added to the output layer's gradient if weights are tied, else to the existing one."""
     table = x.vocab * x.hidden
     forward, backward = cast_weights(x, table)
     return forward, backward + np.where(x.lora > 0, 0.0, 4.0 * x.hub * table)

@@ -1,6 +1,6 @@
-"""Columns of a job, a space or a table, completed: every knob and attribute that the analytic models read.
+"""Columns of a job, a space or a table, completed with every knob and attribute that the analytic models read.
 
-The only place that states what is assumed where a column is absent or empty (NaN, "").
+The only place for defaults of columns that are absent or empty (NaN, "").
 """
 
 from types import SimpleNamespace
@@ -22,14 +22,14 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
-    "shared_ffn": 0.0,  # width of what every token takes beside its experts
-    "dense_layers": 0.0,  # the first ones, which have no experts
+    "shared_ffn": 0.0,  # width of the shared experts, which every token passes through
+    "dense_layers": 0.0,  # number of leading layers without experts
     "bias": 1.0,
-    "qk_norm": 0.0,  # norms of every head's query and key
-    "qkv_bias": 0.0,  # biases of their projections, where no other has any
+    "qk_norm": 0.0,  # norms on the query and key of every head
+    "qkv_bias": 0.0,  # biases of these projections only
     "tied": 0.0,
     "learned_positions": 0.0,
-    # latent attention, by the names of DeepSeek's config.json; kv_lora_rank 0: none
+    # latent attention, with the names of DeepSeek's config.json; kv_lora_rank 0: none
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 0.0),
     # the layout
     "tp": 1.0,
@@ -40,84 +40,84 @@ DEFAULTS: dict[str, Any] = {
     "vpp": 1.0,
     "mbs": 1.0,
     "sp": 0.0,
-    "per_node": np.nan,  # devices a node; NaN: the hardware file's
-    # recomputation: none, selective, full; `recomputed` is the share of the layers' work, where a table knows it
+    "per_node": np.nan,  # devices per node; NaN: as in the hardware file
+    # recomputation: none, selective, full; `recomputed` is the share of the layers' work, if a table has it
     "ar": "none",
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
+    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
     "fsdp": "none",  # Megatron-FSDP: as the ZeRO stage that shards the same
-    "moments": "fp32",  # how Adam's are stored; the master weights stay in fp32
-    "offload": 0.0,  # share of the optimizer's state that is the host's
+    "moments": "fp32",  # precision of Adam's moments; the master weights stay in fp32
+    "offload": 0.0,  # share of the optimizer's state that is kept on the host
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
-    "gathered_bytes": 2.0,  # of a weight that replicas gather from each other after a step
+    "gathered_bytes": 2.0,  # per weight that replicas gather from each other after a step
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
-    # what DeepSpeed does otherwise (targets/deepspeed/catalog.toml)
-    "masters_apart": 0.0,  # 1: ZeRO-3 shards weights in 16 bits and fp32 masters; 0: only these (FSDP)
-    "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once a step
-    "reduce_elements": np.nan,  # gradients that are reduced at once; NaN: all, or ddp_bucket with overlap_grad
-    "copied_elements": 0.0,  # room for gradients that are copied to be reduced
-    "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward pass to the backward pass
-    "near_group": 0.0,  # ranks that have all weights once more, so that backward gathers among them; 0: none
+    # differences in DeepSpeed (targets/deepspeed/catalog.toml)
+    "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 masters; 0: only the masters (FSDP)
+    "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step
+    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or ddp_bucket with overlap_grad
+    "copied_elements": 0.0,  # buffer for copies of gradients to reduce
+    "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward to the backward pass
+    "near_group": 0.0,  # size of the group that holds a second copy of all weights, to gather from in backward; 0: none
     "in_turn": 0.0,  # 1: no layer computes while ZeRO-3 gathers or scatters
-    "offload_weights": 0.0,  # 1: weights that are not in use are the host's
-    "cpu_adam": 0.0,  # share of the optimizer's step that is the host's
-    # NCCL's channels (its max_ctas) of replicas and of context parallel ranks; NaN: as many as it takes
+    "offload_weights": 0.0,  # 1: weights that are not in use are kept on the host
+    "cpu_adam": 0.0,  # share of the optimizer's step that runs on the host
+    # NCCL's channels (its max_ctas) for replicas and for context parallel ranks; NaN: NCCL's choice
     "dp_channels": np.nan,
     "cp_channels": np.nan,
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
-    "tp_comm_dgrad": 0.0,  # 1: a product hides how the gradients of its input are scattered (tp_comm_overlap_rs_dgrad)
+    "tp_comm_dgrad": 0.0,  # 1: a product hides the scatter of its input's gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: what attention exchanges over cp has 8 bits; its kernels are priced in 16
+    "fp8_attention": 0.0,  # 1: attention sends 8 bits over cp; its kernels are priced in 16
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te and the width of a head
+    "attention": "",  # unfused, flash1, flash2 or flash; "" depends on te and the width of a head
     "te": 1.0,
     "dropout": 0.0,
-    "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
-    "fused_norm": 1.0,  # one kernel, which keeps its input only; 0: plain PyTorch operators
-    "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
-    "fused_gate": "fused_activation",  # 0: the activation and what it is multiplied with are two operators
-    "norm_copy": 0.0,  # 1: norms are given a copy of their input in fp32
-    "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so that no device waits for its host to issue them
-    "transposes": 0.0,  # 1: frozen weights of 8 bits are transposed before every input gradient, as no copy is kept
-    "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
-    "hub": 0.0,  # bytes of a weight of Transformers' own modules (hub_layers.py); 0: others
-    "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors, with a copy of all that it trains
-    "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
-    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: whole rows of logits, as autocast
-    "ce_fusion": np.nan,  # of the loss: 1: a kernel of Transformer Engine, in place; 0: plain operators; NaN: not told
-    "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
-    "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
-    "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
-    "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as MLPerf's
-    "frozen_layers": 0.0,  # the lowest, with the embedding: not trained
+    "deterministic": 0.0,  # 1: only kernels that always sum in the same order
+    "fused_norm": 1.0,  # one kernel, which only keeps its input; 0: plain PyTorch operators
+    "fused_activation": 1.0,  # also for rotary positions and the softmax of unfused attention
+    "fused_gate": "fused_activation",  # 0: the activation and the multiplication are two operators
+    "norm_copy": 0.0,  # 1: norms get an fp32 copy of their input
+    "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so no device waits for its host to launch them
+    "transposes": 0.0,  # 1: frozen 8-bit weights are transposed before every input gradient, since no copy is kept
+    "op_fuser": 0.0,  # 1: Transformer Engine fuses casts with norms and gates, and adapters with their sum
+    "hub": 0.0,  # bytes per weight of Transformers' own modules (hub_layers.py); 0: others
+    "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors and copies all trained parameters
+    "grads_apart": 0.0,  # 1: gradients are separate tensors, summed by a kernel, copied into a bucket and back
+    "split_loss": 1.0,  # ranks of tp keep their part of the vocabulary; 0: whole rows of logits, with autocast
+    "ce_fusion": np.nan,  # fused loss: 1: Transformer Engine's kernel, in place; 0: plain operators; NaN: unknown
+    "lora": 0.0,  # 1: adapters with frozen weights; 2: the same with 4-bit weights
+    "adapters": 0.0,  # 0: on queries and values; 1: on every product
+    "lora_rank": 16.0,  # as in MLPerf's llama2_70b_lora
+    "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as in MLPerf's
+    "frozen_layers": 0.0,  # number of leading layers that, with the embedding, are not trained
     # several samples in a sequence: sequences per sample, and tokens that a token attends to
     "packing": 0.0,
     "packed_share": 1.0,
     "packed_context": "seq_len",
-    "norms": 2.0,  # a layer
-    "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
-    "kinds_gb_s": np.nan,  # the same where it crosses to another kind of device; NaN: as between nodes
+    "norms": 2.0,  # per layer
+    "node_gb_s": np.nan,  # between nodes, shared by a node's devices; NaN: as in the hardware file
+    "kinds_gb_s": np.nan,  # the same across kinds of device; NaN: as between nodes
 }
 
 
-# Every column that the analytic training and memory models read, beside those that count devices of a kind.
+# Every column that the analytic training and memory models read, except the counts of each kind of device.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
     "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "power_cap",
 )  # fmt: skip
 
-# Columns on which no memory depends.
+# Columns that no memory depends on.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
@@ -127,14 +127,14 @@ TIMES_ONLY = frozenset({
 
 
 class Inputs(SimpleNamespace):
-    """Every name above as a float array of n values or of one (the same for all rows), below each other where software
-    profiles differ: (profiles, n) or (profiles, 1). Names as small integers."""
+    """Every name above as a float array of n values, or of one for all rows; stacked where software profiles differ:
+    (profiles, n) or (profiles, 1). Names become small integers."""
 
     n: int
     dtype: str
 
     def take(self, index: np.ndarray) -> "Inputs":
-        """Some of the rows."""
+        """A subset of the rows."""
         picked = {
             k: v[..., index] if isinstance(v, np.ndarray) and v.shape[-1] > 1 else v for k, v in vars(self).items()
         }
@@ -143,8 +143,8 @@ class Inputs(SimpleNamespace):
 
 # Names as numbers.
 AR = {"none": 0.0, "no": 0.0, "selective": 1.0, "full": 2.0}
-ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
-# Parts of a layer that selective recomputation repeats, by Megatron-core's names for its modules.
+ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: the version that fits the device best
+# Parts of a layer that selective recomputation repeats, by the names of Megatron-core's modules.
 MODULES = {
     "again_core": ("core_attn",),
     "again_block": ("mlp", "moe"),
@@ -152,12 +152,12 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
-_NONE_NAMED = 1 << len(MODULES)  # the bit beside those of the modules
+_NONE_NAMED = 1 << len(MODULES)  # a bit above those of the modules
 METHOD = {"uniform": 0.0, "block": 1.0}  # as a number
-# How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
+# How attention reads the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
-MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
+MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two moments
 DISPATCHER = {"alltoall": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
@@ -165,8 +165,8 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with numbers for names, which `complete` takes as well: a space's rows have few names, and reading
-    each once is quicker than comparing each row's."""
+    """The columns with numbers for names, which `complete` accepts, too: a space's rows have few different names, so it
+    is faster to convert each name once."""
     found = {}
     for name in (*CODED, "ar_modules"):
         if name in columns:
@@ -178,7 +178,7 @@ def coded(columns: Columns) -> dict[str, Any]:
 
 
 def complete(columns: Columns) -> Inputs:
-    """Errors: AutoscoutError names the columns that are missing."""
+    """Raises AutoscoutError with the missing columns."""
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
@@ -194,8 +194,8 @@ def complete(columns: Columns) -> Inputs:
         x[name] = np.where(np.isnan(codes), known[DEFAULTS[name]], codes)
     x["zero"] = np.maximum(x["zero"], x["fsdp"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
-    # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
-    # a table that does not say how many heads there are.
+    # None of Transformer Engine's fused kernels supports other head sizes (get_attention_backend). A fractional width
+    # comes from a table without the number of heads.
     taken = np.isin(x["head_dim"] % 8, range(1, 8), invert=True) | (x["kv_lora_rank"] > 0)
     fused = (x["te"] > 0) & taken
     x["attention"] = _attention(columns.get("attention", ""), fused)
@@ -207,7 +207,7 @@ def complete(columns: Columns) -> Inputs:
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
     sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
-    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch is given
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")
@@ -219,7 +219,7 @@ def _floats(value: Any) -> np.ndarray:
 
 
 def _given(columns: Columns, name: str, otherwise: np.ndarray) -> np.ndarray:
-    """The column; where it is absent, empty or 0 (which job files write for "the usual") `otherwise`."""
+    """The column; `otherwise` where it is absent, empty or 0 (which stands for "the usual value" in job files)."""
     if name not in columns:
         return otherwise
     given = _floats(columns[name])
@@ -234,8 +234,8 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """1 for three matrices per feed-forward block, 0 for two: by the number of parameters, where ffn is known; without
-    that number by the width, which is four times the hidden size without a gate and rarely with one."""
+    """1 for three matrices per feed-forward block, 0 for two: by the number of parameters if ffn is known; without that
+    number by the width, which is four times the hidden size without a gate, and rarely with one."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -257,14 +257,14 @@ def _dtype(columns: Columns) -> str:
 
 
 def _precisions(columns: Columns) -> np.ndarray:
-    """By name, "" where nothing says it. Whatever recipe scales products of 8 bits, they are that."""
+    """By name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
     return np.where(np.isin(recipes, ["none", ""]), names, "fp8")
 
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
-    """Groups of rows of one precision: (indices, columns) each. One group if the precision does not vary."""
+    """Groups of rows of equal precision: (indices, columns) each. One group if the precision does not vary."""
     names = _precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((a.shape[-1] for a in arrays.values() if a.ndim), default=1)
@@ -279,7 +279,7 @@ def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     codes = np.full(names.shape, np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
-    # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.
+    # Transformer Engine has fused attention; Megatron's local layers compute the score matrix.
     return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 
@@ -307,7 +307,7 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    """NaN where nothing is said."""
+    """NaN where unknown."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names

@@ -1,8 +1,8 @@
 """Seconds of one transformer layer, and of the output layer with its loss, for one micro batch on one rank.
 
-Forward, recomputation and backward; computing and communicating apart, because they may overlap; and the host's time
-to issue them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for what sequence
-parallelism splits and recomputation repeats).
+Forward, recomputation and backward; compute and communication separately, because they may overlap; and the host's time
+to launch them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for sequence parallelism
+and recomputation).
 """
 
 from functools import partial
@@ -21,31 +21,30 @@ from autoscout.simulate.training.issuing import issued
 from autoscout.simulate.training.rank_parameters import adapter_width, weights_of_layer
 
 Array = np.ndarray
-# Bytes per value to cast an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
-# and written once more) before it is written. Frozen weights need neither the copy for weight gradients nor the
-# rotation, but 4 bits the largest value first. Fused, the kernel before writes 8 bits at once, and finds the largest
-# value of what gets 4.
+# Bytes per value to cast an operand: read in bf16, written twice; 4 bits first take a rotation (a Hadamard transform:
+# one more read and write). Frozen weights need neither the copy for weight gradients nor the rotation, but 4 bits need
+# the largest value first. Fused, the previous kernel writes 8 bits directly, and finds the largest value for 4.
 CAST = {"fp8": 4.0, "fp4": 7.0}
 FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
-# What tensor parallel ranks gather was cast before (Transformer Engine's layernorm_linear.py, grad_output_preprocess):
-# a rank casts its own tokens only, and of 16 bits so much travels. Where products in 8 bits take their operands in one
-# order only (before Blackwell), what was gathered is written once more in the other one for the weight gradients.
+# Tensor parallel ranks cast before they gather (Transformer Engine's layernorm_linear.py, grad_output_preprocess): a
+# rank only casts its own tokens, and fewer bytes travel than with 16 bits. Where 8-bit products need one order of their
+# operands (before Blackwell), the gathered values are written once more in the other order for the weight gradients.
 GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
 TURNED = 2.0
-# Throughput of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to
-# 37.9 % less on H800; half of that is taken.
+# Speed of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to 37.9 %
+# less on H800; half of that is assumed.
 DETERMINISTIC = 0.81
-# Throughput of fused attention, forward and backward, with dropout inside, which draws random numbers for every score:
-# 75 to 85 and 60 to 70 % of what it is without (flash-attention's pull request 2597, on GB200).
+# Speed of fused attention with dropout, forward and backward, relative to without, since it draws a random number per
+# score: 75 to 85 and 60 to 70 % (flash-attention's pull request 2597, on GB200).
 DROPPED = (0.80, 0.65)
-IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
-# Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
+IMBALANCE = 1.1  # load of the busiest expert rank over the mean, with an auxiliary loss that balances them
+# Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, without
 # its matrix product), and in fused ones.
 LOSS_BYTES = (35.0, 12.0)
 FUSED_LOSS_BYTES = (12.0, 8.0)
 # Counted from Transformer Engine's kernels (triton/cross_entropy.py of 2.9): the softmax's sums, then the gradient in
-# the logits' place, which the backward pass multiplies by that of the loss.
+# place of the logits, which the backward pass multiplies by that of the loss.
 IN_PLACE_LOSS_BYTES = (6.0, 4.0)
 
 
@@ -55,7 +54,7 @@ class Times(NamedTuple):
     forward: Array
     backward: Array
     # Shares of forward that selective recomputation may repeat: the attention core, the feed-forward block with its
-    # activation, the activation alone, the norms, latent attention's way up.
+    # activation, the activation alone, the norms, and the up projections of latent attention.
     core: Array
     block: Array
     activation: Array
@@ -63,12 +62,12 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
-    # Of tp_forward and tp_backward, what no product of the layer hides, whatever overlaps.
+    # The part of tp_forward and tp_backward that no product of the layer can hide.
     bare_forward: Array
     bare_backward: Array
     cp: Array
     cp_backward: Array
-    ep: Array  # forward; as much again backward
+    ep: Array  # forward; backward takes the same
     host_forward: Array
     host_backward: Array
 
@@ -81,7 +80,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     qkv = (x.heads + 2 * x.kv_heads) * x.head_dim / x.tp
     attended = x.heads * x.head_dim / x.tp
 
-    # An adapter is given the norm's output; only where it is fused the norm writes 8 bits.
+    # An adapter reads the norm's output; the norm only writes 8 bits if the adapter is fused.
     projections = _linear(hw, x, tokens, qkv, x.hidden, fusible="x", gathered="x")
     projections = projections + _linear(hw, x, tokens, x.hidden, attended, gathered="dy")
     up = np.zeros(1)
@@ -182,13 +181,13 @@ def _linear(
     gathered: str = "",
 ) -> _Linear:
     """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches.
-    `fusible`: x or dy, which an operation fuser casts in the kernel that makes it; `gathered`: x or dy, of which with
-    sequence parallelism each rank has a part."""
+    `fusible`: x or dy, which an operation fuser casts in the kernel that produces it; `gathered`: x or dy, which is
+    split over ranks with sequence parallelism."""
     accumulate = np.where(x.grads_apart > 0, 0.0, outputs * inputs * 2 * x.grad_bytes)
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
-    # Both operands lie token by token, so that an odd number of tokens (an expert's) leaves their rows aligned.
+    # Both operands are stored by token, so an odd number of tokens (of an expert) still leaves their rows aligned.
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if dtype in CAST:
@@ -206,17 +205,17 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
         again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
         once = np.where(again > 0, FROZEN_CAST[dtype], each)
         each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
-    if fusible:  # with a rotation nothing is fused
+    if fusible:  # a rotation is never fused
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting one by one."""
+    """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting separately."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
-    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused; unfused ones mask the rest
+    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused kernels skip the rest; unfused ones mask it
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     newest = np.where(x.deterministic > 0, hw.attention.deterministic, 1.0)
@@ -236,8 +235,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, dtype)
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
-    # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
-    # normalise one after the other, plain operators in fp32.
+    # The fused kernel for up to 2,048 keys reads the lower triangle and writes everything; longer ones scale, mask and
+    # normalise with plain fp32 operators.
     passes = np.where(x.fused_activation == 0, 13.0, np.where(x.seq_len <= 2048, 1.5, 3.0))
     softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
     softmax_backward = memory_bound(hw, np.where(x.hub > 0, hub.SOFTMAX_BACKWARD, 3.0 * b) * scores, e.bandwidth)
@@ -251,10 +250,10 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
 ) -> tuple[_Linear, Array, Array, Array]:
-    """Computing, what of its forward pass recomputing a block repeats, expert communication forward, and operators that
-    the host issues beyond a dense layer's; in the mean of layers with and without experts."""
+    """Compute, the part of its forward pass that recomputing a block repeats, expert communication forward, and
+    operators launched beyond a dense layer's; the mean over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
-    # The activation casts what it makes for the product after it and, backward, for the one before.
+    # The activation casts its output for the next product and, backward, for the previous one.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
@@ -287,7 +286,7 @@ def _feed_forward(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
     is_moe = x.experts > 0
-    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped products every expert is issued by itself
+    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped products every expert is launched separately
     plain = x.dense_layers / x.layers
     mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
@@ -300,16 +299,15 @@ def _feed_forward(
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
     """A layer's adapters, forward and backward: two thin products each, bound by memory, counted from NeMo's. Forward,
-    dropout reads an input and writes it with a mask, and it is read again; an output is written, scaled and added to
-    the frozen product's. Backward the same, and both gradients are added where they meet. Fused (NeMo's
-    TEFusedLoRALinear), products scale, and add to what is there; one of the two inputs has 8 bits, and a mask has one
-    bit a value."""
+    dropout reads the input and writes it with a mask, and it is read again; the output is written, scaled and added to
+    the frozen product's. Backward is the same, and the two gradients are summed. Fused (NeMo's TEFusedLoRALinear),
+    products scale and accumulate; one of the two inputs has 8 bits, and a mask has one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
-    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
+    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs; the outputs have about as many
 
     def moved(passes: float, kernels: float) -> Array:
-        """Over inputs and outputs of 16 bits."""
+        """For inputs and outputs of 16 bits."""
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
@@ -327,7 +325,7 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
     """Two norms, two residual additions (with bias and dropout) and the activation between the two products: forward,
-    backward, and the activation's and the norms' share of forward."""
+    backward, and the shares of activation and norms in forward."""
     e = hw.elementwise
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
@@ -337,7 +335,8 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     inner = np.where(x.experts > 0, routed, dense) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(x.fused_gate == 0, 5.0, 3.0), 2.0) * inner
-    # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; keys as well.
+    # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; for queries
+    # and keys.
     rope = np.where(
         x.learned_positions > 0,
         0.0,
@@ -352,9 +351,9 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     )
     rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # read and written
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
-    # Plain operators of an RMSNorm, bytes an element reads and writes: a copy in fp32 (6), squared (8), its mean (4),
-    # scaled (8), back to 16 bits (6), times the weight (4). Back: the weight's two gradients (12), to fp32 (6), of the
-    # scale (8 + 16), of the square (16), their sum (12), to 16 bits (6).
+    # Plain operators of an RMSNorm, bytes read and written per element: a copy in fp32 (6), squared (8), its mean (4),
+    # scaled (8), back to 16 bits (6), times the weight (4). Backward: the weight's two gradients (12), to fp32 (6), of
+    # the scale (8 + 16), of the square (16), their sum (12), to 16 bits (6).
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
     if np.any(eager_norm):
@@ -362,8 +361,8 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         twice = memory_bound(hw, 2 * 76 * own * x.hidden, e.bandwidth, 26)
         norms_backward = np.where(eager_norm, twice, norms_backward)
     if np.any(x.norm_copy):
-        # An element is read in 16 bits and written in 32, which the norm reads (8 bytes more); back the norm reads and
-        # writes 32 bits at its half bandwidth (8), and that gradient becomes one of 16 (6).
+        # An element is read in 16 bits and written in 32, which the norm reads (8 bytes more); backward, the norm reads
+        # and writes 32 bits at its half bandwidth (8), and that gradient is cast to 16 (6).
         copied = [memory_bound(hw, 2 * each * own * x.hidden, e.bandwidth, 2) for each in (8, 14)]
         norms = norms + np.where(x.norm_copy > 0, copied[0], 0.0)
         norms_backward = norms_backward + np.where(x.norm_copy > 0, copied[1], 0.0)
@@ -382,24 +381,24 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
 def _tensor_parallel(
     hw: Hardware, topology: Topology, x: Inputs, size: Array
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Forward and backward, and of each what nothing hides: an all-reduce after attention and feed-forward; with
-    sequence parallelism a reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts
-    need none if etp < tp, but shared ones do."""
+    """Forward and backward, and the part of each that nothing hides: an all-reduce after attention and feed-forward;
+    with sequence parallelism a reduce-scatter after and an all-gather before, of the same volume. Experts of an MoE
+    layer need none if etp < tp, but shared experts do."""
     one = np.ones(1)
     alone = (x.experts > 0) & (x.etp < x.tp) & (x.shared_ffn == 0)
     blocks = np.where(alone, 1.0 + x.dense_layers / x.layers, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # Backward, the inputs are gathered once more for the weight gradients, hidden by the input gradients' product.
+    # Backward, the inputs are gathered again for the weight gradients, hidden by the input gradients' product.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):
         return (seconds, np.zeros(1)), (seconds, np.zeros(1))
 
-    # An adapter is given a norm's output gathered in 16 bits, and no product hides that; backward, there are none of
-    # weight gradients to hide how the gradients of that norm's output, and without tp_comm_dgrad of the other's, are
-    # scattered. The other adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py), and copied.
+    # An adapter's input is a norm's output gathered in 16 bits, and no product hides that. Backward, frozen weights
+    # have no weight gradients to hide the scatter of that norm's gradients and, without tp_comm_dgrad, of the other's.
+    # The other adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py) and copied.
     whole, swapped = topology.all_gather(size, x.tp, one), topology.all_to_all(size / x.tp, x.tp, one)
     swapped = swapped + memory_bound(hw, 2 * size / x.tp, hw.elementwise.bandwidth)
     bare = whole + swapped, np.where(x.tp_comm_dgrad > 0, 1, 2) * scattered + swapped
@@ -421,8 +420,8 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
 
     query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
     sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
-    # Each is copied into another order before and after, while others are on their way: three of as many bytes as the
-    # queries and one of the keys' are not hidden.
+    # Each is reordered before and after, while others travel: three copies of the queries' size and one of the keys'
+    # are not hidden.
     copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
     heads = np.where(x.cp > 1, sent + copies, 0.0)
     return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

@@ -1,8 +1,8 @@
 """The analytic memory model: peak GiB of the fullest rank, and the probability that it does not fit.
 
-rank_memory.py counts what a rank holds; this corrects it by measured rows, mixes it over software profiles, and
-compares it with the device. `value` is what the framework allocates. Overheads on top of it (context, fragmentation)
-enter only the probability of running out of memory.
+rank_memory.py counts the bytes on a rank; this file corrects them by measured rows, mixes them over software profiles,
+and compares them with the device. `value` is what the framework allocates. Overheads on top of it (context,
+fragmentation) only affect the probability of running out of memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,25 +41,25 @@ FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the
 ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
 UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
-# Of Transformers' modules, whose versions differ in what the loss copies. 19 runs on an H100 reserved 1 to 13 % more
-# than they had allocated, and 3 % where that was 97 % of what there is.
+# Transformers' modules copy more or less for the loss, depending on the version. 19 runs on an H100 reserved 1 to 13 %
+# more than they allocated, and 3 % where that was 97 % of the memory.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
-LIKELY = 0.02  # weight of a software profile above which what it says is told
-CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
-_BLOCK = 1 << 13  # rows at a time: temporaries of all profiles stay in the cache
+LIKELY = 0.02  # weight from which a software profile's prediction is mentioned
+CAUTION = 0.5  # a configuration "fits" if its probability of running out of memory is at most this
+_BLOCK = 1 << 13  # rows per block, so that temporaries of all profiles stay in the cache
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
 
 class Memory:
-    """`device`: that of rows that name none. `margin`: log of the factor learned from this job's measured peaks."""
+    """`device`: for rows that name none. `margin`: log of the factor learned from this job's measured peaks."""
 
     name = "memory"
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.margin = 0.0  # log of the factor
-        self.squares, self.told = 0.0, 0  # of log(measured / predicted) that the margin leaves, and of how many rows
-        self.software: dict[str, float] = {}  # log likelihood of each software profile, by rows of the job
+        self.squares, self.told = 0.0, 0  # sum of squared residuals, and the number of rows
+        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's rows
 
     @classmethod
     def of_job(cls, job: Job) -> "Memory":
@@ -70,9 +70,9 @@ class Memory:
         return f"it needs {', '.join(missing)}" if missing else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """`values`: measured peaks in GiB; inf where a row ran out of memory, so that it needs more than the device
-        has; 0 where it ran, so that it needs less. They settle the software (which of software.members), then
-        a common factor, with a prior of ERROR around 1."""
+        """`values`: measured peaks in GiB; inf where a row ran out of memory (it needs more than the device has); 0
+        where it ran (it needs less). They determine the software (one of software.members), then a common factor, with
+        a prior of ERROR around 1."""
         values = np.asarray(values, dtype=float)
         died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
         columns = settled(columns, self.device)
@@ -91,7 +91,7 @@ class Memory:
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
         self.squares, self.told = float(np.sum((residual - self.margin) ** 2)), len(residual)
-        # Log factors at which the rows just fit: that of a row that died is too low, of one that ran too high.
+        # Log factors at which the rows just fit: too low for a row that ran out of memory, too high for one that ran.
         just = -self._pressure(columns)
         lowest, highest = np.fmax.reduce(just[died], initial=-np.inf), np.fmin.reduce(just[ran], initial=np.inf)
         wanted = (lowest + highest) / 2 if lowest > highest else np.clip(self.margin, lowest, highest)
@@ -110,7 +110,7 @@ class Memory:
         return Prediction(value=factor * raw, error=error, parts=each)
 
     def oom_probability(self, columns: Columns) -> Array:
-        """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
+        """(n,) probability that a row runs out of memory on one of its devices; NaN where those are unknown."""
 
         def mean(some: Columns) -> tuple[Array]:
             chances, weights = self._chances(some)
@@ -119,8 +119,8 @@ class Memory:
         return _of_each(settled(columns, self.device), mean)[0]
 
     def oom_range(self, columns: Columns) -> tuple[Array, Array]:
-        """(n,) lowest and highest chance by what software runs, of the profiles that are not ruled out. The rows of
-        one trainer fail by its own chances, not by the mean that `oom_probability` says."""
+        """(n,) lowest and highest probability among the software profiles that are not ruled out. The rows of one
+        trainer share its probability, which `oom_probability` averages out."""
 
         def least_and_most(some: Columns) -> tuple[Array, Array]:
             chances, weights = self._chances(some)
@@ -131,23 +131,23 @@ class Memory:
         return lowest, highest
 
     def _chances(self, columns: Columns) -> tuple[Array, Array]:
-        """(profiles, n) chances and weights."""
+        """(profiles, n) probabilities and weights."""
         some = variants(columns)
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
-        # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
+        # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION is below that.
         more = np.where(self._unknown(some), UNSEEN_FRAGMENTS, np.where(_of_hub(some), HUB_FRAGMENTS, 0.0))
         chances = np.array([chance_beyond((pressure + self.margin + more) / spread) for pressure in each])
         return chances, probabilities(self._shares(some), chances.shape[1])
 
     def _spread(self, some: list[Variant]) -> Array:
-        """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until
-        measured peaks of the job have told. That a run died or did not says little of it."""
+        """(n,) or (1,) standard deviation of log(measured / predicted); wider for software without a profile, until
+        measured peaks of the job narrow it. Whether a run died says little about it."""
         before = np.where(self._unknown(some), UNSEEN, np.where(_of_hub(some), HUB, ERROR))
         return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
 
     def _unknown(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) bool: rows of software that nobody named."""
+        """(n,) or (1,) bool: rows that name no software."""
         weights = probabilities([each.log_share for each in some], max(len(each.log_share) for each in some))
         return expected(weights, [each.unseen for each in some]) > 0
 
@@ -166,7 +166,7 @@ class Memory:
         return value, between, {name: scale * part for name, part in parts.items()}
 
     def _pressure(self, columns: Columns) -> Array:
-        """(n,) log(needed / available): of the mean over what software may run."""
+        """(n,) log(needed / available): the mean over possible software."""
         some = variants(columns)
         each = self._pressure_of_each(some, length(columns))
         return each[0] if len(each) == 1 else np.log(mixed([np.exp(p) for p in each], self._shares(some))[0])
@@ -184,7 +184,7 @@ class Memory:
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def filled(self, columns: Columns) -> Array:
-        """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
+        """(n,) needed over available memory, on the rank where that is largest; NaN on unknown devices."""
         columns = settled(columns, self.device)
         return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
@@ -193,8 +193,8 @@ class Memory:
         return self.oom_probability(columns) <= CAUTION
 
     def _known_pressure(self, columns: Columns) -> Array:
-        """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
-        fewer micro batches, may lie on the smaller devices."""
+        """(n,) log(needed / available) on the rank where that is largest. On a mixed cluster later stages, which hold
+        fewer micro batches, may be on the smaller devices."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
@@ -227,7 +227,7 @@ def _of_hub(some: list[Variant]) -> Array:
 
 
 def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> list[Array]:
-    """(n,) each of what `ask` says of one row of all that need the same memory, block by block."""
+    """(n,) results of `ask`, which is called once for all rows with equal memory, block by block."""
     some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
     some, m = coded(some), int(of.max()) + 1
     blocks = [ask(at(some, slice(start, start + _BLOCK), m)) for start in range(0, m, _BLOCK)]
@@ -235,8 +235,8 @@ def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> l
 
 
 def chance_beyond(deviations: Array) -> Array:
-    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4): what no formula counts (a
-    workspace, a fragment) is rarely small where it is not none."""
+    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4): memory outside of the
+    formula (a workspace, a fragment) is rarely small unless it is zero."""
     t = np.clip(deviations, -1e100, 1e100)
     s = np.sqrt(t**2 + 4)
     far = s + np.abs(t)
@@ -245,14 +245,14 @@ def chance_beyond(deviations: Array) -> Array:
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
-    """Peak of one configuration of a job whose space has these attributes."""
+    """Peak of one configuration of a job, given its space's attributes."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     return float(Memory().predict(columns).value[0])
 
 
 def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Array]]:
-    """The first stage on every kind of device, that whose layers all have experts if not all do, and the last stage:
-    its device and what is said of that one's memory, its number and its layers."""
+    """The first stage on every kind of device, the first one whose layers all have experts, and the last stage: its
+    device and stated memory, its index and its layers."""
     per_stage = x.gpus / x.pp
     found = []
     for kind, (hw, gib, layers) in enumerate(zip(fleet.kinds, fleet.gib, depths(x, fleet), strict=True)):

@@ -1,4 +1,4 @@
-"""What happens once per step: gradients and weights travel between replicas, and the optimizer runs."""
+"""The part of a step that happens once: gradients and weights travel between replicas, and the optimizer runs."""
 
 from typing import NamedTuple
 
@@ -17,16 +17,16 @@ MIB = 2.0**20  # bytes
 # Adam on mixed precision: gradient read for the norm, scaled, and read again; master weight and two moments read and
 # written; the weight written in its own precision; the gradient buffer set to zero.
 OPTIMIZER_BYTES = 48.0
-# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments read, the last
-# three and a weight in 16 bits written, at what the memory of a server with two sockets streams. Usual figures, not
-# measured here. A rank sends gradients in fp32 and gets weights in 16 bits (stage_1_and_2.py).
+# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments read; the last
+# three and a 16-bit weight written, at the memory bandwidth of a server with two sockets. Usual figures, not measured
+# here. A rank sends gradients in fp32 and receives weights in 16 bits (stage_1_and_2.py).
 HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 
 class Exchange(NamedTuple):
-    """Seconds of what replicas send each other: `whole` where nothing hides any of it, of which backward passes could
-    hide so much of the `gradients` and, half as long, of the `weights`; `gain`: of a hidden second, less what its
-    multiprocessors cost the layers; `each`: what every micro batch but the last one sends, too."""
+    """Seconds of communication between replicas: `whole` if nothing hides it; backward passes could hide `gradients` of
+    it and, half as long, `weights`; `gain`: per hidden second, minus the multiprocessors that it takes from the layers;
+    `each`: communication of every micro batch but the last."""
 
     whole: Array
     gradients: Array
@@ -35,7 +35,7 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """What it adds to a step whose backward passes take so long, with so many micro batches before the last."""
+        """Seconds added to a step, given the length of its backward passes and the micro batches before the last."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
@@ -43,17 +43,16 @@ class Exchange(NamedTuple):
 
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
-    """`layers`: of a stage. With overlap_grad the last backward pass hides what is started bucket by bucket, all but
-    the last bucket; overlapped traffic takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and
-    each rank keeps its part (stage_1_and_2.py: use_multi_rank_bucket_allreduce), so that they send as much as stage 0
-    and gather the weights besides."""
+    """`layers`: of a stage. With overlap_grad the last backward pass hides all buckets but the last; overlapped traffic
+    takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its part
+    (stage_1_and_2.py: use_multi_rank_bucket_allreduce), so they send as much as stage 0 and also gather the weights."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    # Latency on a CPU is waiting for a turn, and Megatron's buckets all wait at once.
+    # Latency on a CPU is waiting for a time slice, and Megatron's buckets all wait at once.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     channels = np.nan_to_num(x.dp_channels, nan=np.inf)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)
@@ -104,8 +103,8 @@ def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
 def _in_buckets(
     links: Topology, size: Array, bucket: Array, among: tuple[Array, Array, Array], scatter: Array
 ) -> Array:
-    """`size` bytes of gradients in buckets, `among` a group at a stride over channels: small ones pay the latency again
-    and again, as NCCL runs one after the other."""
+    """Communication of `size` bytes of gradients in buckets, `among` a group at a stride over channels: every bucket
+    pays the latency, since NCCL runs one after the other."""
     number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, *among), links.all_reduce(each, *among))
