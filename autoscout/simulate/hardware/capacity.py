@@ -1,4 +1,4 @@
-"""How much memory the devices of a job really have."""
+"""The memory that a job's devices really have."""
 
 from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.device import hardware, usable_gib
@@ -7,8 +7,8 @@ from kb.records import Job, Node
 
 
 def capacities(job: Job) -> dict[str, float]:
-    """GiB per device by kind, in the order of ranks. Only for training on devices with memory of their own: a serving
-    engine takes the share that it is told to, whatever it needs."""
+    """GiB per device by kind, in the order of ranks. Only for training on devices with their own memory: a serving
+    engine reserves the share that it is configured to."""
     if job.task == "serve":
         return {}
     found: dict[str, float] = {}
@@ -20,6 +20,6 @@ def capacities(job: Job) -> dict[str, float]:
 
 
 def capacity(node: Node) -> float:
-    """GiB of one of its devices, as the driver reports them where that is known; 0 if nothing is."""
+    """GiB of one of its devices, as the driver reports them if known; 0 if nothing is known."""
     known, stated = hardware(node.device), memory_gib(node)
     return float(usable_gib(stated, known.memory_gib)) if known and not is_cpu(node.device) else stated

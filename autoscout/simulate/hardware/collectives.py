@@ -1,7 +1,7 @@
-"""Seconds of collectives: latency plus bytes over the bus bandwidth that a link reaches for a group of that size.
+"""Seconds of collectives: latency plus bytes over the bus bandwidth of a link for a group of that size.
 
-A group inside one node uses the island's measured curves. One that spans nodes is hierarchical, as NCCL's rings and
-trees are in effect: its members of a node share the island, and all groups of a node share its network cards.
+A group inside one node uses the island's measured curves. One that spans nodes is hierarchical, like NCCL's rings and
+trees: its members within a node share the island, and all groups of a node share its network cards.
 """
 
 import numpy as np
@@ -9,11 +9,11 @@ import numpy as np
 from autoscout.simulate.hardware.device import Curve, Hardware, at
 
 Array = np.ndarray
-ANY = np.array(np.inf)  # as many channels as NCCL itself takes
+ANY = np.array(np.inf)  # NCCL's own choice of channels
 
 
 class Topology:
-    """Where the ranks of a job live: `per_node` devices a node and `node_gb_s` between nodes."""
+    """Placement of a job's ranks: `per_node` devices per node, and `node_gb_s` between nodes."""
 
     def __init__(self, hw: Hardware, per_node: Array, node_gb_s: Array) -> None:
         self.hw = hw
@@ -33,20 +33,20 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
-        """Seconds that a collective in the middle of a layer takes beyond one timed alone."""
+        """Extra seconds of a collective in the middle of a layer, compared to one timed alone."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 
     def all_to_all(
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
-        """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
-        the network; where `each` is the bytes of one copy, sent to `copies` ranks at random, it goes once to every
+        """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of the
+        network; with `each`, the bytes of one copy that is sent to `copies` ranks at random, a copy travels once per
         destination rank and crosses once per destination node (DeepEP's and HybridEP's kernels: `is_token_in_rank`)."""
         inside = self._inside(group, stride)
 
         def leaving(places: Array) -> Array:
-            """Bytes for the others of so many places (ranks or nodes) that the copies are for."""
+            """Bytes to other places (ranks or nodes), given the number of places and copies."""
             all_copies = size * (1 - 1 / places)
             once = each * (places - 1) * (1 - (1 - 1 / places) ** copies)
             return np.where(np.asarray(each) > 0, np.minimum(once, all_copies), all_copies)
@@ -58,7 +58,7 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))
 
     def send(self, size: Array, distance: Array) -> Array:
-        """From a rank to the one `distance` ranks away; all ranks of a node may do so at once."""
+        """From each rank to the one `distance` ranks away; all ranks of a node may send at once."""
         curve = self.hw.island.send
         local = 1e-6 * curve.latency_us[0] + size / (1e9 * curve.bus_gb_s[0])
         away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()
@@ -68,8 +68,8 @@ class Topology:
         inside = self._inside(group, stride)
         moved = passes * size * (group - 1) / np.maximum(group, 1)
         local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
-        rings = np.minimum(self.per_node, stride)  # groups of this kind that share a node's network cards
-        # Each channel leaves a node by one card, of which every device has one.
+        rings = np.minimum(self.per_node, stride)  # such groups that share a node's network cards
+        # Each channel leaves a node through one card; every device has one.
         cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
         steps = passes * np.log2(np.maximum(nodes, 2))  # trees for the latency, rings for the bandwidth
@@ -77,7 +77,7 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(nodes > 1, np.maximum(local, away), local))
 
     def _of_channels(self, moved: Array, channels: Array) -> Array:
-        """Seconds that so many channels need at least, inside a node; 0 where what one moves is not known."""
+        """Minimum seconds for so many channels inside a node; 0 where a channel's speed is unknown."""
         each = self.hw.channel_gb_s
         return moved / (1e9 * each * channels) if each else np.zeros(())
 
@@ -87,7 +87,7 @@ class Topology:
         return 1e-6 * latency + moved / (1e9 * island.bus_gb_s(curve, group))
 
     def _inside(self, group: Array, stride: Array) -> Array:
-        """Members of a group that share a node."""
+        """Members of a group within a node."""
         return np.clip(self.per_node // np.maximum(stride, 1), 1, group)
 
     def _network(self) -> Array:

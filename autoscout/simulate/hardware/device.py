@@ -1,4 +1,4 @@
-"""What a device and its links can do: its record (job/device_records.py) with the sections that
+"""The speed of a device and its links: its record (job/device_records.py) with the sections that
 tests/tools/fit_hardware.py fits to measurements of kernels and collectives."""
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from kb.records import AutoscoutError
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An output tile of a matrix-product kernel; `efficiency` is the share of the peak that full waves reach."""
+    """An output tile of a matrix-product kernel; `efficiency` is the share of the peak for full waves."""
 
     rows: int
     columns: int
@@ -54,7 +54,7 @@ class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Kernels bound by memory: launch, share of the bandwidth of plain ones and of normalisations."""
+    """Kernels bound by memory: launch, and share of the bandwidth for plain ones and for normalisations."""
 
     overhead_us: float
     bandwidth: float
@@ -98,14 +98,14 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sustained`: speed of products inside a model, under the power limit, relative to products timed one by one.
-    `in_steps`: and in training steps relative to that, where other kernels and waits leave them power; `in_steps_16`:
-    of those in 16 bits besides, which have come nearer to their peak than others."""
+    """`sustained`: speed of products inside a model, under the power limit, relative to products timed alone.
+    `in_steps`: in training steps relative to that, where other kernels and waits leave more power; `in_steps_16`: an
+    additional factor for 16 bits, which run closer to their peak."""
 
     sustained: float
     in_steps: float = 1.0
     in_steps_16: float = 1.0
-    sixteen: float = 1.0  # the last, in what `training` returns
+    sixteen: float = 1.0  # the last, as applied by `training`
 
     def speed(self, dtype: str) -> float:
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)
@@ -139,7 +139,7 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(self, clocks=Clocks(known.sustained * known.in_steps, sixteen=known.in_steps_16))
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units. Values of a format that they lack are widened to the next."""
+        """FLOP/s of the matrix units. Unsupported formats are widened to the next supported one."""
         wider = {"fp4": "fp8", "fp8": "bf16"}
         while dtype not in self.peak_tflops and dtype in wider:
             dtype = wider[dtype]
@@ -147,7 +147,7 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def usable_gib(stated: Any, reported: float) -> np.ndarray:
-    """GiB of a device of which a job says `stated` (NaN or 0: nothing) and whose driver reports `reported`."""
+    """GiB of a device; `stated`: by the job (NaN or 0: nothing), `reported`: by the driver."""
     stated = np.asarray(stated, dtype=float)
     return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 
@@ -159,20 +159,20 @@ def shipped(stem: str) -> Hardware:
 
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By the record's name. Errors: AutoscoutError (exit 2) names the file and what is wrong in it."""
+    """By the record's name. Errors: AutoscoutError (exit 2) with the file and its problem."""
     if not records():
         raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
     return {stem: _of(stem, content) for stem, content in contents().items()}
 
 
 def hardware(name: str) -> Hardware | None:
-    """The device that a job file, a table or a driver calls by this name; None if there are no constants for it."""
+    """The device with this name in a job file, a table or a driver; None if there are no constants for it."""
     stem = stem_of(name)
     return all_hardware()[stem] if stem else None
 
 
 def kinds(names: list[str]) -> list[str]:
-    """Those of `names` that are devices (on a mixed cluster, each device's count is a knob of its name)."""
+    """Those of `names` that are devices (on a mixed cluster, each device's count is a knob with its name)."""
     return [n for n in names if plain(n) in by_name()]
 
 

@@ -29,7 +29,7 @@ def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Ar
 
 
 def _alignment(n: Array, k: Array) -> Array:
-    """Rows of a matrix that do not start on 16 bytes are loaded in narrower pieces, which starves the matrix units:
+    """Rows of a matrix that are not aligned to 16 bytes are loaded in smaller pieces, which starves the matrix units:
     an odd vocabulary costs its product two thirds of its speed."""
     odd = (n % 2 > 0) | (k % 2 > 0)
     two = (n % 4 > 0) | (k % 4 > 0)
@@ -52,9 +52,9 @@ def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype
 
 def flash(hw: Hardware, batch: Array, heads: Array, queries: Array, keys: Array, head_dim: Array, dtype: str) -> Array:
     """Causal fused attention, forward. Half of the score matrix is computed; short sequences lose part of it at the
-    diagonal; small heads lose efficiency as the softmax between the products does not shrink with them."""
+    diagonal; small heads lose efficiency since the softmax between the products does not shrink with them."""
     a = hw.attention
-    head_dim = np.ceil(head_dim / 8) * 8  # kernels pad heads to whole 16 bytes
+    head_dim = np.ceil(head_dim / 8) * 8  # kernels pad heads to multiples of 16 bytes
     flops = 2.0 * batch * heads * queries * keys * head_dim
     efficiency = a.efficiency * head_dim / (head_dim + 32.0) * (160 / 128)
     rate = hw.peak(dtype) * efficiency / (1 + a.half_length / keys)
@@ -70,5 +70,5 @@ def flash_backward(hw: Hardware, forward: Array) -> Array:
 
 
 def memory_bound(hw: Hardware, moved: Array, share: float, kernels: Array | float = 1.0) -> Array:
-    """`moved` bytes, read and written, at that share of the memory's bandwidth."""
+    """`moved` bytes, read and written, at a share of the memory's bandwidth."""
     return kernels * 1e-6 * hw.elementwise.overhead_us + moved / (1e9 * hw.memory_gb_s * share)

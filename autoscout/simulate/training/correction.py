@@ -27,19 +27,19 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
-# Prior standard deviations of the docstring's terms, in units of the error that a row claims: assumed, and held
+# Prior standard deviations of the terms in the docstring, relative to a row's claimed error: assumed, and checked
 # against the published tables by tests/tools/ensemble_accuracy.py. NOISE is the log error of one measurement, 2 %.
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-MOST = 256  # rows, evenly spaced ones of more: the time to correct a space grows with their square
+MOST = 256  # rows, evenly spaced if there are more: the time to correct a space grows with their square
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
-_OUTLIER = 2.0  # claimed errors from the median residual beyond which a row counts less
+_OUTLIER = 2.0  # residuals farther from the median than this many claimed errors count less
 
 
 class Alike(NamedTuple):
-    """What makes rows err alike, (n, …) each. `layouts`: (n, knobs), logarithms to base 2 over each knob's length
-    scale; `job`, `software`: (n,) numbers, equal for equal ones."""
+    """Inputs of the covariance, (n, …) each. `layouts`: (n, knobs), logarithms to base 2 over each knob's length scale;
+    `job`, `software`: (n,) numbers, equal for equal ones."""
 
     layouts: Array
     job: Array
@@ -47,8 +47,8 @@ class Alike(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Shares of the parts (parts, n), what makes rows err alike, the error that each claims (e), and the part of it
-    that all rows have (u); (n,) each."""
+    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the part common
+    to all rows (u); (n,) each."""
 
     shares: Array
     alike: Alike
@@ -102,7 +102,7 @@ class Correction:
 
 
 def _single(rows: _Rows) -> _Rows:
-    """In single precision: spaces are large."""
+    """In single precision, since spaces are large."""
     alike = rows.alike._replace(layouts=rows.alike.layouts.astype(np.float32))
     shares, claimed, usual = (each.astype(np.float32) for each in (rows.shares, rows.claimed, rows.usual))
     return _Rows(shares, alike, claimed, usual)

@@ -10,7 +10,7 @@ from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 from kb.records import Job
 
-_DECIDES = 0.05  # share of the step gained at twice the speed above which the network is mentioned
+_DECIDES = 0.05  # the network is mentioned if twice its speed would save more than this share of the step
 
 
 def network_matters(job: Job, columns: Columns) -> str:

@@ -1,5 +1,5 @@
-"""What a function of some columns says of many rows: asked once for each combination of these columns, for all software
-profiles at the same time."""
+"""Evaluates a function of some columns once per combination of their values, for all rows and software profiles
+together."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from autoscout.simulate.training.inputs import Inputs, by_precision, coded, comp
 from autoscout.simulate.training.software import Variant, side_by_side, variants
 
 Array = np.ndarray
-_BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
+_BLOCK = 1 << 15  # rows per block, so that temporaries stay in the cache
 MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that affect memory only
 
 
 class Priced(NamedTuple):
-    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) which combination a
-    row has."""
+    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the combination of
+    each row."""
 
     software: list[Variant]
     values: dict[str, Array]
@@ -36,14 +36,14 @@ def priced(
     shapes: dict[str, tuple[int, ...]],
     price: Callable[[Inputs, Fleet], dict[str, Array]],
 ) -> Priced:
-    """`price` reads all columns but `unread`, and says (*shape, rows) under each name of `shapes`, or
-    (*shape, profiles, rows) where profiles differ; NaN on unknown devices."""
+    """`price` reads all columns except `unread`, and returns (*shape, rows) under each name of `shapes`, or (*shape,
+    profiles, rows) where profiles differ; NaN on unknown devices."""
     some, of = every.of(unread)
     some = coded(some)
     m = int(of.max()) + 1
     software = variants(some, MEMORY_ONLY, device)
     found = {name: np.full((*shape, len(software), m), np.nan) for name, shape in shapes.items()}
-    # Stages on several kinds of device are priced under one profile after the other.
+    # Stages on several kinds of device are priced one profile at a time.
     apart = "gpu" not in some and len(devices(some, device)) > 1
     for which, columns in enumerate([each.columns for each in software] if apart else [side_by_side(software)]):
         under = which if apart else slice(None)

@@ -1,9 +1,9 @@
-"""Bytes on one rank of a training job, by component: what its pipeline stage holds.
+"""Bytes on one rank of a training job, by component of its pipeline stage.
 
 Weights, gradients and optimizer state as tp, pp, ep, the distributed optimizer and ZeRO shard them; activations per
 layer after Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", section 4),
-counted from what Megatron-core's layers keep for the backward pass; as many micro batches in flight as the pipeline
-schedule holds; logits and loss; communication buffers.
+counted from the tensors that Megatron-core's layers keep for the backward pass; as many micro batches in flight as the
+pipeline schedule holds; logits and loss; communication buffers.
 """
 
 import numpy as np
@@ -23,22 +23,22 @@ from autoscout.simulate.training.stage import recomputed
 Array = np.ndarray
 GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes per input that products keep; 4 bits have a scale per 16 values
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# With Transformer Engine's fused loss, by 11 peaks on an H100 (docs/lab/simulators-training.md); its kernels keep 2 to
-# 4.
+# With Transformer Engine's fused loss, from 11 peaks on an H100 (docs/lab/simulators-training.md); its kernels keep 2
+# to 4.
 FUSED_LOGITS = 6.0
-# Bytes per logit of whole rows, gathered or of one rank, as PyTorch's autocast takes their loss: in 16 bits, in fp32,
+# Bytes per logit of whole rows, gathered or on one rank, for PyTorch's loss under autocast: in 16 bits, in fp32,
 # log-softmax, its gradient and that of the logits.
 WHOLE_LOGITS = 18.0
-# Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
-# stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
+# Adapters in plain PyTorch, counted from litgpt's layers: bytes that a norm keeps per element of the residual stream
+# (RMSNorm a copy in fp32, LayerNorm its input), per element of a head's queries, keys, values and outputs, of the inner
 # tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
-# Not visible in its code: bytes per logit, more of the stream, of an input that a 4-bit product reads, and of a
-# 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error with one model
-# left out is 2.3 %.
+# Not visible in its code: bytes per logit, additional ones of the stream, per input of a 4-bit product, and per 4-bit
+# parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error with one model left out
+# is 2.3 %.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -47,8 +47,8 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fullest of the first and the last stage and, where the first layers have no
-    experts, the first whose layers all have."""
+    """GiB by component, (n,) each, of the fullest stage: the first, the last, or the first whose layers all have
+    experts."""
     first, last = of_stage(x, np.zeros(1)), of_stage(x, x.pp - 1)
     if np.any(x.dense_layers):
         second = of_stage(x, all_with_experts(x))
@@ -59,7 +59,7 @@ def peak(x: Inputs) -> dict[str, Array]:
 
 
 def all_with_experts(x: Inputs) -> Array:
-    """The first stage whose layers all have experts, or the last stage."""
+    """The index of the first stage whose layers all have experts, or of the last stage."""
     return np.minimum(np.ceil(x.dense_layers / (np.ceil(x.layers / x.pp) / x.vpp)), x.pp - 1)
 
 
@@ -77,9 +77,9 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
     if hub.on(x):
         beside = hub.gradients_at_peak(x, parts["gradients"], parts["activations"] + parts["logits"])
         parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
-    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32, when the activations are gone
+    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32 once the activations are freed
         owned = parts["optimizer"] / 12
-        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # one by one, where they are in no common buffer
+        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # freed one by one, unless they share a buffer
         copies = owned * (4 - freed) * (x.grad_bytes == 2)
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
@@ -88,7 +88,8 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
 
 
 def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array]:
-    """Bytes of weights, gradients and optimizer state: 2 + 4 + 12 a parameter in mixed precision, 4 + 4 + 8 in fp32."""
+    """Bytes of weights, gradients and optimizer state: 2 + 4 + 12 per parameter in mixed precision, 4 + 4 + 8 in
+    fp32."""
     replicas = x.dp * x.cp
     group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
     expert_group = np.maximum(replicas * x.tp / (x.ep * x.etp), 1)
@@ -98,11 +99,11 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     def over(sharded: Array, bytes_each: Array | float, dense: Array = own, expert: Array = own_expert) -> Array:
         return bytes_each * (dense / np.where(sharded, group, 1) + expert / np.where(sharded, expert_group, 1))
 
-    # FSDP shards the fp32 weights, which are the master weights too; what it gathers is among the buffers.
+    # FSDP shards the fp32 weights, which are also the master weights; gathered weights are among the buffers.
     alone = (x.zero == 3) & (x.masters_apart == 0)
     weights = over(x.zero == 3, np.where(alone, 4.0, b), dense, expert) * (1 - x.offload_weights)
     moments = np.where(alone, 8.0, moments)
-    # Sharded gradients go where they are needed as they are made: in ZeRO-Offload to the host.
+    # Sharded gradients leave as soon as they are computed: in ZeRO-Offload to the host.
     away = np.where(x.zero >= 2, x.cpu_adam, 0.0)
     # QLoRA: the embedding and the head are not quantized.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
@@ -118,7 +119,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
 
 
 def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Array, Array]:
-    """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
+    """Bytes that a stage keeps for the backward pass, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
     dense = without_experts(x, layers, index) / np.where(layers > 0, layers, 1)
@@ -127,7 +128,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
         plain, scores = (
             np.where(x.hub > 0, *both) for both in zip(hub.kept_of_hub(x, tokens), (plain, scores), strict=True)
         )
-    inputs = np.maximum(b, x.hub) * own * x.hidden  # what a recomputed layer keeps
+    inputs = np.maximum(b, x.hub) * own * x.hidden  # kept by a recomputed layer
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
@@ -139,18 +140,19 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models need no autocast: its autotuner's published runs of GPT-2 had no room for as much.
+        # DeepSpeed's 16-bit models need no autocast: its autotuner's published runs of GPT-2 would not have fitted with
+        # it.
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    # Backward, unfused attention holds gradients of its scores, after and before the softmax, once the loss is freed.
-    # Plain operators: scaled, masked, and in fp32, each with its gradient.
+    # Backward, unfused attention holds the gradients of its scores, before and after the softmax, once the loss is
+    # freed. Plain operators: scaled, masked, and in fp32, each with its gradient.
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
-    # The last that the first stage makes of a micro batch, when that one's activations are gone.
+    # The first stage's last gradient of a micro batch, when the activations of that one are freed.
     embeds = (index == 0) & (x.lora == 0) & (frozen_layers(x) == 0)
     embedding = np.where(embeds, b * x.vocab * x.hidden / x.tp, 0.0)
     back = np.maximum(back, embedding - stage - head)
@@ -160,12 +162,11 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
 
 
 def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding: Array) -> Array:
-    """Bytes more with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward pass
-    of one micro batch keeps a layer when the backward pass of the other has freed one, so no more are kept than before;
-    the warm-up's one pass more takes the place of the forward pass that came before a backward pass. What meets is one
-    layer: its attention is kept and its sorted tokens travel, there and back, before the other's is freed. With
-    delay_wgrad gradients of its experts' products wait meanwhile, too. The gradient of the `embedding` comes after the
-    other's last layer and loss."""
+    """Additional bytes with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward
+    pass of one micro batch keeps a layer when the backward pass of the other has freed one, so the number of kept
+    layers does not grow. Only one layer overlaps: its attention is kept and its sorted tokens travel, there and back,
+    before the other's is freed. With delay_wgrad the gradients of its experts' products wait meanwhile, too. The
+    gradient of the `embedding` follows the other's last layer and loss."""
     matrices = np.where(x.gated > 0, 3.0, 2.0)
     waiting = np.where(x.delay_wgrad > 0, x.hidden + (matrices - 1) * x.expert_ffn, 0.0)
     copies = b * own * x.topk * (2 * x.hidden + waiting)
@@ -175,25 +176,25 @@ def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding
 
 
 def _eager(x: Inputs) -> Array:
-    """Adapters trained with plain PyTorch kernels, without Transformer Engine."""
+    """Adapters with plain PyTorch kernels, without Transformer Engine."""
     return (x.lora > 0) & (x.te == 0)
 
 
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -> tuple[Array, Array, Array]:
-    """Bytes that one layer keeps of one micro batch, without the score matrix and of it, and those that selective
-    recomputation makes again; the mean of layers with experts and the `share` that has none. Split by tp only: queries,
-    keys, values, the attention's output, and the feed-forward block's inner tensors. On every rank (or split by sp):
-    inputs and outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of
-    adapters in plain PyTorch: see NORM."""
+    """Bytes that one layer keeps per micro batch: all except the score matrix, the score matrix, and those that
+    selective recomputation makes again; the mean of layers with experts and the `share` without. Split by tp only:
+    queries, keys, values, the attention's output, and the feed-forward block's inner tensors. On every rank (or split
+    by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Adapters
+    in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
-    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # what the gate multiplies
+    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # the factor that the gate multiplies
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
-    sparse = sparse * (1 - share)  # what only layers with experts recompute
+    sparse = sparse * (1 - share)  # recomputed only by layers with experts
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
@@ -205,13 +206,13 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     repeated = np.where(x.experts > 0, sparse + (1 - share) * product * own * h, dense + product * own * h)
     again = np.where(x.again_block > 0, repeated, x.again_activation * output)
     again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
-    # The output of a fused core that is recomputed is saved by both sides.
+    # Both the core and its recomputation save the output.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return _attention_bytes(x, b, tokens, own) + block + copies + twice - again, unfused, again
 
 
 def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
-    """Of those what is kept before the feed-forward block: both norms, queries, keys, values, attention's output."""
+    """The part kept before the feed-forward block: both norms, queries, keys, values, attention's output."""
     gated, eager = x.gated > 0, _eager(x)
     eight = x.dtype in PRODUCTS
     product = PRODUCTS.get(x.dtype, b)
@@ -220,7 +221,7 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Inputs of their norms are views of what the projection made, values too, and each head has a scale in fp32.
+    # Inputs of their norms, and values, are views of the projection's output, and each head has an fp32 scale.
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
@@ -229,8 +230,8 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
 
 
 def _buffers(x: Inputs, b: float) -> Array:
-    """Gathered layers of ZeRO-3 (the one that runs and the next), and those that it keeps; a second copy for some
-    ranks; gradients that are copied to be reduced; gathered inputs of sequence parallelism."""
+    """Gathered layers of ZeRO-3 (the running and the next one) and the layers that it keeps; a second copy for some
+    ranks; copies of gradients to reduce; gathered inputs of sequence parallelism."""
     gathered = np.where(x.zero == 3, 2 * b * layer_weights(x) + x.grad_bytes * layer_weights(x), 0.0)
     inputs = np.where((x.sp > 0) & (x.tp > 1), 2 * b * x.mbs * x.seq_len / x.cp * x.hidden, 0.0)
     whole = sum(rank_weights(x), np.zeros(1))

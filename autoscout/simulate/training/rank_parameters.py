@@ -1,6 +1,5 @@
-"""Parameters of a layer and of a rank, and which of them are trained: all, only adapters beside frozen weights (LoRA),
-or the layers above frozen ones. Only what is trained has gradients, optimizer state and an exchange between replicas.
-"""
+"""Parameters of a layer and of a rank, and which of them are trained: all, only adapters (LoRA), or only the layers
+above frozen ones. Only trained parameters have gradients, optimizer state and an exchange between replicas."""
 
 import numpy as np
 
@@ -11,8 +10,8 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """Parameters of one layer (with experts, where the model has any), over all its ranks: those that tp splits, and
-    those of experts."""
+    """Parameters of one layer (with experts, if the model has any), over all its ranks: those split by tp, and those of
+    experts."""
     h = x.hidden
     attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
     matrices = np.where(x.gated > 0, 3.0, 2.0)
@@ -26,14 +25,14 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
 
 
 def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Array]:
-    """As `weights_of_layer`, of so many layers, the `first` of which have no experts."""
+    """As `weights_of_layer`, for several layers, the `first` of which have no experts."""
     dense, expert = weights_of_layer(x)
     instead = x.hidden * (np.where(x.gated > 0, 3.0, 2.0) * (x.ffn - x.shared_ffn) - x.experts)
     return layers * dense + first * instead, (layers - first) * expert
 
 
 def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
-    """How many of the `layers` of pipeline stage `index` have no experts: the model's first ones, chunk by chunk."""
+    """How many of the `layers` of pipeline stage `index` have no experts: the model's first layers, chunk by chunk."""
     if not np.any(x.dense_layers):
         return np.zeros(1)
     chunk = layers / x.vpp
@@ -50,7 +49,7 @@ def layer_weights(x: Inputs) -> Array:
 
 def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = None) -> tuple[Array, Array]:
     """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts.
-    `first`: of its layers, those without experts; a pipeline has stages without such layers."""
+    `first`: the number of its layers without experts; only some stages have such layers."""
     deep: Array = np.ceil(x.layers / x.pp) if layers is None else layers
     plain: Array = np.where(x.pp == 1, x.dense_layers, 0.0) if first is None else first
     dense, expert = weights_of_layers(x, deep, plain)
@@ -60,10 +59,10 @@ def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = N
 
 
 def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
-    """The trained ones of a rank's parameters (from `rank_weights`)."""
+    """The trained part of a rank's parameters (from `rank_weights`)."""
     frozen = frozen_layers(x)
     below, experts_below = weights_of_layers(x, frozen, np.minimum(frozen, x.dense_layers))
-    # An embedding under frozen layers is frozen too, unless the head shares it.
+    # An embedding below frozen layers is frozen, too, unless the head shares it.
     ends = np.where((frozen > 0) & (x.tied == 0), x.vocab * x.hidden / x.tp, 0.0)
     dense = dense - below / x.tp - ends
     expert = expert - experts_below / (x.ep * x.etp)
@@ -83,6 +82,6 @@ def adapter_width(x: Inputs) -> Array:
 
 
 def frozen_layers(x: Inputs) -> Array:
-    """Layers of a rank without a backward pass. With a pipeline, 0: the stages above them set the pace and the memory
+    """Layers of a rank without a backward pass. With a pipeline, 0: the stages above them determine time and memory
     anyway."""
     return np.where(x.pp == 1, np.minimum(x.frozen_layers, x.layers), 0.0)

@@ -1,6 +1,6 @@
-"""What attention over keys that go round a ring of context parallel ranks does beside its products, counted from
-Transformer Engine 1.10 (AttnFuncWithCPAndKVP2P) for causal masks: pieces are copied to lie in one place, outputs of the
-ring's steps are scaled and summed, and so are gradients. None of it is hidden by the messages."""
+"""Overheads of attention on a ring of context parallel ranks, counted from Transformer Engine 1.10
+(AttnFuncWithCPAndKVP2P) for causal masks: pieces are copied to be contiguous, outputs of the ring's steps are scaled
+and summed, and so are gradients. The messages hide none of it."""
 
 import numpy as np
 
@@ -9,23 +9,22 @@ from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Bytes moved per query value and per key value of 16 bits, (query, key): once a pass, and by each step of the ring
-# after the first. Forward: keys and values are joined, outputs set to zero, and each step's is added; a later step
-# takes half of the keys or of the queries apart. Backward: the same halves, with the output and its gradient, and each
-# step's gradients joined and added.
+# Bytes moved per 16-bit query and key value, (query, key): once per pass, and in each step of the ring after the first.
+# Forward: keys and values are joined, outputs set to zero and accumulated; later steps take half of the keys or queries
+# apart. Backward: the same halves, with the output and its gradient, and each step's gradients joined and added.
 _ONCE = ((8.0, 8.0), (4.0, 28.0))
 _STEP = ((5.5, 2.0), (7.5, 17.0))
-# Operators likewise, beside one attention: of which each step of the ring after the first has another.
+# Operators likewise, besides one attention; each later step of the ring has another attention.
 _OPERATORS = ((6.0, 4.0), (4.0, 6.0))
 
 
 def steps(x: Inputs) -> Array:
-    """Of the ring, after the first; none where heads are exchanged instead."""
+    """Steps of the ring after the first; 0 where heads are exchanged instead."""
     return np.where(x.cp_comm > 0, 0.0, x.cp - 1)
 
 
 def copies(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """Seconds of a layer, forward and backward."""
+    """Seconds per layer, forward and backward."""
     later = steps(x)
     if not np.any(later):
         return np.zeros(1), np.zeros(1)
@@ -40,7 +39,8 @@ def copies(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 
 
 def operators(x: Inputs) -> tuple[Array, Array]:
-    """That the host issues for a layer beside those of attention without a ring, forward and backward."""
+    """Operators per layer that the host launches in addition to those of attention without a ring, forward and
+    backward."""
     later = steps(x)
     forward, backward = (np.where(later > 0, once + step * later, 0.0) for once, step in _OPERATORS)
     return forward, backward

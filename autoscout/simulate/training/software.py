@@ -1,15 +1,15 @@
-"""Software that a row does not name, or names without saying how it is run: a mixture over the training engines'
-records, which measured rows of the job settle.
+"""Rows that do not name their software, or not how it runs: a mixture over the training engines' records, which
+measured rows of the job narrow down.
 
-    share of a member = its record's prior × the chance that its runs look like the row        (`likely`)
-    weight of a member = share × the likelihood of what was measured of the job                (`evidence`)
+share of a member = its record's prior × the chance that its runs look like the row (`likely`); weight of a member =
+share × the likelihood of the job's measurements (`evidence`)
 
-A member is a record's release and, where the record leaves something open (gradients in 16 or 32 bits), one
-combination of the alternatives. It fills the columns that a row leaves empty: what a row does say holds in every
-member. Its groups may be conditional: `when` gives for columns the range, or the names, for which the group holds.
+A member is a record's release and, if the record leaves something open (gradients in 16 or 32 bits), one combination of
+the alternatives. It fills the columns that a row leaves empty; stated values hold in every member. Its groups may be
+conditional: `when` gives ranges or names of columns for which the group holds.
 
-`settled` judges every condition once and writes the verdicts into the column `software`, so that what is priced by
-some of the columns still knows them.
+`settled` evaluates every condition once and writes the results into the column `software`, so functions that see only
+some of the columns still know them.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # rows: the most that a job's rows weigh together as evidence
-KNOWN = -1  # in the settled column: a row says all that its software decides
-_BITS = 40  # of a settled code; the number of the family that a row names stands above them
+TELLING = 3.0  # the most rows that a job's evidence counts for, since its rows' errors are correlated
+KNOWN = -1  # in the settled column: the row states everything that software decides
+_BITS = 40  # bits of conditions in a settled code; the number of the row's family is above them
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # by column, (least, most) or names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
@@ -39,10 +39,9 @@ _SHAPED = (
 
 
 class SoftwareMember(NamedTuple):
-    """`share`: the prior of a run that names nothing; `named`: of one that names the record, or that which its software
-    runs on. `slower`, `unseen`: the mean and the standard deviation of log(measured / predicted) of runs that no record
-    describes. `filled`: columns where a
-    condition holds, later ones first; `chances`: factors on the share where one does."""
+    """`share`: the prior of a run that names nothing; `named`: of one that names the record or its base. `slower`,
+    `unseen`: the mean and the standard deviation of log(measured / predicted) of runs without a record. `filled`:
+    columns set where a condition holds, later ones first; `chances`: factors on the share where one holds."""
 
     name: str
     stem: str
@@ -56,8 +55,8 @@ class SoftwareMember(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One member: the log of its (n,) probabilities, -inf where it cannot be, `slower` and `unseen` (n,), and the rows
-    under it."""
+    """One member: the log of its (n,) probabilities, -inf where it is impossible, `slower` and `unseen` (n,), and the
+    completed rows."""
 
     name: str
     log_share: Array
@@ -68,7 +67,7 @@ class Variant(NamedTuple):
 
 @cache
 def members() -> tuple[SoftwareMember, ...]:
-    """Of every record that says how likely an unnamed run is of it."""
+    """The members of every record that has a prior for unnamed runs."""
     return tuple(member for family in families().values() if family.task == "train" for member in _members(family))
 
 
@@ -110,7 +109,7 @@ def _members(family: Family) -> list[SoftwareMember]:
 
 
 def when_of(group: Mapping[str, Any]) -> When:
-    """The condition of a record's group; none always holds."""
+    """The condition of a record's group; without one it always holds."""
     return tuple((name, tuple(limits)) for name, limits in group.get("when", {}).items())
 
 
@@ -119,7 +118,7 @@ def _figures(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def holds(when: When, value: Callable[[str], Array]) -> Array:
-    """(n,) whether every column that a condition names lies in its range, or is one of its names."""
+    """(n,) whether all columns of a condition are within their range, or have one of its names."""
     found = np.ones(1, dtype=bool)
     for name, limits in when:
         given = value(name)
@@ -130,7 +129,7 @@ def holds(when: When, value: Callable[[str], Array]) -> Array:
 
 @cache
 def _conditions() -> tuple[When, ...]:
-    """All of them, once each: the bits of a settled code."""
+    """All conditions, once each: the bits of a settled code."""
     every = {when: None for m in members() for when, _ in (*m.filled, *m.chances) if when}
     if len(every) > _BITS:
         raise ValueError(f"{len(every)} conditions in records of trainers, more than {_BITS}")
@@ -139,13 +138,13 @@ def _conditions() -> tuple[When, ...]:
 
 @cache
 def stems() -> tuple[str, ...]:
-    """What a row's software may be restricted to: records by the name of their file."""
+    """The records that a row's software may be restricted to, by the name of their file."""
     return tuple(families())
 
 
 def settled(columns: Columns, device: str = "") -> Columns:
-    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row, and which
-    record it names. `device`: that of rows that name none."""
+    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row, and the
+    record that it names. `device`: for rows that name none."""
     said = np.atleast_1d(np.asarray(columns.get("software", "")))
     if said.dtype.kind != "U":
         return columns
@@ -168,7 +167,7 @@ def settled(columns: Columns, device: str = "") -> Columns:
 
 
 def _read(x: Any, columns: Columns, name: str) -> Array:
-    """A column as the models complete it; one that only records ask for, as it is."""
+    """A column as the models complete it; columns that only records read stay as they are."""
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 
@@ -180,7 +179,8 @@ def _capabilities(columns: Columns, device: str) -> Array:
 
 @cache
 def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
-    """By record and name, the members that a row of this code may be of, the log of their share and what they fill."""
+    """By record and name: the members that a row of this code may be, the log of their share, and the columns that they
+    fill."""
     stem = stems()[(code >> _BITS) - 1] if code >> _BITS else ""
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
     found = {}
@@ -197,8 +197,8 @@ def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]
 
 
 def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: str = "") -> list[Variant]:
-    """One, with the columns as they are, where every row states its software. `blind_to`: columns that the caller
-    ignores; members that differ only in these are merged."""
+    """One variant, with the columns as they are, if every row states its software. `blind_to`: columns that the caller
+    ignores; members that only differ in these are merged."""
     columns = settled(columns, device)
     codes = np.atleast_1d(np.asarray(columns.get("software", KNOWN))).astype(np.int64)
     each, kind = np.unique(codes, return_inverse=True)
@@ -215,7 +215,7 @@ def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: s
         of = [_together(some, names) for some in likely]
         share = [0.0 if not some and not found else one.share for some, one in zip(likely, of, strict=True)]
         usual = next(one.filled for one in of if one.share > -np.inf)
-        # Where it cannot be it weighs nothing, and fills what it does elsewhere, so that rows are alike.
+        # An impossible member has no weight; it fills the same columns, to keep all rows alike.
         fills = [one.filled if one.share > -np.inf or not some else usual for some, one in zip(likely, of, strict=True)]
         own = sorted({name for one in fills for name in one if name not in blind_to})
         filled = {name: _filled(columns.get(name), [one.get(name) for one in fills], kind, name) for name in own}
@@ -231,7 +231,7 @@ def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
 
 
 class _Merged(NamedTuple):
-    """Of rows of one code: the log of a share, -inf where it cannot be."""
+    """Members merged for rows of one code: the log of a share, -inf where impossible."""
 
     share: float
     slower: float
@@ -240,7 +240,7 @@ class _Merged(NamedTuple):
 
 
 def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], names: list[str]) -> _Merged:
-    """Of members that differ in nothing that counts."""
+    """Merges members that do not differ in a relevant column."""
     here = [some[name] for name in names if name in some]
     if not here:
         return _Merged(-np.inf, 0.0, 0.0, {})
@@ -249,9 +249,9 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """What a row states, and where it states nothing the value of its kind (None: nothing)."""
+    """The row's value and, where it has none, the member's (None: nothing)."""
     said = None if given is None else np.asarray(given)
-    if all(value == values[0] for value in values):  # for all rows: a scalar stays one
+    if all(value == values[0] for value in values):  # equal for all rows: stays a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)
     if any(isinstance(value, str) for value in values):
         if name not in CODED or (said is not None and said.dtype.kind == "U"):
@@ -264,7 +264,7 @@ def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
 
 
 def _plain(values: Array) -> Any:
-    """What all rows share is a scalar, which is of any number of rows."""
+    """Values that all rows share become scalars, which fit any number of rows."""
     return values.item() if values.size == 1 else values
 
 
@@ -289,7 +289,8 @@ def stacked(some: list[Variant], n: int) -> dict[str, Any]:
 
 def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
     """Log likelihood of each member, from log(measured / predicted) of the (n,) rows that do not state their software;
-    NaN where a row tells nothing. Rows of a job err together, so all of them weigh at most as much as TELLING."""
+    NaN where a row says nothing. Errors of a job's rows are correlated, so together they count at most as much as
+    TELLING."""
     told: dict[str, float] = {}
     for variant, residual in zip(found, residuals, strict=True):
         seen = np.isfinite(residual) & np.broadcast_to(np.isfinite(variant.log_share), len(residual))
@@ -306,7 +307,7 @@ def probabilities(log_share: list[Array], n: int) -> Array:
 
 
 def expected(weights: Array, values: list[Array]) -> Array:
-    """(n,) mean of what each member says."""
+    """(n,) mean of the members' predictions."""
     return sum((weight * value for weight, value in zip(weights, values, strict=True)), np.zeros(weights.shape[1]))
 
 
@@ -326,7 +327,7 @@ def middle(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 class Unsaid(NamedTuple):
-    """A column that nobody has stated, by what it may be the geometric mean of what is then predicted, and the standard
+    """A column that nobody stated: for each of its values the geometric mean of the predictions, and the standard
     deviation of the logarithm between these."""
 
     column: str
@@ -335,7 +336,7 @@ class Unsaid(NamedTuple):
 
 
 def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
-    """Of one row, the column whose value the members disagree on and that decides most. `values`, `weights`:
+    """For one row, the column on whose value the members disagree and that matters most. `values`, `weights`:
     (members,) predictions and probabilities."""
     logs, found = np.log(values), list[Unsaid]()
     for name in {name: None for variant in some for name in variant.columns}:

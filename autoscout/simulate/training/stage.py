@@ -14,9 +14,9 @@ Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
 NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
 HOST_LINK = 0.8  # share of the data sheet's bandwidth to the host that copies reach: a usual figure, not measured here
-# DeepSpeed's ZeRO-3 runs hooks of Python before and after every module, forward and backward, so that a host may issue
-# more slowly than its device computes: microseconds a pass, from fixtures/deepspeed/second.csv (what stage 3 takes
-# more than stage 2 with micro batch 1 and all weights persistent, least of ten runs each), and modules of a layer.
+# DeepSpeed's ZeRO-3 runs Python hooks before and after every module, forward and backward, so a host may launch more
+# slowly than its device computes: microseconds per pass, from fixtures/deepspeed/second.csv (stage 3 minus stage 2 with
+# micro batch 1 and all weights persistent, minimum of ten runs each), and modules per layer.
 HOOKS_US, MODULES = 500.0, 12.0
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
@@ -29,12 +29,12 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     parts = x.again_core * layer.core + x.again_norms * layer.norms + x.again_up * layer.up
     parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
     repeated = back * (again * layer.forward + parts)
-    gathers = again + 0.5 * x.again_block  # a block's two collectives, of the layer's four
+    gathers = again + 0.5 * x.again_block  # two of the layer's four collectives
     tp = layers * layer.tp_forward + back * (gathers * layer.tp_forward + layer.tp_backward)
     bare = layers * layer.bare_forward + back * (gathers * layer.bare_forward + layer.bare_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp - bare)
     tp = tp + bare
-    # Attention over one block of keys hides the next block's journey round the ring.
+    # Attention over one block of keys hides the transfer of the next block round the ring.
     sent = layers * layer.cp + back * layer.cp_backward
     whole = sent + back * again * layer.cp
     cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
@@ -67,8 +67,8 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 
 def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
-    """A micro batch's share: autograd's kernel reads two gradients and writes their sum after every micro batch but the
-    first; once a step all are copied into buckets and back."""
+    """Per micro batch: autograd's kernel reads two gradients and writes their sum after every micro batch but the
+    first; once per step all are copied into buckets and back."""
     if not np.any(x.grads_apart):
         return np.zeros(1)
     parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
@@ -78,9 +78,9 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """Seconds that a device waits for a host that issues a layer's pass more slowly than it computes. The head between
-    the passes gives no credit: the lead that the host gains there does not last a whole micro batch. A CPU computes
-    and issues in turn."""
+    """Seconds that a device waits for a host that launches a layer's pass more slowly than the device computes. The
+    head between the passes gives no credit: the lead that the host gains there does not last a whole micro batch. A CPU
+    computes and launches in turn."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
@@ -106,7 +106,7 @@ def embedding(hw: Hardware, x: Inputs) -> Array:
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
     """With tp_comm_overlap, communication takes multiprocessors from the products that hide it. More of them move the
-    bytes faster, up to as many as NCCL itself would take."""
+    bytes faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
@@ -117,8 +117,8 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
 
 
 def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Array, Array]:
-    """With overlap_experts the tokens of one micro batch's forward travel while another's backward computes, all but
-    the first one's and the last one's; their kernels take multiprocessors from those layers."""
+    """With overlap_experts the tokens of one micro batch's forward pass travel while another's backward pass computes,
+    except for the first and the last one; their kernels take multiprocessors from those layers."""
     if not np.any(x.overlap_experts):
         return compute, ep
     hidden = np.where(x.overlap_experts > 0, np.minimum(ep, compute) * (1 - 1 / x.micro_batches), 0.0)
@@ -127,9 +127,9 @@ def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Arr
 
 def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:
     """ZeRO-3 (FSDP): every layer's weights are gathered before it runs, forward and backward, and its gradients
-    scattered after; all overlapped with the layer before (unless `in_turn`), for every micro batch. 3 passes over the
-    weights where ZeRO-2 has 2 (Rajbhandari et al. 2020, "ZeRO", section 7); ZeRO++'s hpZ gathers the second time nearby
-    (Wang et al. 2023, section 4.2)."""
+    scattered afterwards; all overlapped with the previous layer (unless `in_turn`), for every micro batch. 3 passes
+    over the weights instead of ZeRO-2's 2 (Rajbhandari et al. 2020, "ZeRO", section 7); ZeRO++'s hpZ gathers the second
+    time nearby (Wang et al. 2023, section 4.2)."""
     if not np.any(x.zero == 3):
         return np.zeros(1)
     weights = layer_weights(x)
@@ -140,7 +140,7 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
     near = links.all_gather(b * weights, np.where(x.near_group > 0, x.near_group, group), stride)
     gathered = near + np.where(x.near_group > 0, 0.0, loaded)
     scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(b * weights, group, stride))
-    # Layers whose weights are still there; where a layer is recomputed they are gathered no second time either.
+    # Layers whose weights are still there; recomputed layers are not gathered a second time either.
     kept = np.clip(x.kept_elements / (layers * weights), 0, 1)
     forward = layer.forward
     backward = layer.backward + again * layer.forward
@@ -155,7 +155,7 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
 
 
 def from_host(hw: Hardware, size: Array) -> Array:
-    """Seconds for `size` bytes of a device to come from its host, or to go there."""
+    """Seconds to copy `size` bytes between a device and its host."""
     return size / (1e9 * hw.host_gb_s * HOST_LINK)
 
 

@@ -38,13 +38,13 @@ from kb.records import Job
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
-STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
-# Standard deviation of log(measured / predicted) within the range of the data. It and `doubts` are rounded from what
-# sources left out one at a time want (docs/lab/simulators-training.md, "What the intervals hold").
+STRAGGLER = 0.01  # standard deviation of a rank's step relative to the others: a usual figure, not measured here
+# Standard deviation of log(measured / predicted) within the range of the data. This and `doubts` are rounded from
+# validation with one source left out at a time (docs/lab/simulators-training.md, "What the intervals hold").
 USUAL = 0.08
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
-# Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
-# optimizer do not.
+# Columns that do not affect micro batches, and those that do not affect the exchange between replicas and the
+# optimizer.
 _ONCE_A_STEP = frozenset({
     "distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad", "reduced_each", "reduce_elements",
     "gathered_bytes", "dp_channels",
@@ -57,7 +57,7 @@ _IN_STAGES = frozenset({
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
-# What the time of a layer depends on; a space has thousands of configurations for every combination of these.
+# Columns that the time of a layer depends on; a space has thousands of configurations per combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
@@ -71,18 +71,18 @@ _SHAPE = (
 
 
 class Training:
-    """`device`: that of rows that name none, in a column `gpu` or by counting devices of a kind (`a100`, `a40`)."""
+    """`device`: for rows without a column `gpu` or counts of each kind of device (`a100`, `a40`)."""
 
     name = "analytic"
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.correction: Correction | None = None
-        self.software: dict[str, float] = {}  # log likelihood of each software profile, by rows of the job
+        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's rows
 
     @classmethod
     def of_job(cls, job: Job) -> "Training":
-        """For the columns of the job's space; on a mixed cluster those say how many of each device a row uses."""
+        """For the columns of the job's space; on a mixed cluster those count the devices of each kind in a row."""
         return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
@@ -93,7 +93,7 @@ class Training:
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects itself by measured rows of one job, which first tell what software it runs."""
+        """Corrects itself by measured rows of one job, which first identify its software."""
         values = np.asarray(values, dtype=float)
         columns = settled(columns, self.device)
         if len(some := variants(columns, MEMORY_ONLY)) > 1:
@@ -111,7 +111,7 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def widest(self, columns: Columns) -> Unsaid | None:
-        """What of a first row's software nobody has stated and decides most; None where all of it is stated."""
+        """For the first row, the undeclared software column that matters most; None if everything is declared."""
         some = take(columns, slice(0, 1))
         steps = self._steps(some)
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in steps.paced.software]
@@ -133,7 +133,7 @@ class Training:
         m = paced.values["crowd"].shape[-1]
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in paced.software]
         weights = probabilities(shares, m)
-        # Measured rows tell how much slower software is that no record describes; the correction narrows the doubt.
+        # Measured rows show how much slower undocumented software is; the correction narrows its error.
         slower = np.exp(expected(weights, [0.0 * v.slower if self.software else v.slower for v in paced.software]))
         doubt = expected(weights, [np.square(v.unseen) for v in paced.software])
         variance = doubt + (weights * paced.values["spread"]).sum(axis=0) ** 2
@@ -157,14 +157,14 @@ class Training:
 class _Seconds(NamedTuple):
     """(profiles, rows) each."""
 
-    dp: Array  # of the exchange once a step
+    dp: Array  # the exchange that happens once per step
     optimizer: Array
     bubble: Array
     total: Array
 
 
 class _Steps(NamedTuple):
-    """Steps of n rows, by what their stages take and by what is exchanged between replicas."""
+    """Steps of n rows, by the inputs of their stages and of the exchange between replicas."""
 
     paced: Priced
     sent: Priced
@@ -178,8 +178,8 @@ class _Steps(NamedTuple):
         sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
         dp = sent.exposed(self.paced.at("backward", rows), self.paced.at("others", rows)).max(axis=0)
         optimizer = self.sent.at("optimizer", rows).max(axis=0)
-        # Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
-        # waits for another stage leaves its core to it.
+        # Ranks that share a node's cores take turns: each is slower in proportion to their number, and a rank that
+        # waits for another stage frees its core.
         crowd = self.paced.at("crowd", rows)
         working = crowd * (self.paced.at("working", rows) + dp + optimizer)
         bubble = np.maximum(self.paced.at("bubble", rows) - (1 - 1 / crowd) * working, 0)
@@ -187,31 +187,31 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """Layouts err alike mostly by the shapes of their products, least by how they are replicated."""
+    """Layouts share errors mostly through the shapes of their products, least through their replication."""
     x = complete(columns)
     knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
     return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of)))
 
 
 def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
-    """Where rows lie outside of what the model was held against → the error that is claimed for it in addition (0: they
-    do not)."""
+    """Conditions beyond the model's validation → the additional error for each (0: does not apply)."""
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
-        # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
+        # it sends every rank's part separately: a cost in proportion to the ranks, which no table measures
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        # its hooks' time is of two CPU ranks: V100s are predicted 1.5 times too fast, waiting A100s 1.7 times too slow
+        # the hooks' time is from two CPU ranks: V100s are predicted 1.5 times too fast, waiting A100s 1.7 times too
+        # slow
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # of more than two ranks MLPerf's layouts were compared (heads exchanged, a ring with one channel), few others
+        # with more than two ranks, few layouts but MLPerf's were compared (heads exchanged, a ring with one channel)
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
-        # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/lab/simulators-training.md)
+        # depends on the speed of attention: NeMo's runs were slower by 10 to 30 % (docs/lab/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
-        # of one host, whose operators decide where batches are small, and one version (docs/lab/simulators-training.md)
+        # one host, whose operators matter for small batches, and one version (docs/lab/simulators-training.md)
         "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
-        "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about what DETERMINISTIC may be off
+        "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about the uncertainty of DETERMINISTIC
         # one plan of Mist's took 28 and 44 s on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
         "PCIe that was slower between more devices where it was recorded": np.where(x.tp > 2, _slowing(x, fleet), 0.0),
@@ -224,13 +224,13 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
 
 
 def _seen(x: Inputs) -> Array:
-    """Tokens that attention is over."""
+    """Tokens that attention covers."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
 def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
-    """Hosts differ in how many devices share a switch: others may be as fast as a pair of devices of the recorded one,
-    or anything between, whatever its logarithm."""
+    """Hosts differ in how many devices share a switch: links may be as fast as for a pair of the recorded device's, or
+    anything in between, uniformly in the logarithm."""
     found = np.zeros(1)
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
         speeds = island.all_gather.bus_gb_s
@@ -241,30 +241,31 @@ def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
 
 def trust(x: Inputs, fleet: list[Hardware]) -> Array:
     """Standard deviation of log(measured / predicted) without measured rows of the job; docs/lab/simulators-training.md
-    says what it was calibrated on, and what is a margin for ground that no data covers."""
+    says what it was calibrated on, and which part is a margin for conditions without data."""
     outside = doubts(x, fleet).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
 
 def topology(hw: Hardware, x: Inputs) -> Topology:
-    """Links of the job's nodes. Hosts of an island that spans several (the trays of an NVL72 rack) are one node."""
+    """Links of the job's nodes. Hosts of an island that spans several (the trays of an NVL72 rack) count as one
+    node."""
     trays = np.where(x.per_node == hw.per_tray, hw.per_node / max(hw.per_tray, 1), 1.0)
     per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node * trays)
     return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s * trays))
 
 
 def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """Seconds of each part of a step but for the exchange between replicas and the optimizer, and what these depend on;
-    (n,) each.
+    """Seconds of each part of a step except the exchange between replicas and the optimizer, and their inputs; (n,)
+    each.
 
-    Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
-    pace of the slower one, and so does every exchange between replicas.
+    Stages follow the ranks, one kind of device after the other. A stage with two kinds of ranks runs at the pace of the
+    slower one, and so does every exchange between replicas.
     """
     x = _linked(x, fleet)
     stages = [_stages(hw, x, layers) for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True)]
     slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
-    # Every step waits for the slowest of the ranks: the expected maximum of that many normal times.
+    # Every step waits for its slowest rank: the expected maximum of that many normal times.
     parts["dp"] = parts["dp"] + STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
     parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet.kinds)
     hw = fleet.kinds[0]
@@ -280,7 +281,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n): of each kind of device, and where rows have fewer of them, of the first one again."""
+    """(kinds, n): for each kind of device; rows with fewer kinds repeat the first."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
@@ -298,7 +299,7 @@ def _linked(x: Inputs, fleet: Fleet) -> Inputs:
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """Per micro batch: the last stage, with the head, and a stage without it, of so many layers."""
+    """Per micro batch: the last stage, with the head, and a stage of so many layers without it."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
@@ -315,11 +316,11 @@ def _spread(times: Times, of: Array) -> Times:
 
 
 def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) -> tuple[Parts, Array]:
-    """The stage that sets the pace, and the seconds of a micro batch on its way through all stages."""
+    """The slowest stage, and the seconds of a micro batch through all stages."""
     last, inner = stages[-1]
     if len(stages) == 1:
         return last, total(last) + (x.pp - 1) * total(inner)
-    # How many stages have ranks of each kind only; what is left over are stages of two kinds.
+    # The number of stages with ranks of a single kind; the remaining stages have two kinds.
     per_stage = x.gpus / x.pp
     ends = np.cumsum(counts, axis=0)
     starts = np.concatenate([np.zeros((1, x.n)), ends[:-1]])
@@ -342,11 +343,11 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
 
 
 def idle(slowest: Array, path: Array, chunks: Array) -> Array:
-    """Seconds of a step in which the slowest stage waits; the step is m × `slowest` longer.
+    """Seconds of a step in which the slowest stage waits; the rest of the step is m × `slowest`.
 
-    `slowest`: forward and backward of a micro batch on the slowest stage; `path`: the same summed over all stages.
-    1F1B is a permutation flow shop with equal jobs: the first micro batch passes all stages once, forwards and
-    backwards, and the slowest stage needs `slowest` for each of the m − 1 others. With equal stages that is the
-    paper's (m + p − 1) t. Interleaving divides the idle part by the chunks of a stage: m t + (p − 1) t / v.
+    `slowest`: forward and backward of a micro batch on the slowest stage; `path`: the same summed over all stages. 1F1B
+    is a permutation flow shop with equal jobs: the first micro batch passes all stages once, forward and backward, and
+    the slowest stage needs `slowest` for each of the m − 1 others. With equal stages that is the paper's (m + p − 1) t.
+    Interleaving divides the idle part by the chunks of a stage: m t + (p − 1) t / v.
     """
     return (path - slowest) / chunks

@@ -1,5 +1,5 @@
-"""What the record of a training framework (simulate/engine_records.py) says of rows that name it: columns of the
-training models, and how the framework's own tables say things."""
+"""A training framework's record (simulate/engine_records.py) applied to rows that name it: columns of the training
+models, and conventions of the framework's own tables."""
 
 import re
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from autoscout.simulate.training.inputs import DEFAULTS
 from autoscout.simulate.training.software import holds, members, when_of
 
 Columns = dict[str, Any]
-_CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # the year and month of a release
+_CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # year and month of a release
 
 
 class Trainer:
-    """Of one framework; every group is empty for one that no record describes. `known`: a record has its columns, so
-    that a row of it is not of unknown software. `mixture`: "" or the name of the record, if a run that names it may be
-    of several members (software.py)."""
+    """One framework; every group is empty without a record. `known`: a record has its columns, so the row's software is
+    not unknown. `mixture`: "" or the name of the record, if a run that names it may be any of several members
+    (software.py)."""
 
     def __init__(self, framework: str, submitted: str = "") -> None:
-        """`submitted`: the round of a benchmark for which it ran, or ""."""
+        """`submitted`: the round of the benchmark that it ran for, or ""."""
         named = family_of(framework, "train")
         family = standing_for("submitted", "train") if submitted else named
         self.release = max((float(text) for text in _CONTAINER.findall(framework)), default=np.nan)
         self.stated = family.at(release_of(submitted or framework) or NEWEST).groups if family else {}
-        if submitted and named:  # its own columns hold, too
+        if submitted and named:  # its own columns apply, too
             stated = named.at(release_of(framework) or NEWEST).groups
             self.stated = {**self.stated, "columns": {**self.stated["columns"], **stated.get("columns", {})}}
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
@@ -38,11 +38,12 @@ class Trainer:
         self.mixture = "" if family is None or alone or submitted else family.stem
 
     def columns(self, with_: str = "columns") -> Columns:
-        """Of a group: what holds wherever a row does not say otherwise, or where what the group's name says is so."""
+        """Columns of a group: defaults for what a row leaves open, or values under the condition in the group's
+        name."""
         return dict(self.groups.get(with_, {}))
 
     def where(self, x: Mapping[str, Any]) -> Columns:
-        """Of the groups whose condition holds for a row; none where it may be of several members."""
+        """The groups whose condition holds for a row; none if it may be any of several members."""
 
         def value(name: str) -> np.ndarray:
             if name == "capability":
