@@ -51,6 +51,29 @@ def test_what_is_exported_was_measured_or_it_is_said(name: str) -> None:
         assert not_had(line_of(one))
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--cuda-graph-warmup-steps 4 --fp8-margin 1 --fp8-amax-history-len 1024",
+        "--tp-comm-overlap --no-overlap-p2p-communication --cp-comm-type a2a --te-rng-tracker",
+        "--moe-permute-fusion --moe-token-dispatcher-type flex --ddp-bucket-size 1000",
+        "--no-bias-swiglu-fusion --disable-bias-linear --group-query-attention",
+        "--decoder-first-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
+    ],
+)
+def test_what_todays_configuration_has_otherwise_than_the_line_is_said(flags: str) -> None:
+    """Arguments that a job or a knob decides, and this job's do not, were dropped in silence."""
+    one = job(flags)
+    said = " ".join(target_of(one).notes_on_job(one))
+    assert [word for word in flags.split() if word.startswith("--") and word not in said] == []
+
+
+def test_switches_that_do_nothing_are_not_named_and_a_flag_without_its_value_is_no_crash() -> None:
+    one = job("--sequence-parallel --recompute-activations --position-embedding-type learned_absolute")
+    assert "taken without" not in " ".join(target_of(one).notes_on_job(one))
+    assert target_of(job("--num-layers-per-virtual-pipeline-stage")).notes_on_job(one) is not None
+
+
 def test_every_argument_of_the_recorded_exports_has_a_kind() -> None:
     flags = {
         flag

@@ -3,20 +3,25 @@
     PYTHONPATH=. python tests/tools/lines_read.py FOLDER [--half mine|kept|both] [--only NAME] [--verbs]
                                                   [--show wrong|asked|whole] [--sample N]
 
+A line that another target can tune, too, is read by `init --target` of that one as well, in a row of its own.
+
 FOLDER holds a checkout of each framework under its repository's name (Megatron-LM, verl, …); nothing of it is copied,
 and nothing of it is run but bash, alone in an empty root folder (bash_reads.py). A script, a YAML file that a program
 trains by, or a block of a page that launches something is a line; half of each framework's, chosen by the hash of its
 name, is kept back from whoever mends what is found (`--half kept`).
 
-A line is wrong where a word of what bash hands over is lost or added without a note about it, where ranks, batch or
-model differ from a second reading by a few patterns, or where the job that `init` writes is refused by the next verb.
-It is asked about where `init` ends with one sentence, or a note names what it cannot know.
+A line is wrong where a word of what bash hands over is lost or added without a note about it, where ranks, batch, model
+or degrees differ from a second reading by a few patterns, where the launch of today's configuration has another value
+of a flag than the line, or none, and nothing says so, or where the job that `init` writes is refused by the next verb.
+A job that waits for a config.json gets one that has nothing to do with it. It is asked about where `init` ends with one
+sentence, or a note names what it cannot know.
 """
 
 import argparse
 import contextlib
 import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -24,16 +29,23 @@ import shlex
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from bash_reads import commands
 
+from autoscout.line.kinds import arguments
+from autoscout.line.launch_line import Line
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
-from autoscout.targets.jobs import JobSpace, load_job
-from kb.records import AutoscoutError
+from autoscout.targets.current_launch import apart, line_of
+from autoscout.targets.jobs import JobSpace, declared, load_job
+from autoscout.targets.launch import words as launched_words
+from autoscout.targets.target import target_of
+from autoscout.targets.vllm.line_flags import flags_in
+from kb.records import AutoscoutError, Job
 
 _STARTS = re.compile(
     r"(?<![\w/-])(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate launch|(swift|megatron) (pt|sft|rlhf)|"
@@ -63,6 +75,7 @@ _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "recipes": ([], ["*/*.md"], {}),
     "sgl-cookbook": ([], ["docs/**/*.md"], {}),
     "llm-d-deployer": ([], [], {"quickstart/**/*.yaml": ""}),
+    "llm-d": ([], ["**/*.md"], {"guides/**/*.yaml": "", "recipes/**/*.yaml": ""}),
     "InferenceX": (["benchmarks/single_node/**/*.sh"], [], {}),
 }
 
@@ -79,6 +92,27 @@ _ALWAYS = re.compile(
     r"launch.python: the interpreter|launch.path: your checkout|launch.metrics|launch: the container's image"
 )
 
+# Flags by what a job calls the size.
+_SIZES = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "num-query-groups": "kv_heads",
+    "ffn-hidden-size": "ffn",
+    "num-experts": "experts",
+    "moe-router-topk": "topk",
+    "moe-ffn-hidden-size": "expert_ffn",
+    "seq-length": "seq_len",
+}
+# Heads that divide by every degree, and small enough for every line.
+_STAND_IN = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "head_dim": 128, "num_attention_heads": 64, "num_key_value_heads": 8, "num_experts": 256, "num_experts_per_tok": 8,
+    "num_hidden_layers": 64, "vocab_size": 151936, "tie_word_embeddings": False,
+}  # fmt: skip
+_SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")
+_NOT_MEASURED = ("neutral", "launcher", "machine")
+_ELSEWHERE = ("port", "host", "sequence-parallel", "vocab-size")  # or nothing, where tp is 1
 # What a note asks a person to write before the job can be loaded.
 _TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes")
 
@@ -91,16 +125,18 @@ class Given(NamedTuple):
     folder: Path
     words: list[str]
     script: Path | None
+    engine: str = ""
 
 
 class Read(NamedTuple):
     """What became of a line: its kind ("whole", "asked" or "wrong"), and why. `waits`: the job is refused until what a
-    note asks for is written."""
+    note asks for is written. `engines`: other targets that could tune it."""
 
     given: Given
     kind: str
     why: list[str]
     waits: bool = False
+    engines: Sequence[str] = ()
 
 
 def lines(folder: Path, made: Path) -> Iterator[Given]:
@@ -140,17 +176,21 @@ def kept_back(given: Given) -> bool:
 def read(given: Given, verbs: bool) -> Read:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(given.folder):
-            text, notes = job_file(given.words, given.folder)
+            text, notes = job_file(given.words, given.folder, given.engine)
     except AutoscoutError as error:
         return Read(given, "asked", [f"init: {error}"])
     made = tomllib.loads(text)
     started = launched(given)
+    if given.engine == "megatron":  # whose job holds the script and what comes after it
+        started = started[next((i for i, word in enumerate(started) if word.endswith(".py")), 0) :]
     wrong = [*_of_words(made, started, notes), *_of_numbers(made, started, notes)]
-    refused = _refused(text, made, given, verbs)
+    refused, other = _loaded(text, notes, verbs)
+    wrong += other
     waits = bool(refused) and any(ask in " ".join(notes) for ask in _TO_FILL_IN)
     wrong += [f"refused: {refused}"] if refused and not waits else []
     asks = [note for note in notes if not _ALWAYS.match(note)]
-    return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks, waits)
+    engines = [] if given.engine else re.findall(r"init --target (\w+)", " ".join(notes))
+    return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks, waits, engines)
 
 
 def launched(given: Given) -> list[str]:
@@ -256,22 +296,88 @@ def _number(line: str, name: str, dash: str = "--") -> int:
     return int(found[-1]) if found else 0
 
 
-def _refused(text: str, made: dict[str, Any], given: Given, verbs: bool) -> str:
-    """Why the verbs after `init` refuse its job, once the kind of GPU is filled in."""
+def _loaded(text: str, notes: list[str], verbs: bool) -> tuple[str, list[str]]:
+    """(why the verbs after `init` refuse its job, once the kind of GPU and a config.json are filled in; what today's
+    configuration has otherwise than the line, and nothing says)."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "job.toml"
-        path.write_text(text.replace('"GPU"', '"h100"'))
+        path.write_text(re.sub('"(GPU|cpu)"', '"b300"', text))
+        (Path(name) / "config.json").write_text(json.dumps(_STAND_IN))
         try:
             job = load_job(path)
+            space = JobSpace.of_job(job)
             with contextlib.suppress(NotImplementedError):
-                JobSpace.of_job(job).reference  # noqa: B018
-            if verbs:
-                preflight(job, Path(name) / "kb.duckdb")
+                space.reference  # noqa: B018
+            said = [
+                *notes,
+                *target_of(job).notes_on_job(job),
+                *([f.found for f in preflight(job, Path(name) / "kb")] if verbs else []),
+            ]
+            return "", [*_of_model(job), *_of_launch(job, space, said)]
         except AutoscoutError as error:
-            return str(error).replace(str(path), "job.toml")
+            return str(error).replace(str(path), "job.toml"), []
         except Exception as error:  # a defect of ours, whatever it is
-            return f"{type(error).__name__}: {error}"
-    return ""
+            return f"{type(error).__name__}: {error}", []
+
+
+def _of_model(job: Job) -> list[str]:
+    """Sizes that the line says otherwise than the job."""
+    line = job.launch.current or job.launch.command
+    ours = {**msgspec.to_builtins(job.model), "seq_len": job.traffic.seq_len} if job.model.layers else {}
+    theirs = {name: _number(line, flag) for flag, name in _SIZES.items()}
+    return [
+        f"model: {name} {ours.get(name, 0)}, the line {n}"
+        for name, n in theirs.items()
+        if ours and n not in (0, ours.get(name, 0))
+    ]
+
+
+def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
+    """Flags of the line that the launch of today's configuration has with another value, or not at all."""
+    reference = space.reference
+    if reference is None or not job.launch.current:
+        return []
+    launch = target_of(job).launch(job, reference)
+    exported = Line((*launch.program, *(word for each in launched_words(launch) for word in each)))
+    line = line_of(job)
+    if job.target == "vllm":
+        given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *exported.words]))
+    else:
+        given, there = (_named(each) for each in (line, exported))
+    asleep = " ".join(knob.sets for knob in declared(job).knob if knob.name not in reference.knobs)
+    program = {"vllm": "vllm", "megatron": "megatron-lm"}.get(job.target, "")
+    known = arguments(program) if program else {}
+    told = " ".join([*said, *launch.missing])
+    nearest = "cannot be had" in told  # and what stands for it
+    there = {_spelt(flag): words for flag, words in there.items()}
+    wrong = []
+    for flag, words in given.items():
+        kind, other = known.get(flag.partition(".")[0]), there.get(_spelt(flag))
+        if kind is not None and (kind.kind in _NOT_MEASURED or not kind.changes(words)):
+            continue
+        if (
+            (other is not None and not apart(words, other))
+            or flag in told
+            or flag in asleep
+            or _spelt(flag) in _ELSEWHERE
+        ):
+            continue
+        if not (nearest and (kind is None or kind.kind == "knob")):
+            now = "not there" if other is None else " ".join(other)[:80]
+            wrong.append(f"launch: {flag} {' '.join(words)[:80]} of the line is {now}")
+    return wrong
+
+
+def _named(line: Line) -> dict[str, list[str]]:
+    """The line's flags and its words name=value, each with its words."""
+    flags = {flag: [word for word in words if not _SETTING.match(word)] for flag, words in line.flags.items()}
+    return flags | {
+        name: [value] for name, equals, value in (w.partition("=") for w in line.words) if _SETTING.match(name + equals)
+    }
+
+
+def _spelt(flag: str) -> str:
+    return flag.lstrip("-").replace("_", "-")
 
 
 def main() -> None:
@@ -295,14 +401,19 @@ def main() -> None:
             if options.name and options.name not in given.name:
                 continue
             found = read(given, options.verbs)
-            for row in (given.framework, "all"):
-                table.setdefault(row, Counter()).update([found.kind, *["waits"] * found.waits])
-            if found.kind in options.show:
-                shown.append(found)
+            others = [read(given._replace(engine=engine), options.verbs) for engine in found.engines]
+            for each in (found, *others):
+                own = f"{given.framework} --target {each.given.engine}" if each.given.engine else given.framework
+                for row in (own, "all"):
+                    table.setdefault(row, Counter()).update([each.kind, *["waits"] * each.waits])
+                if each.kind in options.show:
+                    shown.append(each)
     if options.sample:
         shown = random.Random(0).sample(shown, min(options.sample, len(shown)))
     for found in shown:
-        print(f"\n{found.given.framework} {found.given.name}: {found.kind}", *found.why, sep="\n    ")
+        print(
+            f"\n{found.given.framework} {found.given.engine} {found.given.name}: {found.kind}", *found.why, sep="\n    "
+        )
     heads = ("read whole", "said what is asked", "of these refused till then", "wrong", "right or asked")
     print(f"\n| framework ({options.half}) | lines | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 2)}")
     for name, counts in sorted(table.items(), key=lambda row: row[0] == "all"):

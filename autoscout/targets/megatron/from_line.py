@@ -175,8 +175,8 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
         notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(given[flag])} stands for")
-    groups = whole_number(given, "--num-query-groups") if "--group-query-attention" in given else 0
-    found |= {"kv_heads": groups} if groups else {}
+    if "--group-query-attention" in given:  # of one group where the line does not say how many
+        found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)
         latent = {name: value for name, flag in _LATENT.items() if (value := whole_number(given, flag)) is not None}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from autoscout.job.words import listed
-from autoscout.line.kinds import refused
+from autoscout.line.kinds import arguments, refused
 from autoscout.line.launch_line import Flags, Line
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
@@ -32,10 +32,10 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# What shapes a launch, and no configuration of equal devices has.
-_NOT_HAD = (
-    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"),
-    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--rampup-batch-size"),
+# What a launch may say otherwise: by other flags, or (sequence parallel where tp is 1) not at all.
+_ALIKE = (
+    *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
+    *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),
 )
 # Of what a job has to allow, by the flag that has it on.
 _ASKED = {
@@ -170,11 +170,18 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         return {flag: value for flag, value in found.items() if flag not in _NO_SETTINGS}
 
     found, notes = current_launch.configuration(space, _flags_today(job), mapped, USUAL)
-    if off := [name for name in asked(_flags_today(job)) if name not in job.space.allow]:
+    off = [name for name in asked(_flags_today(job)) if name not in job.space.allow]
+    if off:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
-    there = mapped(found)
-    if other := [flag for flag in _NOT_HAD if flag in _flags_today(job) and flag not in there]:
-        notes = [*notes, f"launch.current is taken without {listed(other)}, which no configuration here has"]
+    there, known = mapped(found), arguments(PROGRAM)
+    other = [
+        flag
+        for flag, words in _flags_today(job).items()
+        if flag in known and known[flag].measured == "job" and known[flag].changes(words)
+        if flag not in {*there, *_ALIKE} and _ASKED.get(flag) not in off
+    ]
+    if other:
+        notes = [*notes, f"launch.current is taken without {listed(other)}, which its configuration here has not"]
     return found, notes
 
 
@@ -197,8 +204,8 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     if method:
         at_once = given.get("--activations-checkpoint-num-layers", ["1"])
         given |= {"--recompute-granularity": ["full"], "--recompute-method": method, "--recompute-num-layers": at_once}
-    per_stage = given.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
-    stages = given.get("--pipeline-model-parallel-size", ["1"])[0]
+    per_stage = "".join(given.pop("--num-layers-per-virtual-pipeline-stage", []))
+    stages = "".join(given.get("--pipeline-model-parallel-size", ["1"]))
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
     if given.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
