@@ -211,7 +211,8 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if node.count > _MOST_DEVICES:
             yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
         if not node.memory_gib and node.device not in kinds():
-            yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} (or give its memory_gib, or run `autoscout calibrate` on it)"
+            give = "give its memory_gib, or run `autoscout calibrate` on it"
+            yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} (or {give})"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
