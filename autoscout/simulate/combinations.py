@@ -1,7 +1,7 @@
-"""Rows that have the same values in some columns: what depends on these alone is priced once for all of them.
+"""Combinations of column values: a quantity that depends on some columns only is priced once for each combination.
 
 A space of a million configurations has a few thousand combinations of the columns that a stage depends on, and a few
-hundred of those that the exchange of gradients does.
+hundred of those that the exchange of gradients depends on.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,13 +12,13 @@ import numpy as np
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
-_SPAN = 4096  # whole numbers within so many of each other are their own codes
-_FEW = 16  # values that are looked for one by one before a column is sorted
-_ROOM = 16  # entries a row of the table that ranks keys; larger keys are sorted
+_SPAN = 4096  # integers within this range are their own codes
+_FEW = 16  # up to this many values are searched for one by one before a column is sorted
+_ROOM = 16  # table entries per row for ranking keys; larger keys are sorted
 
 
 class Combinations:
-    """Of the columns `names` of the rows, as far as they vary."""
+    """The rows' values in the columns `names` that vary."""
 
     def __init__(self, columns: Columns, names: Iterable[str]) -> None:
         self.columns: dict[str, Any] = {name: columns[name] for name in names if name in columns}
@@ -28,19 +28,19 @@ class Combinations:
         self._codes = {name: _coded(array) for name, array in self._long.items()}
 
     def of(self, unread: Collection[str] = ()) -> tuple[dict[str, Any], Array]:
-        """One row of each combination of all but the `unread` columns, and which of them each row has."""
+        """One row per combination of all but the `unread` columns, and the combination of each row."""
         chosen = [code for name, code in self._codes.items() if name not in unread]
         first, of = _joined(chosen, self.n)
         return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
 
 
 def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
-    """The columns, of some of the m rows."""
+    """The columns of some of the m rows."""
     return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
 
 
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(a row of each combination of these columns, which combination each row has). A column of several profiles is
+    """(a row of each combination of these columns, the combination of each row). A column of several profiles is
     (profiles, n)."""
     each = (values for name in names for values in np.atleast_2d(columns[name]))
     return _joined([_coded(values) for values in each if len(values) > 1], n)
@@ -57,7 +57,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
     key, size = _ranked(key, size)
     rows = np.empty(size, dtype=np.int64)
     rows[key] = np.arange(n)
-    # Numbered in the order of the rows: where few are alike, memory is then read from one end to the other.
+    # Numbered in the order of the rows: if few repeat, memory is then read sequentially.
     rows.sort()
     number = np.empty(size, dtype=np.int64)
     number[key[rows]] = np.arange(size)
@@ -65,7 +65,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
 
 
 def _ranked(key: Array, size: int) -> tuple[Array, int]:
-    """The keys' ranks among those that occur, and how many do."""
+    """The rank of each key among the distinct ones, and their number."""
     if size > _ROOM * len(key):
         values, rank = np.unique(key, return_inverse=True)
         return rank, len(values)
@@ -78,7 +78,7 @@ def _ranked(key: Array, size: int) -> tuple[Array, int]:
 
 
 def _coded(values: Array) -> tuple[Array, int]:
-    """A number from 0 for each value, and how many numbers there may be."""
+    """Codes from 0 for each value, and the number of possible codes."""
     if values.dtype == bool:
         return values.view(np.uint8), 2
     if values.dtype.kind in "iuf" and (found := _whole(values)) is not None:
@@ -95,7 +95,7 @@ def _coded(values: Array) -> tuple[Array, int]:
 
 
 def _whole(values: Array) -> tuple[Array, int] | None:
-    """Of whole numbers that lie close together; one more stands for NaN."""
+    """Codes of integers in a small range; one more stands for NaN."""
     low, high = np.fmin.reduce(values), np.fmax.reduce(values)
     if not high - low < _SPAN:
         return None

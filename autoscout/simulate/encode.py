@@ -1,4 +1,4 @@
-"""Columns as numbers: the inputs of learned members, and how far a row lies outside the range that they have seen."""
+"""Columns as numbers: the inputs of learned members, and each row's distance from the range of the training rows."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
-_UNORDERED = ("version",)  # names that teach nothing about others: each is one engine's, whose record has what it means
+_UNORDERED = ("version",)  # names that say nothing about other names
 
 
 def length(columns: Columns) -> int:
@@ -33,7 +33,8 @@ def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
 def of_configurations(
     space: Space, configurations: Sequence[Configuration], of: Job | None = None
 ) -> dict[str, np.ndarray]:
-    """One array per knob, and what they mean, as in `Space.columns`. `of`: their job, if it is not the space's."""
+    """One array per knob, and those derived from knobs, as in `Space.columns`. `of`: their job, if it is not the
+    space's."""
     columns = {}
     for knob in space.knobs:
         absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
@@ -42,13 +43,13 @@ def of_configurations(
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """What the nodes that each row uses cost, where the job asks; on a mixed cluster, the kind of device that each row
-    serves on ("" where a row mixes kinds, which no engine does), and its memory: `gpu`, `memory_gib`."""
+    """The price of the nodes that each row uses, if the job needs it; on a mixed cluster also the kind of device that
+    each row serves on ("" where a row mixes kinds, which no engine does), and its memory: `gpu`, `memory_gib`."""
     return {**_paid(job, columns), **_one_kind(job, columns)}
 
 
 def _paid(job: Job, columns: Columns) -> dict[str, Any]:
-    """As `used_nodes` of running/cluster/devices.py: of each kind the first nodes, as many devices as a row uses."""
+    """As `used_nodes` of running/cluster/devices.py: the first nodes of each kind, as many devices as a row uses."""
     wanted = (job.objective.metric, *job.objective.constraints, *job.objective.also)
     if job.task != "serve" or not any("_per_gpu" in text or "usd_" in text for text in wanted):
         return {}
@@ -79,19 +80,19 @@ def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
 
 def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its device if it has only one kind or one
-    that no hardware file describes, and the load that it serves."""
+    without a hardware file, and its load."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {}
-    # Megatron's layers are known; what a person's own trainer runs is not.
+    # Megatron's layers are known; a custom trainer's are not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
-    strange = [kind for kind in kinds if hardware(kind) is None]  # others cannot be predicted in its place
+    strange = [kind for kind in kinds if hardware(kind) is None]  # no other device can stand in for it
     gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and not load) else {}
     return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 
 def _node(job: Job) -> dict[str, float]:
-    """Devices a node, where all have as many and other than the hardware file says, and the share of its network that
-    nodes of fewer are assumed to have. Larger counts stand for many nodes."""
+    """Devices per node, if all nodes have the same number and it differs from the hardware file, and the assumed share
+    of the network for nodes with fewer. Larger counts stand for many nodes."""
     counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
     if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
         return {}

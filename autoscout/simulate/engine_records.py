@@ -1,10 +1,10 @@
-"""What is known of an engine, as data: one TOML file a family, in fixtures/engines and beside the knowledge base.
+"""Engine records: one TOML file per family, in fixtures/engines and next to the knowledge base.
 
-A record has the names that people, tables and launch lines give the family, and rows by release. Each row states the
-groups of figures that its release changed, whole: the `source` of a group, the number of measured rows that it rests on
-(`n`; 0: read in the engine's code, or assumed) and the command that fits it again. A group that a row does not state is
-that of the row before it, and in the first row that of the release which it is `like`. A person's record comes before a
-shipped one of the same name.
+A record has the names of an engine in tables and launch lines, and rows by release. Each row has all figures of the
+groups that its release changed: a group's `source`, the number of measured rows behind it (`n`; 0: read in the engine's
+code, or assumed) and the command that fits it again. Groups that a row omits are inherited from the previous row, and
+in the first row from the release that it is `like`. A user's record takes precedence over a shipped one of the same
+name.
 """
 
 import re
@@ -22,7 +22,7 @@ from kb.records import AutoscoutError
 from kb.store import default_path
 
 Version = tuple[int, ...]
-Groups = dict[str, dict[str, Any]]  # by name, their figures
+Groups = dict[str, dict[str, Any]]  # by name, with their figures
 _FAMILY = (
     "name",
     "task",
@@ -35,14 +35,14 @@ _FAMILY = (
     "runs_on",
     "release",
 )
-_ABOUT = ("since", "like", "recent")  # of a row, beside its groups
-PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a command fits it
+_ABOUT = ("since", "like", "recent")  # of a row, in addition to its groups
+PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last if a command fits it
 NEWEST: Version = (1 << 30,)  # later than any release
 
 
 class ReleaseRow(msgspec.Struct, frozen=True):
     """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows. `recent`:
-    how many of these releases are of the last two years; 0 where that was not counted."""
+    number of these releases in the last two years; 0 if not counted."""
 
     since: Version
     groups: Groups
@@ -50,11 +50,11 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """`undated`: the release that a published fixed batch is taken for which names none. `read_until`: the latest of
-    which runs or code are known. `batches_like`: "" or the family, and a release of it, by whose rules fixed batches
-    are run. `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed", "undescribed" or
-    "submitted": what nobody names, what no record has the name of, and what is submitted to a benchmark's round.
-    `runs_on`: "" or the file of the record whose name a run of it may go by."""
+    """`undated`: the assumed release of a published fixed batch that names none. `read_until`: the latest release with
+    known runs or code. `batches_like`: "" or the family, and its release, by whose rules fixed batches run. `unpriced`:
+    why it cannot be predicted, or "". `stands_for`: "unnamed", "undescribed" or "submitted": runs without a name, with
+    an unknown name, or submitted to a benchmark's round. `runs_on`: "" or the file of the record whose name its runs
+    may also have."""
 
     stem: str
     name: str
@@ -69,7 +69,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ReleaseRow, ...]
 
     def at(self, version: Version) -> ReleaseRow:
-        """The row of a release; for one before the first row, that."""
+        """The row of a release; before the first row, the first."""
         return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
 
 
@@ -78,7 +78,7 @@ def folder() -> Path:
 
 
 def own_folder() -> Path:
-    """A person's records: beside the knowledge base."""
+    """The folder of a user's records, next to the knowledge base."""
     return default_path().parent / "engines"
 
 
@@ -111,8 +111,8 @@ def families() -> dict[str, Family]:
 
 
 def family_of(text: str, task: str) -> Family | None:
-    """The family that a text names, in whatever spelling; None where no record has such a name. Of several names in a
-    text the longest counts ("NeMo AutoModel" is not NeMo)."""
+    """The family that a text names, in any spelling; None if no record has the name. Of several names in a text the
+    longest counts ("NeMo AutoModel" is not NeMo)."""
     said = _words(text)
     found = [
         (len(name), family) for family in families().values() if family.task == task for name in family.names
@@ -122,18 +122,18 @@ def family_of(text: str, task: str) -> Family | None:
 
 
 def standing_for(what: str, task: str) -> Family:
-    """As `Family.stands_for` says."""
+    """See `Family.stands_for`."""
     return next(family for family in families().values() if (family.stands_for, family.task) == (what, task))
 
 
 def release_of(text: str) -> Version | None:
-    """The first number of a text, by its parts: (0, 14, 1) for "v0.14.1"; None where there is none ("nightly")."""
+    """The first number of a text, by its parts: (0, 14, 1) for "v0.14.1"; None without one ("nightly")."""
     found = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+|\d+(?![\w]))", text)
     return tuple(int(part) for part in found[1].split(".")) if found else None
 
 
 def _words(text: str) -> str:
-    """In lower case, words apart, so that TensorRT-LLM, TensorRT_LLM and tensorrt llm are one."""
+    """Lower case, with words separated, so that TensorRT-LLM, TensorRT_LLM and tensorrt llm are equal."""
     return f" {re.sub(r'[^a-z0-9]+', ' ', text.lower()).strip()} "
 
 

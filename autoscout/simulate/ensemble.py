@@ -19,9 +19,9 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets that shard a model by knobs of their own, which the memory model reads where a catalog says what they mean.
+# Targets whose own knobs shard a model; the memory model reads these if a catalog gives their meaning.
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the widest regression's knobs: with fewer rows a fit is chance
+MIN_ROWS = 16  # twice the knobs of the widest regression: with fewer rows a fit is chance
 
 LEAST = 0.005  # smaller weights are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -39,9 +39,9 @@ class Simulators:
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
         bases: Callable[[], list[Member]] | None = None,
     ) -> None:
-        """`bases()`: makes fresh simulators that need no row; by default `analytic` ones for the job's task.
-        `published`: only the paper's four members with the weights of equation 2. `past`: measurements of other jobs
-        with the same target."""
+        """`bases()`: creates simulators that need no row; by default `analytic` ones for the job's task. `published`:
+        only the paper's four members with the weights of equation 2. `past`: measurements of other jobs with the same
+        target."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
@@ -70,7 +70,7 @@ class Simulators:
         return self.ensemble.expected_error
 
     def doubtful(self, epsilon: float) -> bool:
-        """Few rows and an expected error above ε: not enough to decide on alone."""
+        """Few rows and an expected error above ε: not enough for a decision on their own."""
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
@@ -84,7 +84,7 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
-        """Of rows of codes, of our space or of a narrower one of the job."""
+        """Columns of coded rows, from our space or from a narrower one of the job."""
         return self._described((space or self.space).columns(codes))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class Simulators:
         return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
-        """By name: rows of codes (of our space, or of a narrower one of the job) → predicted values of
-        the job's objective (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is fitted on the
-        rows; each analytic member is also there by itself, uncorrected by any row."""
+        """By name: coded rows (from our space, or a narrower one of the job) → predicted values of the job's objective
+        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is fitted on the rows; each analytic
+        member is also listed by itself, uncorrected."""
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
@@ -109,12 +109,12 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than the only member alone
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # beyond the only member itself
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def fullness(self, space: Space | None = None) -> Predictor | None:
-        """Rows of codes → log of the share that they are predicted to need of what their devices have, or of what a
-        bound on peak_memory_gib leaves, where that is more; None where nothing is known of their memory."""
+        """Coded rows → log of the predicted share of the devices' memory, or of a bound on peak_memory_gib, whichever
+        is larger; None if nothing is known of their memory."""
         memory = self.memory
         if memory is None:
             return None
@@ -128,13 +128,13 @@ class Simulators:
         return predict
 
     def predictor(self) -> Predictor | None:
-        """The most complete of them: the ensemble, or an analytic member where nothing is fitted."""
+        """The most complete predictor: the ensemble, or an analytic member if nothing is fitted."""
         known = self.predictors()
         return known.get("ensemble") or next(iter(known.values()), None)
 
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
-    """None when the rows are too few, or no member predicts held-out rows."""
+    """None if there are too few rows, or no member predicts held-out rows."""
     rows = list(rows)
     if len(medians(rows, job.objective.metric)[0]) < MIN_ROWS:
         return None
@@ -143,9 +143,9 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
 
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
-    """The memory model, corrected by the job's measurements; None where it does not apply."""
-    # Memory does not limit a rank on a CPU, and a job without a model has no shape to compute from.
-    # Designs of whole clusters (with the network as knobs) have a memory model of their own.
+    """The memory model, corrected by the job's measurements; None if it does not apply."""
+    # A rank on a CPU has no memory limit, and a job without a model has no shapes. Designs of whole clusters (with the
+    # network as knobs) have a memory model of their own.
     unlike = (job.target in _OWN_KNOBS and not space.simulated) or "npus_1" in space.knob
     shapeless = not job.model.layers or not job.traffic.seq_len
     if job.task == "serve" or any(map(is_cpu, device_counts(job))) or shapeless or unlike:
@@ -160,7 +160,7 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def _peak(m: Measurement) -> float:
-    """As Memory.fit takes it."""
+    """A measurement's peak, as Memory.fit takes it."""
     return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 

@@ -1,5 +1,5 @@
-"""What each part of a prediction rests on: a table that was measured on the device, a fit to kernels that were, or a
-guess: another device's figures, scaled by the data sheets."""
+"""The basis of each part of a prediction: a table measured on the device, a fit to measured kernels, or a guess:
+another device's figures, scaled by the data sheets."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,8 +11,8 @@ from autoscout.job.device_records import contents, records
 from kb.records import Job
 
 Basis = Literal["table", "fit", "guess"]
-_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # from the surest
-# Groups of a device's record that a part of a step is made of.
+_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # from the most certain
+# Groups of a device's record that a part of a step depends on.
 _PRODUCTS, _LINKS = ("gemm", "attention", "elementwise"), ("island",)
 _TRAINED = {
     "compute": _PRODUCTS,
@@ -31,7 +31,7 @@ _SERVED = {
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """Of one part. `source`: of its least sure group, as the device's record has it."""
+    """One part. `source`: from the device's record, for its least certain group."""
 
     part: str
     basis: Basis
@@ -39,7 +39,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def grounds(job: Job, parts: Mapping[str, float]) -> list[Ground]:
-    """Of the parts that take any time, on the least known kind of the job's devices."""
+    """The parts that take any time, on the least known kind of the job's devices."""
     kinds = dict.fromkeys(stem for node in job.cluster.nodes if (stem := stem_of(node.device)))
     groups = _SERVED if job.task == "serve" else _TRAINED
     found = []

@@ -1,5 +1,5 @@
 """Watts and joules per token without measurements: the devices' watts while they compute, exchange and wait, times the
-seconds that the step model predicts for each. The shares are by whole nodes of H100 whose power MLPerf Training has
+predicted seconds of each. The shares come from whole nodes of H100 in MLPerf Training's power results
 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
-# While kernels compute, of the device's limit; while kernels exchange, and while none runs, of its default one.
+# Share of the device's limit while kernels compute; of its default limit while kernels exchange, and while none runs.
 COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
-ERROR = 0.15  # log error of these, in addition to that of the time
+ERROR = 0.15  # log error of these, in addition to the time's
 _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 
@@ -42,7 +42,7 @@ class TrainingEnergy:
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[np.ndarray, Prediction]:
-        """((n,) of all devices together, on average over a step; what `predict` says)"""
+        """((n,) mean watts of all devices together over a step; the result of `predict`)"""
         step = self.steps.predict(columns)
         tokens = np.asarray(columns["global_batch"], dtype=float) * np.asarray(columns["seq_len"], dtype=float)
         drawn = watts(columns, step)
@@ -51,7 +51,7 @@ class TrainingEnergy:
 
 
 def watts(columns: Columns, step: Prediction) -> np.ndarray:
-    """(n,) of all devices together, on average over the `step` that was predicted for these columns."""
+    """(n,) mean watts of all devices together over the predicted `step` of these columns."""
     names = devices(columns, "")
     counts = [columns["gpus"]] if len(names) == 1 else [columns[name] for name in names]
     limits = [hw.watts if (hw := hardware(name)) else np.nan for name in names]
@@ -69,8 +69,7 @@ def _share(step: Prediction, parts: Sequence[str]) -> np.ndarray:
 
 
 def level(values: np.ndarray, predicted: Prediction) -> float:
-    """Log of measured over predicted, by which predictions are corrected: one row by half of its error, more rows by
-    more."""
+    """Log of measured over predicted, which corrects predictions: one row by half of its error, more rows by more."""
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.log(np.asarray(values, dtype=float) / predicted.value)
     error = error[np.isfinite(error)]

@@ -77,7 +77,7 @@ def members_of(
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
     """All members for a metric, those that need no row first. `more`: further bases to learn on top of; `bases()`:
-    makes fresh analytic members in place of `analytic(metric, task)`."""
+    creates analytic members instead of `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]

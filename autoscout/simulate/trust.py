@@ -1,5 +1,5 @@
-"""The guard (paper §3.3): can the simulators be trusted, overall and in this region of the space? Compares with ε the
-MAPE of the last checks, and that of all checks in a region."""
+"""The guard (paper §3.3): whether the simulators can be trusted, overall and in this region of the space. Compares with
+ε the MAPE of the last checks, and that of all checks in a region."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""The four simulators of the paper's Table 2: linear regressions of the metric on subsets of the knobs; and the same
-of log(metric) on log2 of the knobs, as costs multiply rather than add."""
+"""The four simulators of the paper's Table 2: linear regressions of the metric on subsets of the knobs; and variants of
+log(metric) on log2 of the knobs, since costs multiply rather than add."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.hardware.device import kinds
 from autoscout.simulate.member import Columns, Prediction
 
-DEVICES = "devices"  # as many regressors as there are kinds of device: how many of each (the paper's two)
+DEVICES = "devices"  # the number of devices of each kind, one regressor per kind (two in the paper)
 TABLE_2: dict[str, tuple[str, ...]] = {
     "3D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp"),
     "5D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp", "ep", "cp", "sp"),
@@ -30,7 +30,7 @@ class LinearMember:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit says nothing
+        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit says little
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -90,12 +90,12 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
 
 
 def kinds_of(columns: Columns) -> list[str]:
-    """The kinds of device that rows run on: knobs of a mixed cluster, or what a column `gpu` names."""
+    """The kinds of device that rows run on: knobs of a mixed cluster, or the names in column `gpu`."""
     return kinds(list(columns)) or np.unique(np.asarray(columns.get("gpu", "")).astype(str)).tolist()
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
-    """Number of devices of a kind: its knob on a mixed cluster, else all `gpus` where `gpu` is of that kind."""
+    """Number of devices of a kind: its knob on a mixed cluster, else all `gpus` if `gpu` is of that kind."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.asarray(columns.get("gpu", "")).astype(str) == kind

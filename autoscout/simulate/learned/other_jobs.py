@@ -16,7 +16,7 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 from kb.similar import FAR, SimilarJob, similar
 
-_JOBS = 3  # more add nothing or mislead
+_JOBS = 3  # more jobs add nothing or mislead
 
 
 class PastJobs:
@@ -31,7 +31,7 @@ class PastJobs:
         return "" if self.ensemble.weights else "past jobs say nothing that holds for another job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Does nothing: what this job's rows add is learned on top of it."""
+        """Does nothing: corrections by this job's rows are learned on top of it."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)

@@ -27,11 +27,11 @@ Rule = Literal["published", "stacked", "best"]
 _FOLDS = 5  # parts of the rows that are held out in turn, as is usual
 _GROUPS = 2  # from this many jobs on, whole jobs are held out
 _FEW = 12  # with fewer rows leave-one-out is used
-_MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
+_MANY = 2000  # rows from which a third is held out at a time: the error is known well enough
 _ALL = 10.0  # weight of the global weights, in rows of one framework on one device
-_SURE = 0.9  # remaining trust in weighted members below which unweighted ones are used, too
+_SURE = 0.9  # weighted members with less trust than this are supplemented by unweighted ones
 _LEARNED = 1.0  # prior log error of a learned member
-_ELSEWHERE = -1.0  # in place of the number of a row's software, where none of the rows fitted on is of its kind
+_ELSEWHERE = -1.0  # replaces the number of a row's software if no fitted row is of its kind
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
@@ -67,7 +67,7 @@ class Ensemble:
         self._s = np.full(len(self.members), _LEARNED)
         self._own: Own = {}
         self._stretch = self._stretch_elsewhere = 1.0
-        self._origin_of, self._origins = software_of, np.empty(0)  # what of the rows fitted on decides who is elsewhere
+        self._origin_of, self._origins = software_of, np.empty(0)  # which fitted rows count as another origin
 
     @property
     def weights(self) -> dict[str, float]:
@@ -86,7 +86,7 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Before any row of the job: members that need none, weighted by the precision that they claim here."""
+        """Without any row of the job: members that need none, weighted by the precision that they claim here."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.zeros(len(self.members))
@@ -125,7 +125,7 @@ class Ensemble:
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
-            doubted = np.flatnonzero(kept < _SURE)  # others are asked only where they may matter
+            doubted = np.flatnonzero(kept < _SURE)  # others are only asked where they may matter
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)
@@ -143,7 +143,7 @@ class Ensemble:
         return found
 
     def explain(self, columns: Columns) -> tuple[Prediction, list[MemberPrediction]]:
-        """The ensemble's prediction of the first row, each member's, and why some count for less."""
+        """The ensemble's prediction of the first row, each member's, and why some have less weight."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
         software = self._software(first, 1)
@@ -171,7 +171,7 @@ class Ensemble:
         return [m.name for m in self.members]
 
     def _prior(self, columns: Columns) -> np.ndarray:
-        """(m,) each member's log error before any row: as an analytic member claims, _LEARNED for learned ones."""
+        """(m,) each member's log error without rows: analytic members claim one, learned ones have _LEARNED."""
         prior = np.full(len(self.members), _LEARNED)
         for i, member in enumerate(self.members):
             if not hasattr(member, "min_rows") and not member.applies(columns):
@@ -193,7 +193,7 @@ class Ensemble:
         return L, E
 
     def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
-        """(w, s, own) by the wanted rule, or by the one whose weights err less on folds they were not fitted on."""
+        """(w, s, own) by the given rule, or by the one whose weights err less on folds they were not fitted on."""
         if self._wanted == "best":
             misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
             both = np.isfinite(misses["stacked"] + misses["published"])
@@ -240,7 +240,7 @@ class Ensemble:
         w = np.zeros(len(prior))
         errors = weighing.usual_errors(y, L, prior)
         if of_all is not None:
-            able = of_all[0] > 0  # a member that misleads elsewhere has no say here
+            able = of_all[0] > 0  # a member without global weight is left out
             start = of_all[0][able]
             w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, start, _ALL) if able.any() else 0.0
             return w, usual
@@ -252,7 +252,7 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Every row predicted from those of other frameworks; None where all are of one origin."""
+        """Predicts every row from those of other frameworks; None if all have one origin."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -265,7 +265,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # rows of others make nobody surer than physics is
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # never less than physics claims
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
@@ -284,7 +284,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) the software of rows; _ELSEWHERE for those of an origin that nothing was fitted on."""
+        """(n,) the software of rows; _ELSEWHERE for origins without a fitted row."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software
@@ -308,7 +308,7 @@ class Ensemble:
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
-        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: a member's weight is the same everywhere
+        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: a member's weight is the same for all rows
         total = said.sum(1, keepdims=True)
         return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
 
@@ -324,7 +324,7 @@ class Ensemble:
 
 
 class _Told(NamedTuple):
-    """Held-out rows: y (n,), L and E (n, m), the software of each, and which rows err together."""
+    """Held-out rows: y (n,), L and E (n, m), the software of each, and groups of rows with correlated errors."""
 
     y: np.ndarray
     L: np.ndarray

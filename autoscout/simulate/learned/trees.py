@@ -14,16 +14,16 @@ MIN_ROWS = 40  # leaves hold five rows: with fewer rows there are too few splits
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Where experiments keep the cores busy, threads of OpenMP wait for each other a hundred times longer than they
-    compute (a fit of 1.5 s took more than 120 s beside one busy process on two cores)."""
+    """While experiments keep the cores busy, OpenMP threads wait for each other a hundred times longer than they
+    compute (a fit of 1.5 s took more than 120 s next to one busy process on two cores)."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, user_api="openmp")
 
 
 class Trees:
-    """With a `base` the trees learn log(measured / base), and what they learned fades to nothing where a row lies
-    outside of what they saw, so that the base alone extrapolates."""
+    """With a `base` the trees learn log(measured / base), and their correction fades where a row lies outside of the
+    training range, so only the base extrapolates."""
 
     def __init__(self, base: Member | None = None) -> None:
         self.base = base

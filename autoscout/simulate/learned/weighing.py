@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
-_COVERAGE = 0.9  # of the intervals that are printed
+_COVERAGE = 0.9  # nominal coverage of the printed intervals
 _PRIOR_ROWS = 4.0  # weight of a member's claimed error, in measured rows
 _PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
 _QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval
@@ -65,9 +65,9 @@ def stacked(
     worth: float = _PRIOR_ROWS,
 ) -> np.ndarray:
     """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, else by precision, and λ as strong as
-    `worth` rows. `jobs` (n,): rows with the same number err together, Σ = σ² (1 + ρ / (1 − ρ) [same job]), σ² a row's
-    variance within its job: the more a job's rows err together, the less they count for its level; for how its layouts
-    compare they count in full (generalized least squares)."""
+    `worth` rows. `jobs` (n,): errors of rows with the same number are correlated, Σ = σ² (1 + ρ / (1 − ρ) [same job]),
+    σ² a row's variance within its job: the stronger the correlation, the less a job's rows count for its level; for the
+    comparison of its layouts they count in full (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start
@@ -150,7 +150,7 @@ def combine(
 
 def _students(freedom: float) -> float:
     """Standard deviations on each side that hold 90 % of Student's t."""
-    from scipy.special import stdtrit  # half a second, which a prediction without measured rows is spared
+    from scipy.special import stdtrit  # takes half a second, which predictions without measured rows do not need
 
     return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
 
@@ -175,8 +175,8 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
 
 
 def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
-    """The same where few wholes (`whole` (n,): 0, 1, …) were held out and the next row is of another: rows of one err
-    together and are one miss, their root mean square; Student's t around that of the wholes."""
+    """The same where few wholes (`whole` (n,): 0, 1, …) were held out and the next row is of another: errors within a
+    whole are correlated and count as one, their root mean square; Student's t around that of the wholes."""
     squares = ((y - mean) / spread) ** 2
     known = np.isfinite(squares)
     rows = np.bincount(whole[known])

@@ -1,8 +1,10 @@
-"""One rank of a large job from traces of small ones, so that hundreds of traces price thousands of configurations.
+"""Derives one rank of a large job from traces of small ones, so that hundreds of traces price thousands of
+configurations.
 
-Everything but the depth of a stage, the number of stages and the number of replicas is as in the large job. Of a stage
-that is filled, bytes and counts are linear in its layers (it keeps each of them) and in the stages (so many micro
-batches are in flight), and the optimizer's share falls with the replicas: two depths and two numbers of stages say all.
+Only the depth of a stage, the number of stages and the number of replicas differ from the large job. In a full
+pipeline, bytes and counts are linear in a stage's layers (it keeps each of them) and in the stages (one micro batch in
+flight for each), and the optimizer's share falls with the replicas: two depths and two numbers of stages determine
+everything.
 """
 
 import math
@@ -15,11 +17,11 @@ from autoscout.simulate.shadow.traced import KINDS, Chunk, Rank, Step
 from kb.records import Value
 
 _REPLICATED = ("dp+cp", "expert dp")
-_NOTHING = 1e-9  # what differences of equal sums are at most
+_NOTHING = 1e-9  # rounding error of differences between equal sums
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """Layers of a chunk and stages of the pipeline that fill it as much."""
+    """Layers of a chunk, and the number of stages that fills the pipeline equally."""
 
     layers: float
     stages: int
@@ -42,18 +44,18 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
 
 
 def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
-    """The first stage behind the first one all of whose layers have experts; the model's `dense` first have none."""
+    """The first stage after stage 0 whose layers all have experts; the model's first `dense` layers have none."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     if pp == 1:
         return 1
     first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
-    left = dense % (first + (pp - 2) * inner + last)  # of the chunks that have both
+    left = dense % (first + (pp - 2) * inner + last)  # of the chunks that have both kinds
     return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
-    """`corners`: traces of two depths, at one or two numbers of stages each. `sharded`: the optimizer's state is shared
-    by the replicas. Counts of the result are of one micro batch."""
+    """`corners`: traces of two depths, each at one or two numbers of stages. `sharded`: replicas share the optimizer's
+    state. Counts of the result are per micro batch."""
     weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
     first = corners[0][1]
     share = first.replicas / replicas if sharded else 1.0
@@ -100,13 +102,13 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
 
 
 def _of_chunk(rank: Rank, number: int) -> Rank:
-    """As if it had only that one."""
+    """The rank as if it only had this chunk."""
     chunk = rank.chunks[number]
     return msgspec.structs.replace(rank, kernels=chunk.kernels, collectives=chunk.collectives)
 
 
 def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:
-    """Lagrange's, along both axes."""
+    """Lagrange weights along both axes."""
     found = 1.0
     for at, own, to in (
         (sorted({d.layers for d, _ in corners}), depth.layers, wanted.layers),
@@ -119,8 +121,8 @@ def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) 
 
 
 def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
-    """Of the passes by shape; of the optimizer's step, whose sizes depend on the depth, all of a name as one. A shape
-    that depends on the depth has a negative count in one corner: so prices extrapolate, too."""
+    """Kernels of the passes, by shape; those of the optimizer's step, whose sizes depend on the depth, are merged by
+    name. A shape that depends on the depth gets a negative count in one corner, so prices extrapolate, too."""
     found: defaultdict[str, float] = defaultdict(float)
     what: dict[str, list] = {}
     for weight, rank in weighed:
@@ -145,7 +147,7 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """Between replicas all bytes of an operation as one: how they are cut into buckets depends on the depth."""
+    """Merges all bytes of an operation between replicas, since their division into buckets depends on the depth."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

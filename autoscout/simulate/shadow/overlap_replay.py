@@ -1,5 +1,5 @@
-"""What the exchange between replicas adds to a rank's step, replayed from the order in which its trace issues kernels
-and collectives: kernels run one after the other on their stream, gradients and weights travel on another one."""
+"""The time that the exchange between replicas adds to a rank's step, replayed from the order of kernels and collectives
+in its trace: kernels run one after the other on their stream, while gradients and weights travel on another."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,8 +10,7 @@ _NEIGHBOURS = "pp"
 
 
 class ReplayedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: before the first pass, after the last one, what stands in the way between them, and what travels beside
-    kernels."""
+    """Seconds: before the first pass, after the last one, blocking in between, and hidden behind kernels."""
 
     before: float = 0.0
     after: float = 0.0
@@ -22,8 +21,8 @@ class ReplayedExchange(msgspec.Struct, frozen=True, kw_only=True):
 def replayed(
     order: Sequence[list], kernel: Callable[[str, list], float], collective: Callable[[list], float]
 ) -> ReplayedExchange:
-    """`order`: as traced (traced.Rank). Weights are gathered bucket by bucket, the next one is asked for when the one
-    before has come (param_and_grad_buffer.py); gradients are sent as soon as they are complete."""
+    """`order`: as traced (traced.Rank). Weights are gathered bucket by bucket, each requested when the previous one has
+    arrived (param_and_grad_buffer.py); gradients are sent as soon as they are complete."""
     clock = free = before = between = sent = 0.0
     asked = False
     for name, phase, *what in order:
@@ -50,8 +49,8 @@ def replayed(
 def supposed(
     gathers: float, reduces: float, knobs: Mapping[str, object], buckets: float, cover: float, first: bool
 ) -> ReplayedExchange:
-    """Without an order. `cover`: seconds of the last micro batch's backward passes; `first`: gradients of the first
-    stage, of the only one or of chunks are sent bucket by bucket."""
+    """An estimate without an order. `cover`: seconds of the last micro batch's backward passes; `first`: gradients of
+    the first stage, of the only one or of chunks are sent bucket by bucket."""
     by_bucket = bool(knobs.get("overlap_grad")) and first
     tail = reduces / max(buckets, 1.0)
     after = max(reduces - cover, tail) if by_bucket else reduces

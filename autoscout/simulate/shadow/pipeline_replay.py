@@ -1,14 +1,14 @@
-"""When each pipeline stage has done its last pass, replayed pass by pass in Megatron-core's order (schedules.py): 1F1B,
-or interleaved chunks. Stages and chunks may differ in any way; what a stage waits for is what the passes need."""
+"""The end of each pipeline stage, replayed pass by pass in Megatron-core's order (schedules.py): 1F1B, or interleaved
+chunks. Stages and chunks may differ in any way; a stage waits for the inputs of its passes."""
 
 from collections.abc import Sequence
 
 Seconds = Sequence[Sequence[float]]  # by stage, by chunk
-_ROUNDS = 4  # of the stages: so many micro batches are replayed, and later ones take as long as the last round
+_ROUNDS = 4  # micro batches to replay, in multiples of the stages; later ones take as long as the last round
 
 
 def order(pp: int, stage: int, chunks: int, micro: int) -> list[tuple[bool, int, int]]:
-    """What a stage runs: (is it a forward pass, chunk, micro batch) one after the other."""
+    """The passes of a stage in order: (is it a forward pass, chunk, micro batch)."""
     turns = [
         (chunk, batch)
         for first in range(0, micro, pp)
@@ -30,8 +30,8 @@ def order(pp: int, stage: int, chunks: int, micro: int) -> list[tuple[bool, int,
 def ends(
     forward: Seconds, backward: Seconds, send: float, micro: int, ready: Sequence[float], overlapped: bool
 ) -> list[float]:
-    """Seconds after which each stage is done. `send`: of one tensor to the next stage, which a stage waits for too
-    unless it is `overlapped`. `ready`: when each stage can begin."""
+    """Seconds until each stage is done. `send`: of one tensor to the next stage, which a stage also waits for unless it
+    is `overlapped`. `ready`: when each stage can begin."""
     most = _ROUNDS * len(forward)
     if micro <= most:
         return _replayed(forward, backward, send, micro, ready, overlapped)
@@ -71,7 +71,7 @@ def _replayed(
 
 
 def _needs(there: bool, place: int, batch: int, last: int) -> tuple[bool, int, int] | None:
-    """What must have arrived before a pass can run."""
+    """The inputs that a pass waits for."""
     if there:
         return (True, place - 1, batch) if place else None
     return (True, place, batch) if place == last else (False, place + 1, batch)

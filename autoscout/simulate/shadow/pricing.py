@@ -1,10 +1,10 @@
 """Seconds of a step from its traces: every kernel and collective that the framework issued, priced with the device's
-calibrated operators, and put into the order in which stages and streams run them.
+calibrated operators, in the order of stages and streams.
 
-Independent of the closed-form model (simulate/training): what is counted comes from the framework's own code, only the
-price of an operator and the constants of what runs beside what are shared. Kernels of a rank run one after the other;
-stages wait for each other as Megatron-core's schedule has it (pipeline_replay.py), replicas' exchange runs beside
-kernels as the trace issues it (overlap_replay.py).
+This is independent of the closed-form model (simulate/training): the counts come from the framework's own code; only
+the prices of operators and the constants for overlap are shared. Kernels of a rank run one after the other; stages wait
+for each other as in Megatron-core's schedule (pipeline_replay.py); the replicas' exchange overlaps with kernels as the
+trace issues it (overlap_replay.py).
 """
 
 from collections import defaultdict
@@ -25,10 +25,10 @@ from autoscout.simulate.training.stage import HIDDEN_TP, NCCL_MULTIPROCESSORS
 from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
 
-_ADAM_BYTES = 28  # a parameter: master weight and two moments read and written, gradient read
-# How often a kernel reads or writes each of its values, counted from what it computes.
+_ADAM_BYTES = 28  # per parameter: master weight and two moments read and written, gradient read
+# How often a kernel reads or writes each of its values, counted from its computation.
 _TOUCHED = {"norm": 2, "norm backward": 3, "rotary": 2, "quantise": 2, "moved": 1, "cross entropy": 1.5}
-_TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # the lower triangle is read, all is written
+_TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # reads the lower triangle, writes everything
 _PASSES = ("forward", "backward")
 _FP32_SUM = 8.0  # bytes of a weight's gradient: read and written
 _MIB = 2.0**20  # bytes
@@ -37,7 +37,8 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: the step, its parts on the slowest stage (times its micro batches), and how long that stage waits."""
+    """Seconds: the step, its parts on the slowest stage (times its micro batches), and the time that this stage
+    waits."""
 
     step_s: float
     parts: dict[str, float]
@@ -45,7 +46,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """What prices depend on. `copies`: ranks at most that a token goes to, where DeepEP sends it once a node."""
+    """Inputs of the prices. `copies`: the most ranks that a token goes to, where DeepEP sends it once per node."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -54,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class PricedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage: the parts of a micro batch's passes by chunk, and of what a step does once."""
+    """One stage: the parts of a micro batch's passes, by chunk, and of the work once per step."""
 
     forward: list[Parts]
     backward: list[Parts]
@@ -78,9 +79,9 @@ def priced(
     timed: Sequence[Timed] = (),
     copies: int = 0,
 ) -> PricedTrace | None:
-    """None where a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`:
-    those of them that a device ran, whose seconds take the place of their kernels' prices. `copies`: experts of a
-    token, where DeepEP takes the place of the exchange that was traced."""
+    """None if a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`: the
+    ranks that ran on a device; their seconds replace their kernels' prices. `copies`: experts per token, if DeepEP
+    replaces the traced exchange."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
     if not plain or any(r.verdict != "starts" for r in plain):
@@ -91,7 +92,7 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # where the second inner one begins
+    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # start of the second inner stage
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
     over = ends(
@@ -129,7 +130,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
-    if len(chunks) < vpp:  # from parts, of all chunks together
+    if len(chunks) < vpp:  # composed traces merge all chunks
         chunks, traced = chunks * vpp, traced * vpp
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
@@ -149,8 +150,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
-    """What the passes of a micro batch take more on the rank whose experts have most tokens, for which the others wait:
-    by phase and chunk, from a trace of one rank with so many more. None where there is none."""
+    """Extra time of a micro batch's passes on the rank whose experts have most tokens, which the others wait for: by
+    phase and chunk, from the trace of a rank with more tokens. None without one."""
     tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:
@@ -178,14 +179,14 @@ def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
 
 
 def _late(c: list) -> bool:
-    """Weights that are gathered in the optimizer's step, and sums of stages that share weights."""
+    """Weights gathered in the optimizer's step, and sums between stages that share weights."""
     _, operation, group, ranks, _, phase = c
     gathered = group in REPLICAS and "allgather" in operation
     return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))
 
 
 def _as_measured(passes: list[list[Parts]], seconds: float) -> list[list[Parts]]:
-    """A micro batch's seconds on a device, shared out as the prices of its kernels are."""
+    """A micro batch's seconds on a device, divided in proportion to its kernels' prices."""
     prices = [[sum(parts[name] for name in parts if name in _KERNELS) for parts in some] for some in passes]
     total = sum(map(sum, prices))
     usual = [[1 / 3 / len(passes[0])] * len(passes[0]), [2 / 3 / len(passes[1])] * len(passes[1])]
@@ -203,8 +204,8 @@ _KERNELS = ("matmul", "attention", "elementwise", "host")
 
 
 def _beside_another(passes: list[list[Parts]], micro: int, on: Setting) -> list[list[Parts]]:
-    """As the closed form has it: tokens travel beside the kernels of another micro batch, all but the first one's and
-    the last one's, and take multiprocessors from those kernels."""
+    """As in the closed-form model: tokens travel while kernels of another micro batch run, except for the first and the
+    last one, and take multiprocessors from those kernels."""
     each = [parts for some in passes for parts in some]
     ep = sum(parts.get("ep", 0.0) for parts in each)
     kernels = sum(parts.get(name, 0.0) for parts in each for name in (*_KERNELS, "kernels"))
@@ -219,10 +220,10 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
     issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
     sent: defaultdict[str, float] = defaultdict(float)
     for c in chunk.collectives:
-        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a receipt is its sender's time
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # the sender is charged for a transfer
             sent[kind] += c[0] * _collective(c, on) / traced
             issued += c[0]
-    if "cp" in sent:  # the next block of keys travels while attention runs over the one before
+    if "cp" in sent:  # attention over one block of keys hides the next one's transfer
         hidden = (
             (1 - 1 / int(on.knobs.get("cp", 1)))
             * found.get("attention", 0.0)
@@ -236,7 +237,7 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
 
 
 def _beside_products(matmul: float, tp: float, on: Setting) -> tuple[float, float]:
-    """As the closed form has it: communication takes multiprocessors from the products that hide it."""
+    """As in the closed-form model: communication takes multiprocessors from the products that hide it."""
     multiprocessors = float(on.knobs.get("tp_comm", 16))
     moving = tp * max(16 / max(multiprocessors, 1.0), 0.8)
     hidden = min(HIDDEN_TP * moving, matmul)
@@ -279,7 +280,7 @@ def _kernels(kernels: Iterable[list], phases: Iterable[str], on: Setting) -> Par
 
 
 def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, float]:
-    """(what its time goes to, seconds)."""
+    """(the part that its time belongs to, seconds)."""
     width = 4 if dtype == "fp32" else 2
     if name.startswith("matmul"):
         *batch, m, k, n = (np.array(float(size)) for size in shapes[0])
@@ -316,7 +317,7 @@ def _collective(c: list, on: Setting) -> float:
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    etp = int(knobs.get("etp", tp))  # experts are laid out by themselves: within a stage, and not split by tp
+    etp = int(knobs.get("etp", tp))  # experts have their own layout: within a stage, and not split by tp
     experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
     strides = {"tp": 1, "cp": tp, "dp+cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
@@ -336,5 +337,5 @@ def _collective(c: list, on: Setting) -> float:
     return float(seconds) + late
 
 
-# What a collective between the passes' kernels is for.
+# Purposes of collectives between the passes' kernels.
 _KINDS = {"tp": "tp", "etp": "ep", "ep": "ep", "tp+ep": "ep", "cp": "cp"}

@@ -1,5 +1,5 @@
-"""What a shadow of serving engines tells: their own schedulers, KV-cache managers and prefix caches under a job's load,
-on one clock that the predicted times of their steps move."""
+"""The result of a shadow of serving engines: their own schedulers, KV-cache managers and prefix caches under a job's
+load, on one clock that advances by the predicted times of their steps."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from kb.records import Value
 
 
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one engine in the last load. `asked`, `cached`: tokens of prompts, and of those what the prefix cache had;
-    `busy`: share of the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts
-    for others, "answers" what others have read, or "both"; `received`: tokens of such prompts. Seconds of all of its
-    `begun` requests together: `waited` from when they were sent there to their first step, of which `transferring`."""
+    """One engine in the last load. `asked`, `cached`: prompt tokens, and those found in the prefix cache; `busy`: share
+    of the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts for others,
+    "answers" those that others have read, or "both"; `received`: tokens of such prompts. Seconds summed over its
+    `begun` requests: `waited` from their arrival at this engine to their first step, including `transferring`."""
 
     steps: int
     preemptions: int
@@ -34,7 +34,7 @@ class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All engines together. `passes`: as load_plan.Pass has them."""
+    """All engines together. `passes`: see load_plan.Pass."""
 
     verdict: Verdict
     type: str = ""  # of a refusal: the exception, its message, and where it was raised
@@ -58,7 +58,7 @@ class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine had of the last load; latencies are those of the requests that it answered, in ms."""
+    """One engine's share of the last load; latencies of the requests that it answered, in ms."""
 
     number: int
     requests: int
@@ -71,11 +71,11 @@ class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a configuration: `engines` of it share the load as `router` deals it. `metrics`: as an experiment has them.
-    `waited`: from a request's arrival to its first step. `failed`: requests of which an engine that was lost had said a
-    part. `starved`: which of two pools waits for the other, "" where there is one. `slowest`: the engine whose requests
-    waited longest for their last token at p99. `error`: standard deviation of log(measured / predicted) of the steps'
-    times; TTFT's in `ttft_error`. GiB: of a device, predicted, but what vLLM made of `kv_gib`."""
+    """A configuration whose `engines` share the load by `router`. `metrics`: named as in experiments. `waited`: from a
+    request's arrival to its first step. `failed`: requests that a lost engine had partly answered. `starved`: which of
+    two pools waits for the other, "" for a single pool. `slowest`: the engine with the highest p99 of end-to-end
+    latency. `error`: standard deviation of log(measured / predicted) of the steps' times; for TTFT `ttft_error`. GiB
+    per device: predicted, except `kv_gib`, which is vLLM's."""
 
     job: str
     name: str
@@ -102,7 +102,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     starved: str = ""
     concurrent_batches: int = 1
     effective: dict[str, Any] = {}
-    type: str = ""  # of a refusal, as ServedTrace
+    type: str = ""  # of a refusal, as in ServedTrace
     where: str = ""
     traceback: str = ""
     stood_in: list[str] = []

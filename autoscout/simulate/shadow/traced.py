@@ -1,7 +1,7 @@
-"""What a shadow run tells: one rank's trace, and what follows for a configuration from the ranks that were traced.
+"""The result of a shadow run: one rank's trace, and the conclusions for a configuration from its traced ranks.
 
-A shadow is the framework's own code, run for one rank with tensors that have no storage over a process group that has
-no other ranks. Its memory is what the framework would have allocated on a device; its times are predicted elsewhere.
+A shadow is the framework's own code, run for one rank with tensors without storage, over a process group without other
+ranks. Its memory is what the framework would have allocated on a device; times are predicted elsewhere.
 """
 
 from typing import Literal
@@ -12,19 +12,19 @@ from kb.records import Value
 
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced): dense recipes (docs/lab/shadow.md); with experts, and a cautious
-# figure for
-# what nothing was held against (8-bit products, context parallelism).
+# Standard deviations of log(measured / traced): dense recipes (docs/lab/shadow.md); with experts; and a cautious figure
+# for cases without measurements (8-bit products, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
-# Tokens of the fullest rank's experts over the mean: once routing has settled, in the first steps, and the standard
-# deviation around the former that the probability of running out of memory takes.
+# Tokens of the fullest rank's experts over the mean: after routing has settled, in the first steps, and the standard
+# deviation around the former, for the probability of running out of memory.
 OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.8, 0.15
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes: the highest of the forward and backward passes, of the optimizer's step, and what is left after it."""
+    """Bytes: the peak of the forward and backward passes, the peak of the optimizer's step, and the remainder after
+    it."""
 
     forward_backward: int
     optimizer: int
@@ -32,7 +32,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Of one of several chunks of a stage: as of a rank."""
+    """One of several chunks of a stage, with the fields of a rank."""
 
     kernels: list[list]
     collectives: list[list]
@@ -41,8 +41,8 @@ class Chunk(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
     rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
-    group, ranks, bytes, phase]; `chunks`: both by chunk, where a stage has several; `order`: the first of both, as they
-    come, and where passes begin. Counts are of `micro_batches_traced`."""
+    group, ranks, bytes, phase]; `chunks`: both by chunk, if a stage has several; `order`: the first occurrence of both,
+    in order, and the starts of passes. Counts cover `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict
@@ -75,9 +75,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank run alone on one device, with real kernels and nobody to send to. Seconds of one more micro batch, of
-    what the passes do once a step, and of the optimizer's step; `spread`: a standard deviation between repeats, as a
-    share. Bytes: the highest of torch's allocator (0 on a CPU)."""
+    """One rank run alone on one device, with real kernels and no peers. Seconds of one more micro batch, of the passes'
+    work once per step, and of the optimizer's step; `spread`: relative standard deviation between repeats. Bytes: the
+    peak of torch's allocator (0 on a CPU)."""
 
     rank: int
     verdict: Verdict
@@ -98,12 +98,11 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a configuration: the ranks that were traced, the one with the highest peak first. `allocated`, `reserved`:
-    GiB; `low` to `high`: the 90 % interval of `allocated`; `beside`: what the driver and the communicators hold;
-    `device_gib`: of the smallest device; `oom_probability` is of the whole. `imbalanced`: GiB at OUT_OF_BALANCE,
-    where there are experts. `step_s`: seconds of a step, its traces priced kernel by kernel, by `parts`, where the
-    device is known. `timed`: its ranks run on one device; `step_s` then has their seconds in place of kernels'
-    prices."""
+    """A configuration's traced ranks, the one with the highest peak first. `allocated`, `reserved`: GiB; `low` to
+    `high`: the 90 % interval of `allocated`; `beside`: memory of the driver and the communicators; `device_gib`: of the
+    smallest device; `oom_probability`: for all of these. `imbalanced`: GiB at OUT_OF_BALANCE, with experts. `step_s`:
+    seconds of a step, its traces priced kernel by kernel, by `parts`, if the device is known. `timed`: its ranks run on
+    one device; `step_s` then uses their seconds instead of kernels' prices."""
 
     job: str
     name: str

@@ -1,4 +1,5 @@
-"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, who is fullest."""
+"""From the traces of some ranks to conclusions for a configuration: does it start, does it fit, which rank is
+fullest."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ from autoscout.simulate.shadow.traced import EARLY, ERROR, GIB, OUT_OF_BALANCE, 
 
 
 def stages(world: int, pp: int, whole: int = 1) -> list[int]:
-    """A rank of each pipeline stage that differs: the last (loss), the first (embedding, most micro batches in flight),
-    the second, which of the inner ones has most in flight, and `whole`, the first inner one all of whose layers have
+    """One rank of each kind of pipeline stage: the last (loss), the first (embedding, most micro batches in flight),
+    the second, which has the most in flight of the inner ones, and `whole`, the first inner one whose layers all have
     experts. Megatron orders ranks by stage."""
     a_stage = world // pp
     inner = [stage * a_stage for stage in (1, whole) if 0 < stage < pp - 1]
@@ -19,16 +20,16 @@ def stages(world: int, pp: int, whole: int = 1) -> list[int]:
 
 
 def traced_micro_batches(pp: int, vpp: int) -> int:
-    """So many that the pipeline is full and one more round is seen: later ones repeat it. An interleaved schedule wants
-    a multiple of the stages."""
+    """Enough micro batches to fill the pipeline and see one more round, which later ones repeat. An interleaved
+    schedule needs a multiple of the stages."""
     return 2 * pp if vpp > 1 else pp + 1
 
 
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found` with what its ranks say. `ranks`: balanced ones, and with experts one at `imbalance` beside them.
-    `error`: standard deviation of log(measured / traced)."""
+    """`found`, completed by its ranks. `ranks`: balanced ones, and with experts one with `imbalance`. `error`: standard
+    deviation of log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(
@@ -69,7 +70,7 @@ def judged(
 
 
 def peak(rank: Rank) -> int:
-    """Bytes of the last step: the first one has no optimizer state yet."""
+    """Bytes of the last step: the first step has no optimizer state yet."""
     last = rank.steps[-1]
     return max(last.forward_backward, last.optimizer)
 

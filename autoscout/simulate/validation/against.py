@@ -1,5 +1,5 @@
-"""How well every simulator predicts measured rows: analytic members as they are, without any row; learned ones and the
-ensemble only on rows of models that they were not fitted on."""
+"""How well every simulator predicts measured rows: analytic members without any row; learned ones and the ensemble only
+on rows of models that they were not fitted on."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _FOLDS = 8  # models are held out one by one, or in this many folds;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
 _DIFFER = 0.05  # log ratio above which two rows of a job must be ranked; closer ones are noise
 SURE = 0.05  # out-of-memory probability below which a configuration is tried
-# Chances of running out of memory that are counted together; SURE is what `fits` takes for certain.
+# Bins of the probability of running out of memory; `fits` treats SURE as certain.
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
 _ALIKE = 1e-9  # log ratio below which predictions are tied
 
@@ -61,7 +61,7 @@ class MemoryScores(msgspec.Struct, frozen=True):
 
 class ChanceBin(msgspec.Struct, frozen=True):
     """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `low`
-    and `high`: that by what software may run; `died`: the share that did."""
+    and `high`: the bounds over possible software; `died`: the observed share."""
 
     least: float
     most: float
@@ -105,7 +105,7 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
 
 
 def score_rows(rows: MeasuredRows) -> Scores:
-    """Of every simulator that predicts them; those that learn are fitted on the other folds."""
+    """Scores of every simulator that predicts the rows; those that learn are fitted on the other folds."""
     predictions: dict[str, Prediction] = {}
     for member in analytic(rows.metric, rows.task):
         if not member.applies(rows.columns):

@@ -68,13 +68,13 @@ NAMES = (
 )  # fmt: skip
 
 
-# Of the columns that models read those that tables say otherwise or not at all, beside the texts.
+# Columns that models read, except texts, for which tables use other columns or none.
 _NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
 
 
 @cache
 def numbers() -> list[str]:
-    """Columns of numbers, with how many devices of a kind there are, where a table counts each."""
+    """Numeric columns, with the number of devices of each kind if a table counts them."""
     read = [name for name in READ if name not in (*NAMES, *_NO_NUMBERS)]
     return [*read, "release", *counts()]
 
@@ -93,7 +93,7 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row in our names, without empty values; of two columns with one meaning the one with our name wins."""
+    """The row with our names, without empty values; of two columns with one meaning the one with our name wins."""
     own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES

@@ -26,8 +26,8 @@ _MOST = 2 / 3  # of a group's missed rows that another software has to explain
 
 
 def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Prediction, groups: Array) -> Array:
-    """(n,) "" where a value lies in its 90 % interval or nothing is predicted, else why it does not, in words.
-    `groups`: rows that run the same software."""
+    """(n,) "" where a value lies in its 90 % interval or there is no prediction, else the reason in words. `groups`:
+    rows that run the same software."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.log(np.asarray(said.value, dtype=float) / values)
     missed = np.isfinite(off) & (np.abs(off) > SPAN * said.error)
@@ -45,7 +45,7 @@ def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Pred
 
 
 def out_of_range(columns: Columns, n: int) -> Array:
-    """(n,) "" or in what a training row differs from those that the time model was held against."""
+    """(n,) "" or how a training row differs from those that the time model was validated on."""
     found = np.full(n, "", dtype=object)
     for rows, some in by_precision(columns):
         x = complete(some)

@@ -1,4 +1,4 @@
-"""A table of measured rows in the form that simulators are scored on: columns, measured values, groups and jobs.
+"""A table of measured rows in the form in which simulators are scored: columns, measured values, groups and jobs.
 
 Tables are those of `kb.table_files`: one row per run (columns such as iteration_time_s, peak_memory_gib, tpot_ms) or
 one row per metric (`metric`, `value`, `unit`). training_tables.py reads training rows, serving_tables.py serving rows.
@@ -22,7 +22,7 @@ from kb.table_files import read_table
 _SHAPE = ("layers", "hidden", "heads")
 _LONG = ("metric", "value", "unit", "status")
 _ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
-# What no column describes: encoders beside the language model, reinforcement learning, other kinds of layers.
+# Not described by any column: encoders next to the language model, reinforcement learning, other kinds of layers.
 _UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deepseek|\bdsv?[23]", re.IGNORECASE)
 _COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mixtral); more are narrower
 
@@ -63,7 +63,7 @@ def read(path: Path) -> MeasuredTable:
 
 
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
-    """Of rows by plain names of columns; `names`: all of them."""
+    """From rows by plain names of columns; `names`: all of them."""
     skipped: Counter[str] = Counter()
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
@@ -196,8 +196,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row states no precision though others of its source compute in fewer than 16 bits, which decides
-    by a factor of two."""
+    """(n,) whether a row states no precision though others of its source compute in fewer than 16 bits, a difference of
+    a factor of two."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}

@@ -89,13 +89,13 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
 _LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
-_MOST_USERS, _LONGEST = 16_384, 262_144  # that an engine takes: more is a mistake of the table
+_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines: more is a mistake in the table
 _MOST = 1e9  # larger counts, lengths and times are mistakes
-# Where a table does not say; the share of memory is what its argument's default was when most tables were made.
+# Defaults for missing values; the share of memory is the argument's default when most tables were made.
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
-# Of a closed loop whose table does not say how many: benchmarks of public pages send 3 to 10 times as many requests as
-# they have users (InferenceX 10, cloudrift 3 to 4), so that those who begin at once weigh in the mean.
+# Requests of a closed loop whose table gives no number: benchmarks on public pages send 3 to 10 times as many requests
+# as they have users (InferenceX 10, cloudrift 3 to 4), so requests that begin at once matter in the mean.
 REQUESTS_A_USER = 10.0
 
 
@@ -117,7 +117,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
             measured.append({})
         measured[runs[key]["_at"]].update(_measured(row))
     for run in runs.values():
-        each = measured[run["_at"]]  # a benchmark that has no time of a request has timed the batch
+        each = measured[run["_at"]]  # a benchmark without times of requests has timed the batch
         whole = "e2el_mean_ms" in each and not any(name.startswith(("ttft_", "tpot_")) for name in each)
         run["batch_timed"] = bool(run["batch"]) and whole
     table = list(runs.values())
@@ -128,7 +128,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 
 def reads(name: str) -> bool:
-    """Whether a table's column of that name says something here."""
+    """Whether a table's column with this name is used here."""
     inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
     return (
         name in inputs
@@ -138,15 +138,15 @@ def reads(name: str) -> bool:
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
-    """A table's or a driver's name of a GPU → the name of our record of it: "A100-SXM-80GB" → "a100".
+    """A GPU's name in a table or driver → the name of our record of it: "A100-SXM-80GB" → "a100".
 
-    "" when there is none. LLM-Inference-Bench says no memory size and its paper 40 GB.
+    "" if there is none. LLM-Inference-Bench gives no memory size; its paper says 40 GB.
     """
     return device_meant(text, memory_gib) or (stem_of("cpu") if "cpu" in text.lower() else "")
 
 
 def served_model(name: str) -> dict[str, Any] | None:
-    """The sizes of a public model of which it is known how it is served; None for another."""
+    """The sizes of a public model if its serving is known; None for others."""
     sizes = sizes_of(name)
     return sizes if "context" in sizes else None
 
@@ -193,11 +193,11 @@ def _columns(row: Row) -> dict[str, Any]:
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
     out["dtype"] = str(row.get("dtype") or weights)
-    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": as its weights' file says, or not
+    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": whatever its weights' file implies
     out["framework"] = str(row.get("framework") or "vLLM")
     known = family(out["framework"])
     version = str(row.get("version") or "")
-    # Published batches that name no release are of that one; what answers requests may be any (serving/unsaid.py).
+    # Published batches without a release are assumed to be of this one; servers may be of any (serving/unsaid.py).
     undated = known.undated if out["batch"] and version_of(out["framework"], "") is None else ""
     out["version"] = version or undated
     rules = served(known, known.at(version_of(out["framework"], out["version"]) or NEWEST))
@@ -214,7 +214,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _noted(row: Row) -> dict[str, str]:
-    """What the column `other` says: "mem(GB)=76.55; 50%(s)=0.009" → its names and values."""
+    """Column `other` as names and values: "mem(GB)=76.55; 50%(s)=0.009"."""
     return dict(part.split("=", 1) for part in str(row.get("other") or "").split("; ") if "=" in part)
 
 

@@ -1,8 +1,8 @@
-"""Rows of measured training runs, as columns of the analytic models, and the values that they measured.
+"""Rows of measured training runs, as columns of the analytic models, and their measured values.
 
-The tables of ../shared/data/validation and ../shared/data/landscapes are read as they are; any other table works if its
-columns have their names, or those of knobs and attributes. Values that a table leaves out are assumed here, and nowhere
-else (those that no column ever states: inputs.DEFAULTS).
+The tables of ../shared/data/validation and ../shared/data/landscapes are read unchanged; any other table works if its
+columns have their names, or those of knobs and attributes. Only this file assumes values that a table leaves out (for
+values that no column ever has: inputs.DEFAULTS).
 """
 
 import re
@@ -28,7 +28,7 @@ from autoscout.simulate.validation.column_names import (
 
 Row = Mapping[str, Any]
 
-# Columns that are read beside those of column_names.
+# Columns that are read in addition to those of column_names.
 ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied")
 _OF_EXPERTS = ("experts", "topk", "expert_ffn")
@@ -37,7 +37,7 @@ _SHARES = re.compile(r"\[[^\]]*\]")  # recomputed share of each stage
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """(n,) each; NaN and "" where a row does not say."""
+    """(n,) each; NaN and "" where a row has no value."""
     stated = [of_row(row) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]
@@ -52,7 +52,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def of_row(row: Row) -> dict[str, Any]:
-    """One row, in our names. What the row says itself wins over what its model's name or its framework implies."""
+    """One row, with our names. Its own values win over those implied by its model's name or its framework."""
     own = renamed(row)
     other = str(own.get("other", ""))
     trainer = _trainer(own)
@@ -82,7 +82,8 @@ def of_row(row: Row) -> dict[str, Any]:
 
 
 def by_stage(row: Row) -> bool:
-    """Whether a planner chose what each stage recomputes, operator by operator (Aceso), which no model here has."""
+    """Whether a planner chose the recomputation of each stage, operator by operator (Aceso), which no model here
+    covers."""
     return bool(_SHARES.search(str(renamed(row).get("ar", ""))))
 
 
@@ -91,14 +92,14 @@ def _kernels_of(row: Row) -> str:
 
 
 def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
-    """Where some rows of a table name a norm kernel beside the attention kernel, its other rows that name kernels have
+    """If some rows of a table name a norm kernel along with the attention kernel, its other rows that name kernels have
     plain norms."""
     untold = x.get("software") == UNKNOWN and "fused_norm" not in x
     return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
 
 def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
-    """Values from the column `other` of the validation tables, and what recomputation means to the trainer."""
+    """Values from the column `other` of the validation tables, and the trainer's meaning of recomputation."""
     found: dict[str, Any] = {}
     if match := re.search(r"zero1 group=(\d+)", other):
         found["zero_group"] = float(match[1])
@@ -133,8 +134,8 @@ def _adapters(other: str) -> dict[str, float]:
 
 
 def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
-    """Tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
-    holds for rows of that kind. `plain`: what holds where a row is not compiled."""
+    """Tables have "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
+    applies to rows of that kind. `plain`: the value where a row is not compiled."""
     run, _, always = other.partition("(")
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
@@ -170,7 +171,7 @@ _GIB = {"gib": 1.0, "gb": 1e9 / 2**30, "mb": 1 / 1024, "mib": 1 / 1024, "bytes":
 
 
 def measures(name: str) -> bool:
-    """Whether a wide table's column of that name holds what is predicted."""
+    """Whether a wide table's column with this name holds a predicted metric."""
     return any(pattern.fullmatch(name) for pattern in (_TIME, _RATE, _PEAK))
 
 
@@ -218,12 +219,13 @@ def _gpu(name: str, own: Row) -> str:
 
 
 def _is_of_a_layer(own: Row) -> bool:
-    """Rows of a table that has seconds per sample beside the step's: vTrain's measurements."""
+    """Rows of a table with seconds per sample in addition to the step's: vTrain's measurements."""
     return "s_per_sample" in own
 
 
 def _trainer(own: Row) -> Trainer:
-    """By the framework's name; a submission to MLPerf Training says its round, whatever its container is called."""
+    """By the framework's name; a submission to MLPerf Training is identified by its round, whatever its container is
+    called."""
     framework = str(own.get("framework", ""))
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
@@ -275,7 +277,7 @@ _KERNELS = (
 
 
 def _attention(stated: str) -> dict[str, Any]:
-    """From a column that names the attention kernel, perhaps with the norms' beside it ("flash_attention2 + RMS
+    """From a column that names the attention kernel, perhaps with that of the norms ("flash_attention2 + RMS
     kernel")."""
     text = re.sub(r"[\s\-]+", "_", stated.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
@@ -284,7 +286,7 @@ def _attention(stated: str) -> dict[str, Any]:
     return found
 
 
-# How trainers shard, by what they call it: stages of ZeRO. The first that occurs counts.
+# Names that trainers use for sharding → stages of ZeRO. The first that occurs counts.
 _SHARDED = (
     (r"no_shard", 0.0),
     (r"shard_grad_op|(?:zero|stage)_?2", 2.0),
@@ -294,7 +296,7 @@ _SHARDED = (
 
 
 def _sharding(own: Row, x: Row) -> dict[str, float]:
-    """Of rows whose columns give no number: by what they call the strategy, else by the trainer's name."""
+    """For rows whose columns give no number: from the name of the strategy, else from the trainer's name."""
     if "zero" in x or "distopt" in x:
         return {}
     for name in ("zero", "sharding", "framework"):
