@@ -133,7 +133,7 @@ class Study:
         return self._engine.started.session
 
     def wants_more(self) -> bool:
-        """Whether there is more to measure, now or once the pending results are told."""
+        """Whether there is more to measure, now or after the pending results."""
         if self._ended:
             return False
         if self._asked or self._next is not None:
@@ -174,7 +174,9 @@ class Study:
         unknown failure, or an objective that is not a positive number."""
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
-            raise AutoscoutError(f"{self.space.name(asked) or asked.knobs} was not asked for, or was told already", 2)
+            raise AutoscoutError(
+                f"{self.space.name(asked) or asked.knobs} was not asked for, or already has its result", 2
+            )
         status = self._status(failed, metrics or {})
         experiment = self._asked[asked.id][0]
         measurement = Measurement(
@@ -253,7 +255,7 @@ class Study:
         wanted = self.job.objective.metric
         if wanted not in metrics:
             raise AutoscoutError(
-                f"the objective asks for '{wanted}', but told were {listed(metrics) or 'no metrics'}", 2
+                f"the result has no '{wanted}', which the objective needs; it has {listed(metrics) or 'no metrics'}", 2
             )
         if not 0 < metrics[wanted] < math.inf:  # false for NaN, too
             raise AutoscoutError(f"{wanted} = {metrics[wanted]} is no result; tell how the run failed instead", 2)
@@ -273,7 +275,7 @@ def _job_and_space(
         job = what.job if isinstance(what, JobSpace) else what if isinstance(what, Job) else load_job(what)
         return job, what if isinstance(what, JobSpace) else JobSpace.of_job(job)
     if bool(minimize) == bool(maximize):
-        raise AutoscoutError("a study over a space needs minimize = or maximize =, the metric that it is told", 2)
+        raise AutoscoutError("a study over a space needs minimize = or maximize =, the metric of its results", 2)
     objective = Objective(minimize=minimize, maximize=maximize, constraints=list(constraints))
     job = Job(name=name, target="command", objective=objective)
     if problem := next(metric_problems(job, ()), None):

@@ -277,7 +277,7 @@ def journalled(kb: Path, session: str) -> Path:
         if known:
             why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
             raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
-    raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+    raise AutoscoutError(f"there is no session {session} next to {kb}; `autoscout sessions` lists them", 2)
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:

@@ -37,7 +37,7 @@ class ProposedArm:
         self.credit = _BEGINS
         self.held = False  # a person wants none tried for now
         self._pool = pool
-        self._open: dict[int, str] = {}  # rows that were proposed and not told yet, and by whom, why
+        self._open: dict[int, str] = {}  # proposed rows without a result: who proposed them, and why
         self._known: set[int] = set()
         self._own: list[float] = []  # costs of what the others tried, inf where it failed
         self._least = math.inf

@@ -59,7 +59,7 @@ def by_itself(
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:
-            with contextlib.suppress(AutoscoutError):  # a value of which the rule cannot be asked
+            with contextlib.suppress(AutoscoutError):  # the rule cannot be evaluated for this value
                 if not rule.holds(env):
                     found.append(Violation(rule.id, rule.sentence(_Shown(env, derived)), rule.source))
     return found

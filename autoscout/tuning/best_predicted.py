@@ -237,7 +237,7 @@ class _PredictedRows:
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         """Of its layout, the nearest to the reference that is as good: at once, or knob by knob."""
 
-        def cost(one: np.ndarray) -> float:  # a rate is searched from that beside it on
+        def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
 
         wanted = cost(row)

@@ -142,8 +142,11 @@ def test_the_search_ends_when_as_many_failed_as_may(tmp_path):
     [
         (lambda s, c: s.tell({"threads": 3, "block": 16}, {"time_s": 1.0}), "was not asked for"),
         (lambda s, c: s.tell({**c.knobs, "colour": "red"}, {"time_s": 1.0}), "was not asked for"),
-        (lambda s, c: s.tell(c, {"tine_s": 1.0}), "the objective asks for 'time_s', but told were tine_s"),
-        (lambda s, c: s.tell(c), "the objective asks for 'time_s', but told were no metrics"),
+        (
+            lambda s, c: s.tell(c, {"tine_s": 1.0}),
+            "the result has no 'time_s', which the objective needs; it has tine_s",
+        ),
+        (lambda s, c: s.tell(c), "the result has no 'time_s', which the objective needs; it has no metrics"),
         (lambda s, c: s.tell(c, failed="out of memory"), "a run fails as oom"),
         (lambda s, c: s.tell(c, {"time_s": float("nan")}), "time_s = nan"),
     ],
@@ -155,7 +158,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_lost(tmp_path, tell, sai
         tell(study, configuration)
     assert error.value.exit_code == 2
     study.tell(configuration, {"time_s": 5.0})  # it is still awaited
-    with pytest.raises(AutoscoutError, match="told already"):
+    with pytest.raises(AutoscoutError, match="already has its result"):
         study.tell(configuration, {"time_s": 5.0})
     study.close()
 

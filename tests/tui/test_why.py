@@ -86,7 +86,7 @@ def test_an_old_journal_says_that_it_did_not_record():
         assert "not recorded" in drawn(state, 80, 10, False).plain
     assert "cpu" not in device_groups.kinds(state, 80, 10, False).plain.lower()
     random = fold([msgspec.structs.replace(started(), strategy="random")])
-    assert "strategy random holds no belief" in beliefs.belief(random, 80, 10, False).plain
+    assert "strategy random has no belief" in beliefs.belief(random, 80, 10, False).plain
 
 
 def on_two_kinds() -> Measurement:

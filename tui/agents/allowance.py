@@ -20,7 +20,7 @@ _BEGINS = "begins"  # of the log's lines that begin a session
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`device_s`: device-seconds of all sessions that agents begin within a day, whatever server or client begins
-    them; 0: none. It counts experiments of the search; the finalists' re-measurements are beside it, as in `tune`."""
+    them; 0: none. It counts experiments of the search; the finalists' repetitions do not count, as in `tune`."""
 
     folder: Path
     kb: Path

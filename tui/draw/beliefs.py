@@ -74,7 +74,7 @@ def _why_not(state: State) -> str:
         return ""
     if state.reasons.promises and not state.ended:
         return "the search says what it believes every five experiments; not yet"
-    who = "" if state.strategy == "autoscout" else f": strategy {state.strategy} holds no belief that could be told"
+    who = "" if state.strategy == "autoscout" else f": strategy {state.strategy} has no belief to show"
     return f"{_NOT}{who or ' in this journal'}"
 
 
@@ -97,7 +97,7 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if height > 3:
         text.append(f"{'gain':<7}{sparkline([o.gain for o in outlooks], size, ascii_only)}\n", style="dim")
     if height > 4:
-        text.append(f"said before experiment {last.step + 1}, {len(outlooks)} times in all", style="dim")
+        text.append(f"as of experiment {last.step + 1}; {len(outlooks)} outlooks so far", style="dim")
     return text
 
 

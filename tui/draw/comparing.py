@@ -77,7 +77,7 @@ def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
     """Rows with equal attributes side by side as columns; the first attribute is the heading, attributes that do not
     differ are left out."""
     if not rows:
-        return Text("nothing to compare beside this knowledge base", style="dim")
+        return Text("this knowledge base has nothing to compare", style="dim")
     fits = max(1, (width - 18) // 21)
     shown = rows[-fits:]
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -41,6 +41,6 @@ def of_iteration(runs: Mapping[str, Mapping[str, float]], ascii_only: bool) -> T
 
 
 def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by phase; what no phase is told of is "other"."""
+    """Seconds by phase; the rest is "other"."""
     found = {phase: metrics.get(f"{phase}_s", 0.0) for phase in _MEANING}
     return {**found, "other": max(0.0, found["other"] + metrics["step_time_s"] - sum(found.values()))}

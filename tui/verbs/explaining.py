@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
     """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
-    which knobs matter in the whole space. Measured and predicted values are told apart."""
+    which knobs matter in the whole space. Measured and predicted values are distinguished."""
     import msgspec
 
     from autoscout.targets.jobs import JobSpace

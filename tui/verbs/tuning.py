@@ -202,7 +202,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
 @common
 def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
-    """Show the winner beside the reference: knob differences, gain, and how it was measured."""
+    """Compare the winner with the reference: knob differences, gain, and how it was measured."""
     from autoscout.deploy import recommendation as bests
     from kb.lineage import lineage
     from kb.records import Configuration

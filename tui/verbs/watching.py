@@ -189,6 +189,6 @@ def _newest(kb: Path) -> str:
     folder = store.sessions_folder(kb)
     journals = sorted(folder.glob("*/journal.jsonl"), key=lambda p: p.stat().st_mtime) if folder.is_dir() else []
     if not journals:
-        raise AutoscoutError(f"there are no sessions beside {kb}; `autoscout tune JOB.toml` starts one", 2)
+        raise AutoscoutError(f"there are no sessions next to {kb}; `autoscout tune JOB.toml` starts one", 2)
     live = [j for j in journals if store.is_running(j.parent)]
     return (live or journals)[-1].parent.name

@@ -212,7 +212,7 @@ class Command(Target):
 
         if job.task == "rl":
             raise AutoscoutError(
-                "an iteration of RL draws answers, of which fake tensors know nothing; `autoscout profile` runs it", 2
+                "an iteration of RL samples answers, which fake tensors cannot do; `autoscout profile` runs it", 2
             )
         if parts:
             raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)

@@ -57,7 +57,7 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 
 def settings_in(text: str, where: str) -> dict[str, Any]:
-    """Of a file in YAML, of which JSON is a part. Errors: AutoscoutError (exit 2)."""
+    """The contents of a YAML file; JSON is a subset of YAML. Errors: AutoscoutError (exit 2)."""
     try:
         return yaml_text.settings(text)
     except ValueError as error:

@@ -29,7 +29,7 @@ found = {name: importlib.util.find_spec(name) for name in NAMES}
 print(json.dumps({name: [*spec.submodule_search_locations][0] for name, spec in found.items() if spec}))
 """
 
-Taken = dict[str, list[str]]  # a setting → names of which one has to be there
+Taken = dict[str, list[str]]  # a setting → alternative names, one of which must exist
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:

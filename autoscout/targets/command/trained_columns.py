@@ -152,7 +152,7 @@ def _lacking(job: Job, given: Settings, trained: Trained) -> str:
 
 
 def not_modelled(job: Job, preset: Preset) -> list[str]:
-    """Settings of the line of which predictions know nothing."""
+    """Settings of the line that predictions ignore."""
     if preset.trained is None:
         return []
     given = _given(job, preset)

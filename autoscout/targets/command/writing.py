@@ -81,7 +81,7 @@ def jobset(launch: Launch) -> str:
 
 
 def _heard(launch: Launch) -> Launch:
-    """A server's launch in a pod of its own, outside of which it is asked: by itself it listens inside alone."""
+    """A server's launch in a pod of its own. It must listen on all interfaces, since clients are outside of the pod."""
     line = Line(tuple(launch.program))
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch

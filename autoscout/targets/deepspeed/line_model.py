@@ -36,7 +36,7 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
             f"and [model.lora]"
         ]
     if part := next((f for f in flags if _OF_PARTS.fullmatch(_plain(f)) and is_on(flags, f)), ""):
-        return {}, [f"model: the line trains a part of its model alone ({part}), of which nothing is predicted"]
+        return {}, [f"model: the line trains only a part of its model ({part}), which cannot be predicted"]
     notes: list[str] = []
     if all(flags.get(flag) for flag in _MEGATRONS):
         model = model_of(flags, notes)

@@ -65,7 +65,7 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
         return [f"{ALONE}, your conversations, one a line"] if lines and not theirs else []
     batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
     return [
-        f"{where}: your conversations, as many together as fit into {job.traffic.seq_len} tokens, of which {batch} a "
+        f"{where}: your conversations, as many together as fit into {job.traffic.seq_len} tokens, {batch} of these a "
         f"step hold about {job.traffic.global_batch} samples"
     ]
 
@@ -86,7 +86,7 @@ def exportable(job: Job) -> None:
     """Errors: AutoscoutError (exit 2) for what the script has no flag for."""
     if job.model.frozen_layers:
         raise AutoscoutError(
-            f"{job.name} trains with frozen layers, of which Megatron-LM's pretrain_gpt.py knows nothing: set the "
+            f"{job.name} trains with frozen layers, which Megatron-LM's pretrain_gpt.py does not support: set the "
             f"values (`autoscout best --json` has them) in the script that freezes them",
             2,
         )

@@ -27,7 +27,7 @@ from watch import watch
 
 
 class Anything(types.ModuleType):
-    """A module of which only names are asked for."""
+    """A module whose names exist, but do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -72,7 +72,7 @@ class EngineFleet:
         self._session: Callable[[str], int] = lambda _: -1
         self._coming: list[tuple[float, int]] = []
         self.placed: dict[str, int] = {}  # engine that answers a request
-        self.failed: dict[str, str] = {}  # requests of which a lost engine had said a part already
+        self.failed: dict[str, str] = {}  # requests that a lost engine had answered in part
 
     def begin(self, session: Callable[[str], int], loses: bool) -> None:
         """A new load. `session`: that of a request, -1 for none; `loses`: whether engines end in it."""
@@ -156,7 +156,7 @@ class EngineFleet:
         self.engines[number].executor.leaving.append((at, name))
 
     def _lose(self, number: int) -> list[Any]:
-        """Requests that have said nothing are sent to another engine; the others fail."""
+        """Requests without a token so far are sent to another engine; the others fail."""
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}

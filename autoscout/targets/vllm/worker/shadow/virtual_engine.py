@@ -164,7 +164,7 @@ class VirtualExecutor(Executor):
             self.hand_over(engine, there, self._link_free)
 
     def _ended(self, moment: float) -> dict[str, Any]:
-        """The transfers that have ended by then, which the scheduler is told once."""
+        """The transfers that have ended by then; each is reported to the scheduler once."""
         here, gone = ({name for at, name in some if at <= moment} for some in (self._arriving, self.leaving))
         self._arriving = [each for each in self._arriving if each[0] > moment]
         self.leaving = [each for each in self.leaving if each[0] > moment]
