@@ -1,9 +1,12 @@
 """What each argument of Megatron-LM is to a job: measured as it is exported, or said."""
 
+import json
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -18,6 +21,9 @@ from autoscout.targets.megatron.training_line import dense_layers, not_had
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm import flag_kinds
 from kb.records import AutoscoutError, Configuration, Job
+
+sys.path.insert(0, "tests/tools")
+import argument_tables
 
 MEGATRON = arguments("megatron-lm")
 FLAGS = """pretrain_gpt.py --num-layers 8 --hidden-size 128 --num-attention-heads 4 --seq-length 128
@@ -189,6 +195,10 @@ def test_every_argument_of_a_table_has_a_kind(program: str) -> None:
     assert {known.kind for known in arguments(program).values()} <= {*get_args(Kind)}
 
 
+def test_the_page_of_arguments_is_what_the_tables_say() -> None:
+    assert argument_tables.page() == Path("docs/lab/arguments.md").read_text(), "run: argument_tables.py --page"
+
+
 def test_what_a_trainers_line_says_is_measured_as_it_is_exported(tmp_path: Path) -> None:
     """All arguments of TrainingArguments at once, each with a value that is not its default; a knob's has the value of
     the line in the configuration that the line is."""
@@ -202,3 +212,42 @@ def test_what_a_trainers_line_says_is_measured_as_it_is_exported(tmp_path: Path)
     exported = Line(tuple(target_of(one).launch(one, JobSpace.of_job(one).reference).program))
     assert {name for name in said if exported.value(name) is None} == {"--fsdp"}  # which does nothing on CPU ranks
     assert exported.value("--gradient_accumulation_steps") == 4
+
+
+def test_what_a_ds_config_says_is_exported_as_it_is(tmp_path: Path) -> None:
+    """All keys that DeepSpeed's models have with a number or a switch at once, each with a value that is not its
+    default; the settings of stage 3 in the spelling of the ds_config."""
+    sample = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    said: dict[str, object] = {**sample, "bf16.enabled": True, "zero_optimization.stage": 3}
+    said |= {f"zero_optimization.offload_{what}.device": "cpu" for what in ("param", "optimizer")}
+    for name, known in arguments("deepspeed").items():
+        number = re.fullmatch(r"\d+(\.\d+)?", known.usual)
+        if name.startswith("--") or name in {*said, "fp16.enabled"} or not (number or known.usual in ("True", "False")):
+            continue
+        said[name] = float(other(known)) if number else known.usual == "False"
+    config: dict[str, object] = {}
+    for name, value in said.items():
+        _put(config, name.split("."), value)
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    line = ["deepspeed", "--num_gpus", "2", "train.py", "--deepspeed", "--deepspeed_config", str(tmp_path / "ds.json")]
+    (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
+    one = load_job(str(tmp_path / "job.toml"))
+    (text,) = target_of(one).launch(one, JobSpace.of_job(one).reference).files.values()
+    exported = dict(_leaves(json.loads(text)))
+    spelt = {name.replace("zero_optimization.stage3_", "zero_optimization."): v for name, v in exported.items()}
+    assert {n: v for n, v in said.items() if (exported | spelt).get(n) != v} == {}
+    assert not [note for note in target_of(one).notes_on_job(one) if "none of DeepSpeed's" in note]
+
+
+def _put(into: dict[str, Any], path: list[str], value: object) -> None:
+    for name in path[:-1]:
+        into = into.setdefault(name, {})
+    into[path[-1]] = value
+
+
+def _leaves(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield before + name, value

@@ -2,6 +2,7 @@
 
     INTERPRETER tests/tools/argument_tables.py --ask PROGRAM > asked.json          where that release is installed
     PYTHONPATH=. python tests/tools/argument_tables.py PROGRAM RELEASE=asked.json …    oldest release first
+    PYTHONPATH=. python tests/tools/argument_tables.py --page > docs/lab/arguments.md
 
 PROGRAM is vllm (`vllm serve`), hf-trainer (transformers' TrainingArguments) or deepspeed (its launcher, and the keys of
 a ds_config). Kinds and values that the table has stay; a new argument gets the kind "", which no test lets pass, so
@@ -12,8 +13,9 @@ import contextlib
 import csv
 import json
 import sys
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 TABLES = Path(__file__).parents[2] / "autoscout" / "line" / "arguments"
 _FIELDS: tuple[str, ...] = ("argument", "kind", "usual", "values", "since", "until")
@@ -120,8 +122,45 @@ def table(program: str, releases: dict[str, dict[str, Any]]) -> list[dict[str, s
     return rows
 
 
+_HEAD = """# Arguments by kind
+
+Made by `tests/tools/argument_tables.py --page` from the tables in `autoscout/line/arguments`, which were asked of each
+program's own parser. What the kinds mean stands in `autoscout/line/kinds.py`. The tests in `test_kinds_of_arguments.py`
+give every argument a value that is not its default, and hold that it is exported as it was measured, or named.
+An argument that no table has is named by `check` until the job says `launch.neutral`.
+"""
+
+
+def page() -> str:
+    from autoscout.line.kinds import Kind  # not needed where a release is asked
+
+    tables = {path.stem: [*csv.DictReader(path.read_text().splitlines())] for path in sorted(TABLES.glob("*.csv"))}
+    found = [_HEAD, f"| kind | {' | '.join(tables)} |", f"|---|{'---|' * len(tables)}"]
+    for kind in get_args(Kind):
+        counts = [sum(row["kind"] == kind for row in rows) for rows in tables.values()]
+        found.append(f"| {kind} | {' | '.join(map(str, counts))} |")
+    found += ["", "## By release", "", "| program | release | new in it | last in it |", "|---|---|---|---|"]
+    for program, rows in tables.items():
+        releases = sorted({row[end] for row in rows for end in ("since", "until") if row[end]}, key=_numbers)
+        for release in releases:
+            new, last = (sum(row[end] == release for row in rows) for end in ("since", "until"))
+            found.append(f"| {program} | {release} | {new} | {last} |")
+    for kind, title in (("refused", "Refused"), ("model", "Of the model")):
+        found += ["", f"## {title}"]
+        for program, rows in tables.items():
+            if names := [f"`{row['argument']}`" for row in rows if row["kind"] == kind]:
+                found += ["", textwrap.fill(f"**{program}**: {', '.join(names)}.", 120, break_on_hyphens=False)]
+    return "\n".join([*found, ""])
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--ask":
+    if sys.argv[1] == "--page":
+        print(page(), end="")
+    elif sys.argv[1] == "--ask":
         print(json.dumps(_PROGRAMS[sys.argv[2]](), default=lambda _: None))
     else:
         asked = {release: json.loads(Path(path).read_text()) for release, path in (w.split("=") for w in sys.argv[2:])}

@@ -10,25 +10,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.line.kinds import arguments
 from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names in DeepSpeed 0.19.8: runtime/config.py and its callees, runtime/zero/config.py, autotuning/config.py.
-TOP = (
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer", "scheduler"),
-    *("fp16", "bf16", "bfloat16", "amp", "torch_autocast", "zero_optimization", "autotuning", "gradient_clipping"),
-    *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "communication_data_type"),
-    *("seq_parallel_communication_data_type", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients"),
-    *("gradient_allreduce_op", "disable_allgather", "disable_python_gc", "managed_gradient_accumulation"),
-    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "activation_checkpointing", "flops_profiler"),
-    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "checkpoint", "data_types", "pipeline"),
-    *("data_efficiency", "curriculum_learning", "compression_training", "elasticity", "nebula", "hybrid_engine"),
-    *("sparse_attention", "progressive_layer_drop", "eigenvalue", "quantize_training", "weight_quantization"),
-    *("compile", "timers", "tensor_parallel", "expert_parallel", "sequence_parallel_size", "data_parallel_size"),
-    *("dataloader_drop_last", "use_data_before_expert_parallelism", "log_level", "graph_harvesting", "seed"),
-    *("datastates_ckpt", "domino", "monitor_config", "moe", "zero_stage", "arg_mappings", "mp_size", "vocabulary_size"),
+# Names in DeepSpeed 0.19.8 that the table of its arguments does not have: runtime/config.py and its callees,
+# autotuning/config.py; of ZeRO all, in the spelling of a ds_config (runtime/zero/config.py).
+_SECTIONS = (
+    *("optimizer", "scheduler", "bfloat16", "amp", "torch_autocast", "autotuning", "sparse_gradients"),
+    *("activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio"),
+    *("checkpoint", "data_types", "pipeline", "data_efficiency", "curriculum_learning", "compression_training"),
+    *("elasticity", "nebula", "sparse_attention", "progressive_layer_drop", "eigenvalue", "quantize_training"),
+    *("weight_quantization", "timers", "expert_parallel", "sequence_parallel_size", "data_parallel_size", "log_level"),
+    *("graph_harvesting", "seed", "datastates_ckpt", "domino", "monitor_config", "moe", "zero_stage", "arg_mappings"),
+    "mp_size",
 )
+TOP = {*_SECTIONS, *(name.partition(".")[0] for name in arguments("deepspeed") if not name.startswith("--"))}
 ZERO = (
     *("stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "allgather_partitions", "overlap_comm"),
     *("allgather_bucket_size", "load_from_fp32_weights", "elastic_checkpoint", "offload_param", "offload_optimizer"),
