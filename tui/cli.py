@@ -66,8 +66,43 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
     "What was learned": (kb.sql, kb.similar, kb.import_, kb.kb_),
     "AutoScout itself": (benching.bench, calibrating.calibrate, protocol.mcp, about.completion, about.man),
 }
+# One line a verb, which --help and the manual page end on.
+EXAMPLES = {
+    "demo": "autoscout demo",
+    "init": "autoscout init --out job.toml -- torchrun --nproc-per-node 8 train.py --output_dir out",
+    "check": "autoscout check job.toml",
+    "doctor": "autoscout doctor job.toml",
+    "targets": "autoscout targets job.toml --audit",
+    "tune": "autoscout tune job.toml --profiles 20 --wall 1h",
+    "watch": "autoscout watch tiny-moe-session",
+    "steer": "autoscout steer SESSION budget profiles=40",
+    "stop": "autoscout stop SESSION",
+    "sessions": "autoscout sessions --json",
+    "best": "autoscout best SESSION --report result.html",
+    "why": "autoscout why SESSION",
+    "export": "autoscout export SESSION --format slurm",
+    "gate": "autoscout gate SESSION",
+    "bisect": "autoscout bisect v1.2 main --job job.toml",
+    "when": "autoscout when SESSION http://localhost:8000",
+    "trace": "autoscout trace http://localhost:8000",
+    "space": "autoscout space llama-3.2-3b --list 5",
+    "explain": "autoscout explain llama-3.2-3b tp=3",
+    "predict": "autoscout predict llama-3.2-3b --best 5",
+    "shadow": "autoscout shadow llama-3.2-3b tp=2",
+    "profile": "autoscout profile job.toml mbs=4",
+    "sql": "autoscout sql 'SELECT * FROM best'",
+    "similar": "autoscout similar job.toml",
+    "import": "autoscout import results.csv --job job.toml --dry-run",
+    "kb": "autoscout kb check",
+    "bench": "autoscout bench --job smallest-cpu --strategies autoscout,random",
+    "calibrate": "autoscout calibrate",
+    "mcp": "autoscout mcp",
+    "completion": "autoscout completion bash",
+    "man": "autoscout man | man -l -",
+}
 for _verbs in _HEADINGS.values():
     for _verb in _verbs:
+        _verb.epilog = "\n\n".join(filter(None, (_verb.epilog, f"Example: {EXAMPLES[str(_verb.name)]}")))
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 

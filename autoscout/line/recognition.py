@@ -36,6 +36,7 @@ class Framework(Strict, frozen=True, kw_only=True):
     recognises: list[str] = []
     launches: list[str] = []
     known_by: list[str] = []
+    imports: list[str] = []
     unlike: list[str] = []
     has: list[str] = []
     folder: list[str] = []
@@ -107,7 +108,8 @@ def recognised(line: Line) -> str:
     alike = (
         name
         for name, known in possible.items()
-        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by)
+        if known.known_by
+        and (_all_match(known.known_by, flags) or (_all_match(known.known_by[:2], flags) and _imports(line, known)))
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
@@ -115,3 +117,17 @@ def recognised(line: Line) -> str:
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
+
+
+def _all_match(patterns: list[str], flags: set[str]) -> bool:
+    return all(any(re.fullmatch(pattern, flag) for flag in flags) for pattern in patterns)
+
+
+def _imports(line: Line, known: Framework) -> bool:
+    if not known.imports or not line.program.words:
+        return False
+    try:
+        source = (line.place / line.program.words[0]).read_text(errors="replace")
+    except OSError:
+        return False
+    return all(re.search(rf"\b{word}\b", source) for word in known.imports)

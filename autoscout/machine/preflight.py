@@ -280,7 +280,7 @@ def _time(space: JobSpace, known: list[Measurement]) -> Finding:
                 f"recording a large model on GPUs takes minutes: write timeout_s = {GPU_TIMEOUT_S}"
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
-    else:
-        spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
-        found = f"about {spent / 60:.0f} minutes: {searched} + {finalists * repeats} runs of {each:.0f} s"
+        return Finding(subject="time", ok=None, found=found)
+    spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
+    found = f"about {spent / 60:.0f} minutes: {searched} + {finalists * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

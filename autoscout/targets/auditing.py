@@ -1,5 +1,5 @@
-"""What audits of all engines share: how an engine is asked, how its answers are counted against the space, and how a
-catalog row of a new argument is drafted."""
+"""Shared by the audits of all engines: asks an engine, compares its answers with the space, and drafts catalog rows for
+new arguments."""
 
 import re
 import subprocess
@@ -102,7 +102,7 @@ def _example(change: list[Any], warnings: list[str]) -> str:
 
 
 def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
-    """Flags with words of speed or memory that no launch of ours has, most of them first."""
+    """Flags about speed or memory that none of our launches sets, the most relevant first."""
     first = {name: next(v for v, text in held.items() if text is not None) for name, held in known.names.items()}
     fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
     oldest = known.releases[0]

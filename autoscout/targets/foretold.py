@@ -1,6 +1,6 @@
-"""Shadows a configuration before its first experiment if the memory model doubts that it fits, so that what does not
-fit costs no GPU time. Refusals are left to the real run, which takes seconds: stand-ins might refuse what the framework
-accepts."""
+"""Shadows a configuration before its first experiment if it may not fit by the memory model, so that configurations
+that do not fit cost no GPU time. Refusals are left to the real run, which takes seconds: stand-ins might refuse what
+the framework accepts."""
 
 import time
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""What `init` writes for a server whose load its line does not say, and what it tells the user to review."""
+"""What `init` writes for a server whose line gives no load, and the note that asks the user to review it."""
 
 GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 REVIEW_LOAD = "traffic: what your users ask with and read, in tokens, and how many there are; these are guesses"

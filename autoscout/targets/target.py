@@ -67,7 +67,7 @@ class Target:
         return metrics_of_task(job.task)
 
     def problems(self, job: Job) -> Iterator[str]:
-        """What in a job file does not suit this target, a sentence each."""
+        """Parts of a job file that do not suit this target, a sentence each."""
         yield from ()
 
     # ---- the space ------------------------------------------------------------------------------------------------

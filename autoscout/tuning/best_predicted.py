@@ -235,7 +235,7 @@ class _PredictedRows:
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """Of its layout, the nearest to the reference that is as good: at once, or knob by knob."""
+        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
@@ -243,7 +243,7 @@ class _PredictedRows:
         wanted = cost(row)
 
         def same(one: np.ndarray) -> bool:
-            """What is better by more than `_ALIKE` is another configuration, which the ranking lists by itself."""
+            """Whether two configurations are equally good; if not, the ranking lists both."""
             return wanted * (1 - _ALIKE) <= cost(one) <= wanted * (1 + self.alike)
 
         if same(last := self._last(row)):
@@ -253,13 +253,13 @@ class _PredictedRows:
         return row
 
     def _last(self, row: np.ndarray) -> np.ndarray:
-        """Of its layout, the nearest to the reference that single moves reach."""
+        """In its layout, the nearest to the reference that single moves reach."""
         while len(nearer := self._towards_reference(row)):
             row = nearer[0]
         return row
 
     def _towards_reference(self, row: np.ndarray) -> np.ndarray:
-        """Of its layout, one move nearer to the reference; the nearest first."""
+        """Configurations of its layout one move nearer to the reference; the nearest first."""
         reference = self.recipes[0]
         free = np.isin(np.arange(len(row)), self.layout, invert=True)
         beside = around(self.space, row[None])

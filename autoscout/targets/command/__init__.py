@@ -281,7 +281,7 @@ class Command(Target):
 
 
 def _columns(preset: "Preset") -> "ModuleType":
-    """What knows what a line of the preset means to the simulators."""
+    """Converts a line of the preset to the simulators' columns."""
     from autoscout.targets.command import served_columns, trained_columns
 
     return trained_columns if preset.trained else served_columns
@@ -294,7 +294,7 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 
 
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
-    """Without what a line or a file says in vain, as how checkpointing is done where there is none."""
+    """Without settings of the line or a file that have no effect, such as how checkpointing is done while it is off."""
     kept = dict(values)
     for knob in space.knobs:  # each after those that activate it
         seen = space.environment(kept)
@@ -305,7 +305,7 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
 
 
 def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
-    """A sentence where what the command says is no configuration of the space."""
+    """A sentence if the command's settings are no configuration of the space."""
     from autoscout.space.explain import explain
     from autoscout.targets.jobs import JobSpace
 

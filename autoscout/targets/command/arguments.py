@@ -198,7 +198,7 @@ def currently(job: Job) -> dict[str, Value]:
 
 
 def unfilled(job: Job) -> dict[str, str]:
-    """Flags that decide what is tried, or what goes with it, where the line has a variable in place of a value."""
+    """Flags that affect the trials and whose value in the line is a variable."""
     line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
     values = {flag: line.value(flag) for flag in (*ours, *preset_of(job).line.values())}
@@ -207,7 +207,8 @@ def unfilled(job: Job) -> dict[str, str]:
 
 
 def today(job: Job) -> ValueOf:
-    """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
+    """The settings of the command as written, and of the files that it reads unchanged. Errors: AutoscoutError (exit
+    2)."""
     line = _readable(job)
     return rendered.values_of(
         line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job)
@@ -251,7 +252,7 @@ def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
 
 
 def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
-    """Sentences for what a run sets in files that cannot be set there. `free`: what knobs that may change set."""
+    """Sentences for settings of a run in files that cannot be changed. `free`: settings of knobs that may change."""
     preset = preset_of(job)
     batch = [preset.batch.flag] if preset.batch else []
     yield from rendered.unchangeable(
@@ -273,12 +274,12 @@ def _settings(
     preset: Preset,
     place: Place,
 ) -> dict[str, Value | None]:
-    """By flag, or by path in a file: what knobs and the preset set."""
+    """Settings of knobs and the preset, by flag or by path in a file."""
     now, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
-        # What a known program does by itself is not written in: it may follow from the rest of its line, and not every
+        # Defaults of a known program are not written out: they may depend on the rest of its line, and not every
         # version has the flag.
         itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
@@ -287,7 +288,7 @@ def _settings(
     if line.for_shell:
         return found
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # Once is what a program does by itself.
+    # Once is the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

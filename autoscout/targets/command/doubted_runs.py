@@ -1,5 +1,5 @@
-"""Which configurations of a person's own script are shadowed before they are run: those of which the memory model,
-where it knows the script's trainer, doubts that they fit."""
+"""Which configurations of a user's own script are shadowed before they run: those that may not fit by the memory model,
+if it knows the script's trainer."""
 
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
@@ -22,7 +22,7 @@ def doubts(job: Job) -> Doubts:
         return shadow(job, configuration, name, default_path(), LIMIT_S, None, stopping)
 
     alike = [knob.name for knob in space.knobs if reads_batches(knob)]
-    blind = bool(target_of(job).not_modelled(job))  # what is not modelled may take less, and shadows leave it out, too
+    blind = bool(target_of(job).not_modelled(job))  # parts without a model may need less, and shadows leave them out
 
     def likely(configuration: Configuration) -> float:
         """Today's launch is run whatever is predicted."""

@@ -83,7 +83,7 @@ def exported(
 
 
 def _port(job: Job, line: Line) -> int:
-    """On which the server of a line answers; 0 of what is none."""
+    """The port of a line's server; 0 for other lines."""
     served = preset_of(job).served
     if served is None:
         return 0
@@ -154,7 +154,7 @@ def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Lin
 
 
 def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
-    """What only the check sets."""
+    """Settings that only the check adds."""
     preset = preset_of(job)
     extra = preset.soak if iterations > 2 else while_measured(today(job), preset)
     places = {"{iterations}": str(iterations + 1), "{folder}": folder}

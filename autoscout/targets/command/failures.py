@@ -32,7 +32,7 @@ _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
     r"|(can't open file '.*': \[Errno \d+\] .*)"  # an interpreter, of the script
 )
-_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # what torchrun says of what it started
+_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # torchrun's report on its processes
 # Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"

@@ -12,7 +12,7 @@ COMPARED = 3  # losses compared per run
 
 
 class LossesIfReported:
-    """Compares losses only; without any, nothing is found wrong (and `check` says so)."""
+    """Compares losses only; a run without losses passes (and `check` says so)."""
 
     def __init__(self, tolerance: float) -> None:
         """`tolerance`: relative to the reference's losses."""

@@ -36,7 +36,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def readings(job: Job, values: Values) -> Readings:
-    """The metrics of a run in our units, with those that follow from them, and what it computed."""
+    """The metrics of a run in our units, with derived ones, and its equivalence record."""
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
     sources = metrics_of(job)
@@ -102,8 +102,8 @@ def known_metrics(job: Job) -> tuple[str, ...]:
 
 
 def _positive(job: Job, name: str, sources: Mapping[str, str | MetricSource]) -> bool:
-    """Whether 0 is no value of this metric: a peak of 0 is what a trainer on CPUs says of GPUs that it does not have,
-    a step of 0 s what a clock too coarse for it says."""
+    """Whether 0 is not a valid value of this metric: trainers on CPUs report a peak of 0 for missing GPUs, and coarse
+    clocks a step of 0 s."""
     return "memory" in name or _conversion(job, name, _STEP, sources) is not None
 
 

@@ -22,7 +22,7 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
 SCRIPT = WORKER / "script_shadow.py"
-_SHARED = Path(__file__).parents[1] / "megatron" / "worker"  # what follows storages is the same
+_SHARED = Path(__file__).parents[1] / "megatron" / "worker"  # shared code that tracks storages
 STOOD_IN = (
     "tensors (no storage), process groups (no other ranks), the GPU (operators are those of torch for CPUs)",
     "values that are read (losses, norms): constants",

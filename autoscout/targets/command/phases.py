@@ -1,5 +1,5 @@
-"""The phases of an RL iteration, of trainers whose own timers say them: a run is started with our clock around these
-(worker/iterations), and each rank writes a line an iteration."""
+"""The phases of an RL iteration, for trainers with timers of their own: our clock wraps these (worker/iterations), and
+each rank writes a line per iteration."""
 
 import os
 import statistics
@@ -21,7 +21,8 @@ _PARTS = tuple(f"{phase}_s" for phase in PHASES)
 
 
 def variables(preset: Preset, environment: Mapping[str, str]) -> dict[str, str]:
-    """What has every Python of a run time its iterations; {} of other trainers. `environment`: what the job gives."""
+    """Environment variables that make every Python process of a run time its iterations; {} for other trainers.
+    `environment`: the job's."""
     if not preset.phases:
         return {}
     before = environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")

@@ -27,8 +27,8 @@ class FailureText(Strict, frozen=True, kw_only=True):
 class BatchKnobs(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant (same_batch.py).
     `packed_by`: the setting of the YAML file that packs as many samples into a step as fit. `instead`: a setting that
-    replaces the flag and excludes it. `by_itself`: the program chooses those that a line leaves out. `whole`: a further
-    setting for a step's samples of all ranks, where there is one."""
+    replaces the flag and excludes it. `by_itself`: the program chooses values that a line omits. `whole`: another
+    setting for a step's samples over all ranks, if it has one."""
 
     flag: str = ""
     value: str = ""
@@ -41,15 +41,15 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
 
 
 class Served(Strict, frozen=True, kw_only=True):
-    """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
+    """A server (under_load.py). `load`: the load tool's command without the number of users or the rate (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
     of its `port` (without it `usual_port`), of its `model` (or the word before it), and of the `devices` whose product
     it uses (`first_alone`: with this one only the first of them counts). `aliases`: other names of flags. `columns`:
-    those that no knob sets, and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it
-    calls those of `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with
-    which nothing is predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name
-    files of settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`:
-    first words that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
+    flags without a knob, and the simulator's (or `derived`) names for them; `formats`: the simulator's names for those
+    of `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
+    predicted; `unmodelled`: flags whose effect predictions ignore; `unread`: flags that name files of settings, and
+    `before_flags`: knobs for settings there that precede the line's flags. `others`: first words that start something
+    other than a server. `nvidia`: whether it only runs on NVIDIA's GPUs."""
 
     load: str
     ready: str = "/health"
@@ -115,9 +115,8 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Start(Strict, frozen=True, kw_only=True):
-    """What a program asserts of its settings before it starts. `names`: of the expression `holds`, each with the
-    setting that says it and the program's own value; `gpus` are the devices. `unless`: a pattern of lines of which it
-    is not asserted."""
+    """A condition that a program asserts before it starts. `names`: in the expression `holds`, each with its setting
+    and the program's default; `gpus` are the devices. `unless`: a pattern of lines for which it is not asserted."""
 
     names: dict[str, tuple[str, int]]
     holds: str

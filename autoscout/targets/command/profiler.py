@@ -247,8 +247,8 @@ def _failed_first(folder: Path) -> tuple[str, int]:
 def over_hosts(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started], folder: Path
 ) -> Started:
-    """A person's own training, started on every host of the job; `folder` gets what it reads. Errors: AutoscoutError
-    for hosts that are too few."""
+    """A user's own training, started on every host of the job; `folder` receives its output. Errors: AutoscoutError if
+    there are too few hosts."""
     place = _anywhere(msgspec.structs.replace(export_place(job), folder=str(folder)))
     run = mapping(job, configuration, place)
     for name, content in run.files.items():
@@ -259,7 +259,7 @@ def over_hosts(
 
 
 def _anywhere(place: Place) -> Place:
-    """With what is known on each host only."""
+    """With the environment that only each host knows."""
     there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS, "port": every_host.PORT}
     return msgspec.structs.replace(place, **there)
 

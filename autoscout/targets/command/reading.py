@@ -19,8 +19,8 @@ _LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
-# A step of a log that nobody described: "step 12", "iteration: 12", or the count of a progress bar ("12/90 [" by tqdm).
-# Never its rate, which changes from it/s to s/it at one step a second.
+# A step in an unknown log: "step 12", "iteration: 12", or the count of a progress bar ("12/90 [" by tqdm). Never its
+# rate, which changes from it/s to s/it at one step a second.
 GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 

@@ -36,7 +36,7 @@ _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.
 _NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
-_SWITCHES = ("tied", "gated", "bias")  # of the fields of [model]
+_SWITCHES = ("tied", "gated", "bias")  # fields of [model]
 
 
 def job_of(line: Line) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def job_of(line: Line) -> dict[str, Any]:
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
-    if unread and known.batch:  # which the file may say
+    if unread and known.batch:  # the file may give it
         known = replace(known, batch=replace(known.batch, by_itself=True))
     line, settings = with_settings(line, known, unread)
     line, copies, inside = with_copies(line, known)
@@ -141,8 +141,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
-    """The line without what leaves a knob's number to the program (`auto`), which is no configuration to compare with:
-    another run may choose another."""
+    """The line without settings that let the program choose a knob's value (`auto`): another run may choose another
+    value, so this is no reference."""
     for knob in known.knob if known.overrides else ():
         today = line.value(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
@@ -205,7 +205,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
 
 
 def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
-    """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
+    """Knobs that a file of settings fixes at today's values, regardless of the line's flags."""
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
@@ -252,14 +252,15 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
 
 
 def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | None:
-    """What the line says, or the file of settings that it overrides."""
+    """The value in the line, or in the file of settings that it overrides."""
     value = now(sets)
     name = setting(sets)
     return value_of(settings[name]) if value is None and name in settings else value
 
 
 def _by_deepspeed(line: Line, now: ValueOf, known: Preset) -> Line:
-    """The line by which the program has DeepSpeed start its ranks; its own where its settings say nothing of it."""
+    """The line that DeepSpeed starts its ranks with, if the program's settings select DeepSpeed; else the program's own
+    line."""
     values = {flag: now(sets) for flag, sets in known.deepspeed.items()}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, as_text(value))]
     return line.of(["deepspeed", *flags]) if flags else line

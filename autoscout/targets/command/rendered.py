@@ -1,4 +1,4 @@
-"""The files that a launch reads (`launch.render`): what they say today, and what they are for a configuration."""
+"""The files that a launch reads (`launch.render`): their current contents, and those for a configuration."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +24,8 @@ def template(job: Job, name: str) -> str:
 
 
 def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
-    """The values that a launch gives to what knobs set: a flag of its line, or a path in its files (yaml:a.b). None
-    where it is not set; True for a flag without a value, or a path with more below it; a list as text."""
+    """The current values of knobs' settings: a flag of the line, or a path in its files (yaml:a.b). None if not set;
+    True for a flag without a value, or a path with entries below it; a list as text."""
 
     def value_of(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
@@ -37,8 +37,8 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
-    """How the file of a line's `--config_file` has accelerate split the ranks; {} where it is not here or says nothing
-    of it."""
+    """How the file of a line's `--config_file` makes accelerate split the ranks; {} if it is missing or does not
+    say."""
     named = line.value("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
@@ -48,7 +48,7 @@ def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """What the files say that are read as they are, together. Errors: AutoscoutError (exit 2)."""
+    """The merged settings of files that are read unchanged. Errors: AutoscoutError (exit 2)."""
     found = dict[str, Any]()
     for each in job.launch.render:
         if each.plain:
@@ -65,8 +65,8 @@ def settings_in(text: str, where: str) -> dict[str, Any]:
 
 
 def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, Any]) -> dict[str, str]:
-    """Path → content. `settings`: what knobs and presets set, of which those of files are taken; `names`: what
-    placeholders stand for. Errors: AutoscoutError (exit 2)."""
+    """Path → content. `settings`: of knobs and presets; those in files are used; `names`: values of placeholders.
+    Errors: AutoscoutError (exit 2)."""
     made: dict[str, str] = {}
     for each in job.launch.render:
         text = template(job, each.origin)
@@ -88,9 +88,10 @@ def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str
 
 
 def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> dict[str, str]:
-    """The files with these settings: each in the file of its kind that says it today; where none does, in the first.
+    """The files with these settings: each in the file of its kind that has it today, else in the first.
 
-    Errors: AutoscoutError (exit 2) for one that no file can hold."""
+    Errors: AutoscoutError (exit 2) for a setting that no file can hold.
+    """
     inside: dict[str, dict[str, Value | None]] = {}
     for sets, value in settings.items():
         kind, _, path = sets.partition(":")
@@ -102,7 +103,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
                 f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
-        # A preset's file, which is TOML, has no other way to say so.
+        # A preset's file is TOML, which has no null.
         inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
     texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
     return {**made, **texts}

@@ -1,9 +1,9 @@
-"""The equivalence check of an RL job: by the rewards and losses of its first updates, drawn with one seed.
+"""The equivalence check of an RL job: the rewards and losses of its first updates, sampled with one seed.
 
-The answers of the first iteration are drawn before anything was trained, so its reward is the reference's. From the
-second on a rounding in one update may have drawn another token, and rewards only agree as averages of so many answers
-do. Where a knob, or another number of ranks, draws other answers from the start, all of them are compared as averages,
-and the run says so: it is never called the same.
+The answers of the first iteration are sampled before any training, so its reward must equal the reference's. From the
+second on, rounding in one update may change a sampled token, and rewards only agree as averages over that many answers.
+If a knob, or another number of ranks, changes the answers from the start, all iterations are compared as averages; the
+run reports this and never counts as equal.
 """
 
 import math
@@ -14,14 +14,14 @@ from autoscout.running.equivalence import deviates
 from kb.records import Configuration, Job, Measurement
 
 _COMPARED = 3  # updates
-_SCALE = 0.1  # of a loss: advantages have a spread of 1, and their mean over answers is near 0
+_SCALE = 0.1  # for a loss: advantages have a spread of 1, and their mean over answers is near 0
 _SPREADS = 4.0  # standard deviations of a difference between two averages
 LAG = "lag_updates"  # metric: updates between the policy that drew an answer and the one that trains on it, at most
 
 
 class FirstUpdates:
-    """Compares what both runs report; without rewards nothing is found wrong (and `check` says so). Answers that are
-    older than the reference's are another training, unless a constraint says how old they may be."""
+    """Compares the metrics that both runs report; without rewards a run passes (and `check` says so). Answers older
+    than the reference's make a different training, unless a constraint limits their age."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
         """`redraws`: knobs that draw other answers."""

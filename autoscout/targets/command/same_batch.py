@@ -1,8 +1,7 @@
 """Whether a job's configurations train the same model on the same batch; otherwise their step times cannot be compared.
 A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for it, given
-`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing). Of a
-script that nobody knows only the names of flags can be read.
-"""
+`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing). For an
+unknown script only the names of flags are available."""
 
 import math
 import re
@@ -95,14 +94,14 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
         return 0
-    dp = knobs.get("dp")  # a file may say the replicas themselves
+    dp = knobs.get("dp")  # a file may give the replicas itself
     replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
 def edited(job: Job, now: ValueOf) -> Iterator[str]:
-    """A sentence where the files that a launch reads say another batch than the job, as after they were edited."""
+    """A sentence if the files that a launch reads have another batch than the job, for example after an edit."""
     known, wanted = preset_of(job), job.traffic.global_batch
     if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
         return
@@ -115,21 +114,21 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
 
 
 def samples_by_name(flag: str) -> str:
-    """By its name what a script's flag says of a step's samples: "batch", how many are taken at once, "accumulation",
-    how often, or "", nothing."""
+    """What a flag's name implies for a step's samples: "batch", their number per pass; "accumulation", the number of
+    passes; or ""."""
     if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
 def says_whole(line: Line) -> bool:
-    """Whether a line says the batch of all ranks by itself, so that others only divide it."""
+    """Whether a line gives the batch of all ranks, so that other flags only divide it."""
     return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in line.words)
 
 
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
-    """Knobs of a script without a preset that by their names change how many samples a step has, while nothing in the
-    job compensates for it. `free`: what each knob that may change sets, by name."""
+    """Knobs of a script without a preset whose names suggest that they change a step's samples, while nothing in the
+    job compensates for it. `free`: the setting of each knob that may change, by name."""
     if job.objective.metric not in _TIMES or preset_of(job).batch:
         return []
     kinds = ("accumulation",) if says_whole(command_line(job)) else ("batch", "accumulation")

@@ -1,5 +1,4 @@
-"""What a line and the knobs of its preset mean to the simulators: its `[simulated]`, and flags of a server that no knob
-sets."""
+"""Simulator columns for a server's line and its preset's knobs: its `[simulated]`, and flags without a knob."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ _STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the simulator's columns; {} where `lacking` says why, or of a training whose model is unknown."""
+    """Expressions by the simulator's columns; {} if `lacking` gives a reason, or for a training with an unknown
+    model."""
     if preset.served is None:
         return preset.simulated if job.model.layers else {}
     if lacking(job, preset):
@@ -29,20 +29,20 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     columns = {name: value for name, value in _from_flags(job, preset.served).items() if name not in preset.derived}
     if _STORED in columns:
         columns[_STORED] = preset.served.formats.get(str(columns[_STORED]), "none")
-    if job.model.stored:  # in which the model's own folder comes before what the line says of it
+    if job.model.stored:  # the model's own folder takes precedence over the line
         columns.pop(_STORED, None)
     own = {column: repr(value) for column, value in columns.items()}
     return preset.simulated | own | _attention_dp(_settings(job, preset.served))
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
+    """The preset's names with their values in the line. Errors: AutoscoutError (exit 2) for an open quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
     values = {name: 1 if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
     numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
-    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # which says it in place of the line
+    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # knobs replace the line's values
     return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
 
 
@@ -56,7 +56,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
-    """What the line's files of settings say, of those that are here."""
+    """The settings of the line's files that exist."""
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.value, served.unread)):
@@ -93,7 +93,7 @@ def lacking(job: Job, preset: Preset) -> str:
 
 
 def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
-    """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
+    """Parts of the line that predictions ignore: flags, and the files of settings that they name."""
     if (served := preset.served) is None:
         return
     line = command_line(job)

@@ -33,21 +33,21 @@ Taken = dict[str, list[str]]  # a setting → alternative names, one of which mu
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
-    """What its experiments, the check of an export and its knobs set, without what only lines set that say it already.
-    A setting is a field of the classes that `taken_by` has for the longest beginning of it."""
+    """Settings of its experiments, of the check of an export and of its knobs, except those that only change lines
+    which have them. A setting is a field of the classes in `taken_by` for the longest matching prefix."""
     batch = [preset.batch.flag] if preset.batch else []
     found = {}
     for text in [*preset.measuring, *preset.soak, *batch, *knobs]:
         name = text.removesuffix("=")
         begin = max((b for b in preset.taken_by if name.startswith(b)), key=len, default=None)
-        if begin is not None and " " not in name:  # a knob may set what its text says in words
+        if begin is not None and " " not in name:  # a knob's text may be a description
             own = setting(name) if begin == "--" else name.removeprefix(begin)
             found[name] = [f"{each}.{own}" for each in preset.taken_by[begin]]
     return found
 
 
 def of_launcher(line: Line) -> Taken:
-    """What tells accelerate a node's place."""
+    """The settings that give accelerate a node's place."""
     given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
     return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
 
@@ -65,11 +65,12 @@ def fit(
     environment: Mapping[str, str],
     started: Callable[[Job, Configuration, Place], Started],
 ) -> seams.SeamFit | None:
-    """`ours`: knobs of our own, of which the job may have some; those that a person declares are of their script.
-    `environment`: the installed packages with their versions; `started`: what maps to a command, of which the
-    interpreter is asked for releases that are not on record. None where nobody can say.
+    """`ours`: knobs from our catalogs, some of which the job may have; knobs that a user declares belong to their
+    script. `environment`: the installed packages with their versions; `started`: returns a command whose interpreter is
+    asked about releases without a record. None if unknown.
 
-    Errors: AutoscoutError (exit 2) for a source that cannot be read."""
+    Errors: AutoscoutError (exit 2) for a source that cannot be read.
+    """
     own = {knob.sets for knob in ours}
     knobs = [knob.sets for knob in declared_by(job).knob if knob.sets in own]
     taken = of_launcher(command_line(job)) | of_preset(preset_of(job), knobs)
@@ -97,7 +98,7 @@ def fit(
 
 
 def places(python: str, packages: list[str]) -> dict[str, Path]:
-    """The folders of an interpreter's packages; {} where it does not say."""
+    """The folders of an interpreter's packages; {} if it does not report them."""
     try:
         script = _PLACES.replace("NAMES", repr(packages))
         done = subprocess.run([python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)

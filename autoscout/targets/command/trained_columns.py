@@ -1,5 +1,5 @@
-"""What a training line of Hugging Face's trainers says of its model, and what it and the knobs of its preset mean to
-the training and memory models: its `[trained]`, with `[simulated]`."""
+"""The model in a training line of Hugging Face's trainers, and columns of the training and memory models for the line
+and its preset's knobs: its `[trained]`, with `[simulated]`."""
 
 import contextlib
 import re
@@ -26,13 +26,13 @@ _OFF = ("false", "0", "no", "none", "null", "")
 # Places of Transformers' layers that may have adapters; where a model names others, PEFT's attention stands for them.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
-# What accelerate and Trainer put around the model, of which only copies (DDP) and FSDP are priced.
+# Wrappers of accelerate and Trainer around the model; only copies (DDP) and FSDP are priced.
 _ELSEWHERE = (
     *("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config"),
     *("fsdp_offload_params", "offload_params"),
 )
 _PLAIN_KINDS = ("", "NO", "MULTI_GPU", "MULTI_CPU", "FSDP")
-# What is trained otherwise than on every token, by the names of programs.
+# Programs that do not train on every token, by name.
 _OTHER_LOSSES = re.compile(
     r"(^|[^a-z])(ppo|kto|cpo|bco|prm|ipo|rloo|gkd|rm|glue|mlm|ner|qa|asr)([^a-z]|$)"
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
@@ -42,10 +42,11 @@ _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
 def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
-    """What a line says, and its file of settings where the line does not, by name (per_device_train_batch_size), with
-    accelerate's own `distributed_type`. `folder`: where it is run.
+    """Settings of a line, supplemented by its file of settings, by name (per_device_train_batch_size), with
+    accelerate's own `distributed_type`. `folder`: where it runs.
 
-    Errors: AutoscoutError (exit 2) for a file that cannot be read."""
+    Errors: AutoscoutError (exit 2) for a file that cannot be read.
+    """
     found = _of_file(folder / file) if (file := file_of(line, known)) is not None else {}
     for word in line.words:
         name, sign, value = word.partition("=")
@@ -54,7 +55,7 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
     for flag, values in line.flags.items():
         found[flag.strip("-").replace("-", "_")] = values
     for named in [*found.get("config_file", []), *found.get("accelerate_config", [])][:1]:
-        kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # of those that come with TRL
+        kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # configurations that come with TRL
         found["distributed_type"] = [kind for name, kind in kinds.items() if named.startswith(name)]
         with contextlib.suppress(AutoscoutError):
             theirs = _of_file(folder / named)
@@ -65,13 +66,13 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
 
 
 def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, Any]:
-    """{"model": …, "seq_len": …} of a job, as far as the line says them; what stands for what it does not say."""
+    """{"model": …, "seq_len": …} of a job, as far as the line gives them; with notes on assumed values."""
     trained = known.trained
     if trained is None or _why_not(line, {}, trained):
         return {}
     try:
         given = settings(line, known)
-    except AutoscoutError as error:  # a file with tags of its own, say, which the other settings were read of
+    except AutoscoutError as error:  # for example a file with custom tags, from which the other settings were read
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(given, trained.model)
@@ -105,7 +106,7 @@ def _experts(model: Mapping[str, Any], task: Task) -> int:
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the models' columns; {} where `lacking` says why."""
+    """Expressions by the models' columns; {} if `lacking` gives a reason."""
     if preset.trained is None:
         return {}
     given, half = _given(job, preset), job.model.dtype != "fp32"

@@ -1,5 +1,5 @@
-"""A trainer's line and the file of settings that it names: what that says of the preset's knobs and batch, as words of
-the line."""
+"""A trainer's line and the file of settings that it names: the file's values of the preset's knobs and batch, as words
+of the line."""
 
 import os
 import shutil
@@ -25,9 +25,9 @@ def with_settings(line: Line, known: Preset, unread: str) -> tuple[Line, dict[st
 
 
 def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
-    """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
-    settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
-    those; flags are written as the preset does, a-b for a_b."""
+    """(the line, with its YAML file's values of the preset's knobs and batch as words that override it; the plain
+    settings of that file). A `--` before the words of a launcher is left out, since everything after it is taken for
+    those; flags are written as in the preset, a-b for a_b."""
     begins = _begins(line, known)
     given = [word for word in line.words[begins + 1 :] if word != "--"]
     file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
@@ -50,8 +50,8 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
 
 
 def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
-    """(the line of a preset whose settings are in files alone, which names the copies that a run gets; `launch.render`
-    of these; what they say). Errors: AutoscoutError (exit 2)."""
+    """(the line of a preset whose settings are only in files, with the names of a run's copies; `launch.render` of
+    these; their settings). Errors: AutoscoutError (exit 2)."""
     named = settings_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
     alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
@@ -85,7 +85,7 @@ def _config(line: Line, known: Preset) -> str:
 
 
 def _begins(line: Line, known: Preset) -> int:
-    """The place of the program's name, after what launches it."""
+    """The position of the program's name, after its launcher."""
     found = _program(line, known)
     return found if found is not None else next(at - 1 for at in settings_files.named(line, known.folder))
 
@@ -102,8 +102,8 @@ def in_a_container(line: Line, known: Preset) -> str:
 
 
 def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
-    override it; the plain settings of that file)"""
+    """(the line, with its `--config` file's values of the preset's knobs, batch and evaluation as flags, which override
+    it; the plain settings of that file)"""
     named = _config(line, known)
     if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is no file
         return line, {}
@@ -118,7 +118,7 @@ def _flags(known: Preset) -> list[str]:
 
 
 def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -> list[tuple[str, str]]:
-    """Flags that the file of settings says and the line does not, with its values."""
+    """Flags that only the file of settings has, with their values."""
     names = {flag: setting(flag) for flag in flags}
     return [(flag, settings[name]) for flag, name in names.items() if name in settings and line.value(flag) is None]
 

@@ -40,8 +40,8 @@ while True:
 
 
 def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Line:
-    """`line`: the server's; `names`: those of placeholders. Unchanged if the preset is of no server. Errors:
-    AutoscoutError (exit 2) if the line says no model."""
+    """`line`: the server's; `names`: values of placeholders. Unchanged if the preset is no server. Errors:
+    AutoscoutError (exit 2) if the line names no model."""
     served = preset.served
     if served is None:
         return line
@@ -76,8 +76,8 @@ def _inside(before: Line) -> bool:
 
 
 def by_experiments(line: Line, preset: Preset) -> Line:
-    """The line as experiments can run it, one after another: a container of docker's without what is for one that is
-    started by hand, and reached by the load on the machine's own network."""
+    """The line in a form that experiments can run one after another: a docker container without options for interactive
+    use, reachable on the machine's own network."""
     at = _program(line, preset)
     begins = runs_image(line.of(line.words[:at]))
     if begins < 0:

@@ -66,9 +66,10 @@ def _sources(job: Job) -> dict[str, MetricSource]:
 
 
 def logged(job: Job, log: Path) -> measurement.Readings:
-    """What a run of the job printed, of which only the log is left: nothing that is timed by its lines.
+    """The output of a finished run of the job, of which only the log exists; line times are unknown.
 
-    Errors: AutoscoutError (exit 2) where no pattern of the job reads a number of its output."""
+    Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output.
+    """
     printed = {name: source for name, source in _sources(job).items() if source.pattern and not source.file}
     if not printed:
         raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
@@ -166,9 +167,9 @@ class OutputReader:
         return ""
 
     def _all_reported(self) -> bool:
-        """Whether every metric was reported at least once; false while a summary at the end is still to come. What a
-        preset knows and a run's iterations did not bring (memory on CPUs, norms of gradients that nobody clips) never
-        comes."""
+        """Whether every metric was reported at least once; false while a summary at the end is still to come. Metrics
+        that a preset knows but a run's iterations did not report (memory on CPUs, gradient norms without clipping)
+        never come."""
         launch = self._job.launch
         through = len(self.costs()) >= launch.iterations > 1
         awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}

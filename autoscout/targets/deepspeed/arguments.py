@@ -112,7 +112,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def saying_each_step(job: Job, launch: Launch) -> Launch:
-    """The launch with a ds_config that has the engine say its speed after every step: by itself it says none."""
+    """The launch with a ds_config that makes the engine report its speed after every step; by default it does not."""
     rendered = config_of(job)
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:

@@ -148,7 +148,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     notes += _not_equal(config, asked.counts, apart)
     each = _of_trainer(line)
     if not all(asked.counts) and each and not isinstance(config.get(BATCH), int):
-        made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
+        made.get("traffic", {}).pop("global_batch", None)  # the number of devices is unknown
         made["samples_each"] = each
         made["ranks_each"] = apart
     steps = flags.get(HUGGING_FACE[STEPS], ["1"])[:1]
@@ -176,15 +176,15 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
 
 
 def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
-    """What a person should know whose launcher is another. `starter`: their line before the script; `kept`: the words
-    of it that experiments have, too."""
+    """A note for users of another launcher. `starter`: their line before the script; `kept`: those of its words that
+    experiments have, too."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []
 
 
 def _that_stays(config: Config, named: str) -> list[str]:
-    """What a person should know whose ds_config has one ZeRO stage."""
+    """A note for users whose ds_config has a fixed ZeRO stage."""
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []

@@ -94,7 +94,7 @@ def leaves_auto(config: Config) -> bool:
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """Of a ds_config with nothing to tune the stage that it has. Errors: AutoscoutError (exit 2) for one that cannot be
+    """For a ds_config with nothing to tune, its ZeRO stage. Errors: AutoscoutError (exit 2) for one that cannot be
     read."""
     config = read_config(job)
     found = settings(config)
@@ -192,7 +192,7 @@ def _offloads(config: Config) -> bool:
 
 
 def wants_model_info(config: Config) -> bool:
-    """Whether we have to find what fits, and the model's size is not given."""
+    """Whether we must find out what fits, without knowing the model's size."""
     found = settings(config)
     left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
     return found.enabled and left and not (found.model_info or {}).get("num_params")
@@ -231,7 +231,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def today(job: Job) -> int:
-    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
+    """The micro batch in a Hugging Face Trainer's line; 0 without one."""
     return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 

@@ -42,8 +42,8 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
 
 
 def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
-    """Of what is nearest to candidates from the fastest to the most frugal one; the first where the model or its device
-    is not known."""
+    """The fitting configuration nearest to the candidates, from the fastest to the most frugal one; the first one if
+    the model or its device is unknown."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
         return nearest(space, wanted[0])

@@ -1,5 +1,5 @@
-"""What a launch line says of the model that it trains, so that speed and memory can be predicted: a folder of Hugging
-Face's or a config.json, a known model's name, or Megatron-DeepSpeed's flags; and the tokens of a sample."""
+"""The model that a launch line trains, for predictions of speed and memory: a Hugging Face folder or config.json, a
+known model's name, or Megatron-DeepSpeed's flags; and the tokens per sample."""
 
 import re
 from typing import Any
@@ -25,11 +25,11 @@ _OF_ADAPTERS = re.compile(
 )
 _KINDS = ("--finetuning_type", "--tuner_type", "--train_type", "--sft_type")
 _OF_PARTS = re.compile(r"--(?:freeze(?:_\w+)?|tune_mm_mlp_adapter|only_optimize_lora)")
-_USUAL = 1024  # tokens where nobody says it: what the Trainer's own run_clm.py takes at most
+_USUAL = 1024  # tokens if not given: the maximum of the Trainer's own run_clm.py
 
 
 def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """({"model": …, "seq_len": …} as far as the line says it, notes for the user)."""
+    """({"model": …, "seq_len": …} as far as the line gives it, notes for the user)."""
     if adapters := _adapters(flags):
         return {}, [
             f"model: the line trains adapters ({adapters}); to have them predicted write task = 'finetune', [model] "

@@ -1,5 +1,5 @@
-"""The parts of a line that DeepSpeed's script runs by: what it runs in (a container, a binding of processors), its
-launcher, which ours replaces, and the script with its arguments."""
+"""The parts of a DeepSpeed script's line: its surroundings (a container, a binding of processors), its launcher, which
+ours replaces, and the script with its arguments."""
 
 import re
 from itertools import pairwise
@@ -49,7 +49,7 @@ def parts(line: Line) -> LineParts:
 
 
 def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
-    """(what goes before the command of experiments, notes)"""
+    """(words before the command of experiments, notes)"""
     before = found.before
     start = 0
     if before.first in _STARTS_RANKS:

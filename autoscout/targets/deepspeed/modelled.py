@@ -1,5 +1,5 @@
-"""What the simulators read of a user's ds_config and line besides knobs: settings that stay, the precision, the
-parallelism within a model, and the kernels of Hugging Face's models."""
+"""Simulator columns from a user's ds_config and line, besides knobs: fixed settings, the precision, the parallelism
+within a model, and the kernels of Hugging Face's models."""
 
 import math
 import re
@@ -14,7 +14,8 @@ from autoscout.targets.deepspeed.tuning_space import STEPS
 from kb.records import Job
 
 _REUSE = "zero_optimization.stage3_max_reuse_distance"
-# What a Hugging Face Trainer fills in for "auto" (transformers/integrations/deepspeed.py), by path, as expressions.
+# Values that a Hugging Face Trainer fills in for "auto" (transformers/integrations/deepspeed.py), by path, as
+# expressions.
 _FILLED_IN = {
     "zero_optimization.reduce_bucket_size": "hidden * hidden",
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
@@ -50,7 +51,7 @@ _NOT_MODELLED = (
 
 
 def lacking(job: Job) -> str:
-    """ "" or what a job would have to say to be predicted, as a clause."""
+    """ "" or what a job lacks for predictions, as a clause."""
     if not job.model.layers:
         return (
             "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, "
@@ -64,7 +65,7 @@ def flags_of(job: Job) -> Flags:
 
 
 def standing(job: Job, config: Config, knob: KnobEntry) -> str:
-    """The expression for a knob of DeepSpeed's that is not tuned: what stands in the ds_config, or its default."""
+    """The expression for a knob of DeepSpeed's that is not tuned: its value in the ds_config, or its default."""
     if knob.name == "ckpt":
         return _checkpointing(job)
     value = ds_config.at(config, knob.sets)
@@ -147,7 +148,7 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
 
 
 def _checkpointing(job: Job) -> str:
-    """Of the script's own flags, one of which a person may have made a knob."""
+    """From the script's own flags, one of which may be a user's knob."""
     for knob in job.space.knob:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"

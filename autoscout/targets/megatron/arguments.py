@@ -40,7 +40,7 @@ _SWITCHES = {
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
 _FROM_ELSEWHERE += ("packing",)
-# What only the user knows, by flag.
+# Values that only the user knows, by flag.
 _MISSING = {
     "--data-path": "--data-path or --mock-data",
     "--tokenizer-type": "--tokenizer-type and its model",
@@ -48,7 +48,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# What a shape leaves open, where Megatron-LM's defaults make another model of it.
+# Flags that a shape does not imply, where Megatron-LM's defaults would make another model.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "

@@ -1,5 +1,5 @@
-"""Which of Megatron's layouts are shadowed before they are run, and how: those of which the closed form doubts that
-they fit, from parts that layouts share."""
+"""Which of Megatron's layouts are shadowed before they run, and how: those that may not fit by the closed-form model,
+from parts that layouts share."""
 
 import contextlib
 import time

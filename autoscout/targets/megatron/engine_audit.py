@@ -1,5 +1,5 @@
-"""What a release of Megatron-core takes, asked of itself, against the catalog: flags that no knob sets, defaults that
-moved, and what it makes of configurations drawn from the space, and of neighbours that the space forbids."""
+"""Compares a release of Megatron-core with the catalog, by asking it: flags that no knob sets, changed defaults, and
+its answers for configurations drawn from the space, and for neighbours that the space forbids."""
 
 import re
 from pathlib import Path
@@ -22,8 +22,8 @@ from kb.records import AutoscoutError, Job, SpaceLimits
 RECORD = Path(__file__).with_name("engine_arguments.json")
 _SCRIPT = engine_seams.RANK.with_name("audit_engine.py")
 _JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # every knob acts in one of them
-_GROUPING = "core/parallel_state.py"  # checked when ranks are grouped, which nobody asks for here
-_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # what is asked; the rest builds a model
+_GROUPING = "core/parallel_state.py"  # checked when ranks are grouped, which is not part of this
+_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # checked here; the rest builds a model
 
 
 def recorded() -> seams.Recorded:
@@ -36,9 +36,10 @@ def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> Validat
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Of a job's interpreter and space, or of our interpreter and two shipped jobs with all that can be allowed.
+    """Of a job's interpreter and space, or of our interpreter and two shipped jobs with everything allowed.
 
-    Errors: AutoscoutError (exit 2) without an engine that can be asked."""
+    Errors: AutoscoutError (exit 2) without an engine to ask.
+    """
     jobs = [job] if job else [_open(load_job(str(job_file(name)))) for name in _JOBS]
     version = releases.version_of(jobs[0])
     if not version:
@@ -78,7 +79,7 @@ def _open(job: Job) -> Job:
 
 
 def checked_by(rule: RuleEntry, version: str) -> str:
-    """Who refuses what the rule forbids: of several places any may, and some are reached only with a model."""
+    """The places that may refuse what the rule forbids; some are only reached with a model."""
     by = rule.checked
     if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
         by += f" since {rule.since}"

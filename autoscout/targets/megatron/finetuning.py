@@ -19,7 +19,7 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """What a job that fine-tunes lacks, or names otherwise than Megatron-core, a sentence each."""
+    """What a job that fine-tunes lacks, or names differently from Megatron-core, a sentence each."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:
@@ -56,7 +56,7 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
 
 
 def missing(job: Job, configuration: Configuration) -> list[str]:
-    """What a person should know of the exported data's name and batch."""
+    """Notes for the user on the exported data's name and batch."""
     if not job.traffic.lengths:
         return []
     lines = not job.model.lora  # Megatron-Bridge has data sets of its own
@@ -83,7 +83,7 @@ def worker(job: Job) -> dict[str, Any]:
 
 
 def exportable(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for what the script has no flag for."""
+    """Errors: AutoscoutError (exit 2) for settings without a flag of the script."""
     if job.model.frozen_layers:
         raise AutoscoutError(
             f"{job.name} trains with frozen layers, which Megatron-LM's pretrain_gpt.py does not support: set the "

@@ -1,5 +1,5 @@
-"""`init --target megatron`: a job from a person's line of pretrain_gpt.py, whose flags say the model and the batch, and
-which is today's launch."""
+"""`init --target megatron`: a job from a user's line of pretrain_gpt.py, whose flags give the model and the batch; the
+line is today's launch."""
 
 import contextlib
 import math
@@ -40,8 +40,8 @@ _LATENT = {
 }
 _OTHERS = {"kv_heads": "--num-query-groups", "topk": "--moe-router-topk", "vocab": "--vocab-size"}
 _OF_EXPERTS = ("experts", "expert_ffn", "shared_ffn")
-_USUAL = 1024  # tokens where nobody says it
-_KV_LORA_RANK = 32  # of a line that leaves it out: training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
+_USUAL = 1024  # tokens if not given
+_KV_LORA_RANK = 32  # default of training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
@@ -89,7 +89,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         notes.append(
             "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
         )
-    if allow := asked_for(flags):  # what it trains in is no question of speed alone
+    if allow := asked_for(flags):  # the precision is not a question of speed alone
         fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
     if flags.get("--transformer-impl") != ["local"]:
@@ -110,8 +110,8 @@ def _out_of_shell(line: Line) -> Line:
 
 
 def _set_before(before: Line) -> dict[str, dict[str, str]]:
-    """launch.environment, of what is set before the script, in the text of a shell, too; without what a shell would
-    have to fill in."""
+    """launch.environment: the variables set before the script, also in the text of a shell, except values that a shell
+    would compute."""
     parts: list[str] = []
     for word in before.words:
         with contextlib.suppress(ValueError):  # quotes that do not end
@@ -168,14 +168,14 @@ def _checkout(script: str, notes: list[str]) -> str:
 
 
 def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
-    """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
+    """The fields of [model]; Megatron-LM's defaults are left out where they equal ours."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(given, flag))}
     if found.get("experts") == 1 and "--moe-router-topk" not in given:  # Megatron-DeepSpeed's dense models
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
         notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(given[flag])} stands for")
-    if "--group-query-attention" in given:  # of one group where the line does not say how many
+    if "--group-query-attention" in given:  # one group if the line gives no number
         found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)

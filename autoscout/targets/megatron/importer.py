@@ -118,7 +118,7 @@ def _runs(path: Path) -> list[_Run]:
 
 
 def _whole(job: Job) -> Space:
-    """The job's space without what its [space] leaves out: a log may be of any of it."""
+    """The job's space without the restrictions of its [space]: a log may have any configuration."""
     everything = msgspec.structs.replace(job.space, fix={}, limit={}, allow=ASKED)
     return JobSpace.of_job(msgspec.structs.replace(job, space=everything))
 
@@ -136,7 +136,7 @@ def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
         return Row(where, kept, problem)
     if job.target == "megatron":
         knobs, problem = _knobs(run.arguments, job, space, whole) if run.arguments else ({}, "")
-    else:  # of the script as a user's own command
+    else:  # the script as a user's own command
         names = {knob.sets for knob in space.knobs}
         knobs, problem = {n: v for n, v in run.arguments.items() if n in names and v != "None"}, ""
     cells = {**knobs, **kept}

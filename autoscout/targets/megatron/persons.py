@@ -20,7 +20,7 @@ _OF_DTYPES = "--use-precision-aware-optimizer"  # without which Megatron-LM refu
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # whose arguments line/arguments has
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
-# What Megatron-LM does where a line leaves it out, of what our flags say otherwise.
+# Megatron-LM's behaviour without the flag, where our flags differ from it.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"

@@ -47,11 +47,12 @@ def shadow(
     ranks: list[int] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Shadow:
-    """`ranks`: those to trace, else one of every pipeline stage that differs. `kb`: None remembers nothing. `limit_s`:
-    0 answers from there only.
+    """`ranks`: those to trace, else one of each kind of pipeline stage. `kb`: None stores nothing. `limit_s`: 0 only
+    uses stored answers.
 
-    Errors: AutoscoutError (exit 2) for a configuration that no flags say, an interpreter that lacks torch or
-    megatron-core, a rank that does not exist."""
+    Errors: AutoscoutError (exit 2) for a configuration without flags for it, an interpreter that lacks torch or
+    megatron-core, a rank that does not exist.
+    """
     existing(ranks, arguments.world_size(configuration))
     python = interpreter.target_python(job)
     versions = versions_of(python)
@@ -85,7 +86,8 @@ def summarised(
     priced_too: bool,
     more_error: float = 0.0,
 ) -> Shadow:
-    """What the traced ranks mean for the configuration. `more_error`: error in addition to that of a whole trace."""
+    """Conclusions for the configuration from its traced ranks. `more_error`: error in addition to that of a whole
+    trace."""
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
     base = Shadow(
@@ -148,7 +150,7 @@ def remember(kb: Path, job: Job, configuration: Configuration, found: Shadow) ->
 
 
 def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """What every rank is asked alike."""
+    """The part of the question that is the same for every rank."""
     knobs = configuration.knobs
     on_gpus = device_kind(job) == "cuda"
     flags = arguments.flags(job, configuration)
@@ -210,7 +212,7 @@ def answers(
     stopping: Callable[[], bool],
     kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
-    """In the order asked, and how many of them were known. `kept`: what of a trace is remembered."""
+    """Answers in order, and how many of them were stored. `kept`: the part of a trace to store."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in asked]
 

@@ -37,7 +37,8 @@ def from_parts(
     limit_s: float = 120.0,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Shadow:
-    """Errors: AutoscoutError where parts say nothing, one of them does not start, or (`limit_s` 0) is not known."""
+    """Errors: AutoscoutError if parts do not determine the answer, one of them does not start, or (`limit_s` 0) is not
+    stored."""
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)
     python = interpreter.target_python(job)
@@ -103,7 +104,7 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """Layers of a chunk in small jobs: full recomputation goes by so many of them."""
+    """Layers of a chunk in small jobs; full recomputation works in groups of this size."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 

@@ -13,16 +13,16 @@ from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
 from autoscout.targets.megatron.persons import PROGRAM
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-# What Megatron-LM does by itself; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
+# Megatron-LM's defaults; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
 USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
-# What must agree with the job: the model and the batch.
+# Flags that must agree with the job: the model and the batch.
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
     *("--ffn-hidden-size", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
     *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
-# Parts of a model that a line may have and the job not, and where the job says them.
+# Parts of a model that a line may have and the job not, with their place in the job.
 _PARTS = {
     "--num-experts": "experts",
     "--moe-shared-expert-intermediate-size": "shared_ffn",
@@ -32,12 +32,12 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# What a launch may say otherwise: by other flags, or (sequence parallel where tp is 1) not at all.
+# Settings that a launch may have differently: by other flags, or (sequence parallel where tp is 1) not at all.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
     *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),
 )
-# Of what a job has to allow, by the flag that has it on.
+# What a job must allow, by the flag that needs it.
 _ASKED = {
     "--fp8-format": "fp8",
     "--cuda-graph-impl": "cuda_graph",
@@ -53,15 +53,15 @@ _ASKED = {
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 _NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # theirs makes the rows of the job's vocabulary, too
-# What decides the configuration that the line is.
+# Flags that determine the line's configuration.
 _OF_KNOBS = (
     *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
     *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
     *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
 )
-_MOST_LAYERS = 10_000  # of a pattern that is worth reading
+_MOST_LAYERS = 10_000  # of a pattern that is still parsed
 _OFF = (["none"], ["1"])  # as where they are left out
-RECIPE = "delayed"  # of FP8, where a line does not say it
+RECIPE = "delayed"  # FP8's recipe, if the line gives none
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
@@ -147,7 +147,7 @@ def _listed(node: ast.expr) -> list[int]:
 
 
 def not_had(line: Line) -> str:
-    """What a line of pretrain_gpt.py says that makes another training than a job can say; "" for nothing. Errors:
+    """Settings of a line of pretrain_gpt.py that make a training which a job cannot describe; "" for none. Errors:
     AutoscoutError (exit 2) for an open quote."""
     given = line.after(SCRIPT)
     found = [*refused(PROGRAM, given)]

@@ -1,5 +1,5 @@
-"""What a release of vLLM takes, asked of its own configuration classes, without a device: of configurations drawn from
-the space, and of neighbours that one rule forbids."""
+"""A release of vLLM, asked through its own configuration classes, without a device: its answers for configurations
+drawn from the space, and for neighbours that one rule forbids."""
 
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswe
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Of a job's interpreter and space; without one of our interpreter, and of a shipped job with all that can be
-    allowed. Errors: AutoscoutError (exit 2) without an engine that can be asked."""
+    """Of a job's interpreter and space; by default of our interpreter and a shipped job with everything allowed.
+    Errors: AutoscoutError (exit 2) without an engine to ask."""
     given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
     if found is None:

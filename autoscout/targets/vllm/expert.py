@@ -53,8 +53,8 @@ def _room(a: Mapping[str, Any], size: int) -> float:
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """GiB of KV cache for a share of the requests that run together, and for one of the longest at least. In an open
-    loop as many run together as come while one is answered (Little's law)."""
+    """GiB of KV cache for a share of the requests that run together, and at least for one of the longest. In an open
+    loop, Little's law gives their number."""
     tokens = a["input_mean"] + a["output_mean"]
     together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
     return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024

@@ -1,5 +1,5 @@
-"""Where a configuration's search for the highest rate begins: at what is predicted for it, corrected by what this
-session's others turned out to bear; without a prediction at the middle of those; else where the job says."""
+"""The first rate of a configuration's search for the highest one: its prediction, corrected by results of this
+session's other configurations; without a prediction, their median; else the job's rate."""
 
 import math
 import statistics

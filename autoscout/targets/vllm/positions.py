@@ -21,7 +21,7 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose factor is in max_positio
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """Nothing where the model's folder is not readable here: then its engine says it."""
+    """Empty if the model's folder is not readable here: then its engine reports the problem."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or job.launch.environment.get(_ALLOWED) == "1":
         return

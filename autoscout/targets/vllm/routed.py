@@ -21,7 +21,7 @@ _OF_SEVERAL = ("--data-parallel-size", "--data-parallel-size-local", "--data-par
 
 
 def policy(configuration: Configuration) -> dict[str, Any]:
-    """Of what deals requests to the engines."""
+    """The policy by which requests are assigned to engines."""
     return tomllib.loads(_ROUTERS.read_text())[str(configuration.knobs.get(KNOB, ENGINE))]
 
 

@@ -101,7 +101,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
-    """Devices of each node: of as many nodes as the line names, else of eight, as most have."""
+    """Devices of each node: of the nodes that the line names, else eight per node, as is usual."""
     own = _whole(flags, "--data-parallel-size-local")
     named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
@@ -109,7 +109,7 @@ def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
 
 
 def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
-    """A flag's whole number; 0 where the line says none."""
+    """A flag's integer; 0 if the line has none."""
     return count_of((flags.get(flag) or [""])[0]) or 0
 
 

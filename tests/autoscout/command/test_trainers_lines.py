@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.line.launch_line import read
+from autoscout.line.launch_line import Line, read
 from autoscout.line.recognition import recognised
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
@@ -235,3 +235,17 @@ def test_a_line_that_only_a_shell_can_start_is_refused_before_anything_runs(tmp_
     (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
     with pytest.raises(AutoscoutError, match=r"the flag of batch_size has no place: write what its variables"):
         load_job(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from transformers import HfArgumentParser, Trainer, TrainingArguments", "hf-trainer"),
+        ("import argparse\nfrom transformers import TrainingArguments", ""),  # refuses flags that it does not declare
+    ],
+)
+def test_a_script_that_parses_the_trainers_arguments_is_known_by_its_source(tmp_path, source, name):
+    (tmp_path / "finetune.py").write_text(source)
+    flags = "--output_dir out --per_device_train_batch_size 4 --gradient_accumulation_steps 2"
+    words = f"torchrun --nproc-per-node 2 finetune.py {flags}".split()
+    assert recognised(Line(tuple(words), place=tmp_path)) == name

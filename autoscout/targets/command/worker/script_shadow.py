@@ -31,7 +31,7 @@ class Enough(BaseException):
 
 
 class Steps:
-    """What happens when: modules are called, the optimizer steps."""
+    """Tracks the order of events: calls of modules, steps of the optimizer."""
 
     def __init__(self, watch: Any) -> None:
         self.watch, self.done, self.first, self.found = watch, 0, None, []
@@ -142,7 +142,7 @@ def _leaving() -> Any:
 
 
 def _script(question: dict[str, Any]) -> Any:
-    """What the command runs, ready to be called in this process as it would be in its own."""
+    """The command's script, ready to be called in this process as it would be in its own."""
     words = question["words"]
     name, rest = Path(words[0]).name, words[1:]
     module = False

@@ -1,7 +1,7 @@
-"""When a load of the search for the highest rate need not go on: its limits can no longer be kept, they surely are, or
-the time is up. And what a load says of its limits.
+"""When a load of the search for the highest rate may end early: its limits can no longer be kept, they surely are, or
+the time is up. Also the load's evidence about its limits.
 
-A limit is [metric, bound in ms]. Of a percentile's, Wilson's interval of the share of requests that exceed it decides.
+A limit is [metric, bound in ms]. For a percentile, Wilson's interval of the share of requests that exceed it decides.
 """
 
 import itertools
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 _Z = 1.96
 _GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits, where the queue grows
 _STEADY = 1.1  # and where it surely does not
-_MEANS = 1.5  # a mean that is so many times the bound is beyond what more loads could change
+_MEANS = 1.5  # a mean this many times the bound cannot be changed by more loads
 _LASTING = 2.0  # answers' times, before which a load that keeps its limits may be a burst's beginning
 _AT_LEAST = 0.5  # share of a load that must be answered before the load counts as keeping its limits
 FEWEST = 8  # answers by which it is known how many the engine gives a second
 
 
 class SentRequest(NamedTuple):
-    """Of a request that was sent: seconds of one clock, None for what is yet to come; tokens of its answer."""
+    """A sent request: seconds of one clock, None for future events; tokens of its answer."""
 
     sent: float
     first: float | None
@@ -82,7 +82,7 @@ class LoadWatch:
 
 
 def _least_ms(what: str, s: SentRequest, now: float) -> float:
-    """What a request feels, or feels at least."""
+    """The request's latency, or a lower bound of it."""
     if what == "ttft":
         seconds = (now if s.first is None else s.first) - s.sent
     elif what == "e2el":
@@ -95,7 +95,7 @@ def _least_ms(what: str, s: SentRequest, now: float) -> float:
 
 
 def share_of(at: str) -> float:
-    """Of requests, that may exceed a percentile's bound."""
+    """The share of requests that may exceed a percentile's bound."""
     return 1 - int(at[1:]) / 100
 
 

@@ -19,13 +19,13 @@ from load_watch import FEWEST, LoadWatch
 
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
 _LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
-_MOST_PLANS = 16  # a load is no longer; what is a burst then is taken for too much
+_MOST_PLANS = 16  # longest load; a longer burst counts as overload
 _SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # of the time left: for a load, for one of the fewest requests, and at most
-_REFINES = 20  # requests; a rate is refined only by loads of at least so many
+_REFINES = 20  # requests; only loads of at least this many refine a rate
 _IDLE = 0.5  # requests under way, on average, that no engine is too slow for
 _LONELY = 3  # requests alone in the server that must break a limit to rule it out
 _STEPS = (1.5, 2.0)  # from a rate to the next while it is not bracketed: first, then
-_SERVED = 0.9  # of what was answered a second, where a load ended early: the next rate
+_SERVED = 0.9  # share of the rate answered when a load ended early: the next rate
 Load = dict[str, Any]
 Measure = Callable[[list[prompts.PromptRequest], LoadWatch], Awaitable[Load]]
 
@@ -53,7 +53,7 @@ class _Search:
         self.loads = self.sent = 0  # loads, and passes that they took
         self.felt = 0.0  # an answer's median time
         self.served = math.inf  # requests a second, in the last load that was too much
-        self.wall: float | None = None  # seconds of a request, of an engine that skips what it would wait
+        self.wall: float | None = None  # seconds per request, for an engine that skips idle time
         self.lonely: list[dict[str, Any]] = []  # requests that met no other
         self.hopeless = False  # these break the limits
         self.fewest = math.inf  # requests of a load that the time cut short
@@ -132,7 +132,8 @@ class _Search:
         return measured
 
     def _learn(self, measured: Load, over: str) -> None:
-        """Of a load that was too much: what was answered a second, and whether fewer would have been, too."""
+        """Learns from an overload: how many were answered per second, and whether a lower rate would have been too
+        high, too."""
         done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
         if len(done) >= FEWEST or (done and over == "late"):
             seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)

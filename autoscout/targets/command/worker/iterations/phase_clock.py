@@ -1,6 +1,6 @@
-"""The phases of an RL iteration on this rank, by the timers that TRL has around them: one line of JSON an iteration, in
-a file of this rank beside $AUTOSCOUT_RESULT. An iteration lasts from the beginning of one rollout to that of the next,
-whatever the number of updates between them.
+"""The phases of an RL iteration on this rank, from TRL's own timers: one line of JSON per iteration, in a file per rank
+next to $AUTOSCOUT_RESULT. An iteration lasts from the beginning of one rollout to the next, whatever the number of
+updates in between.
 
 Source of the names: trl 1.16.0, trainer/grpo_trainer.py and extras/profiling.py.
 """

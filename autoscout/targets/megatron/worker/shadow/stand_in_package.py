@@ -36,7 +36,7 @@ class Anything(types.ModuleType):
 
 
 class _Tracker:
-    """Of generators, which a shadow has no use for."""
+    """Dummy random number generators, which a shadow does not use."""
 
     def __init__(self) -> None:
         self.states_: dict[str, Any] = {}

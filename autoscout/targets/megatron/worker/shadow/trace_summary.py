@@ -1,4 +1,4 @@
-"""What is written down of a traced step: memory over time by kind, the largest at the peak, kernels, collectives."""
+"""The record of a traced step: memory over time by kind, the largest at the peak, kernels, collectives."""
 
 from collections import Counter
 from typing import Any

@@ -1,5 +1,5 @@
-"""What fake tensors cannot answer, which is no refusal of Megatron's: values, sizes that depend on them, and operators
-that say nothing of their result's shape."""
+"""Failures of fake tensors, which are not Megatron's refusals: values, sizes that depend on them, and operators without
+a rule for their result's shape."""
 
 import re
 import traceback
@@ -23,8 +23,8 @@ _BY_MESSAGE = (
 
 
 def of(error: BaseException) -> dict[str, Any] | None:
-    """What an answer says of an exception, or of one behind it, that only a shadow meets: which operator, why, and the
-    line of the model (or of a hook in it) that called it. None: Megatron's own."""
+    """The answer for an exception, or one behind it, that only a shadow meets: which operator, why, and the line of the
+    model (or of a hook in it) that called it. None: Megatron's own."""
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)

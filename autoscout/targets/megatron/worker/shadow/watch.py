@@ -70,7 +70,7 @@ class Watch(TorchDispatchMode):
             self.order.append([name, self.where(), *shapes])
 
     def in_chunk(self, chunk: int) -> None:
-        """What follows is a pass of that chunk."""
+        """The following events belong to a pass of this chunk."""
         self.chunk = chunk
         if self._recording:
             self.order.append(["pass", self.where(), chunk])
@@ -146,7 +146,7 @@ class Watch(TorchDispatchMode):
             self.events.append((number, size))
 
     def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:
-        """What a tensor's storage is, known only after it was made."""
+        """Sets the purpose of a tensor's storage, known only after it was created."""
         entry = self.live.get(id(tensor.untyped_storage()))
         if entry:
             self.born[entry[2]] = (tag, phase)
@@ -228,8 +228,8 @@ def _bytes(values: Any) -> int:
 
 
 def kind(tag: str, born: str, died: str) -> str:
-    """What a storage is for, by where it was made and where it went: weights, gradients, optimizer, activations,
-    buffers or temporary."""
+    """A storage's purpose, by where it was created and used: weights, gradients, optimizer, activations, buffers or
+    temporary."""
     if any(word in tag for word in _BUFFERS):
         return "buffers"
     if born in ("weights", "gradients", "optimizer"):

@@ -13,8 +13,8 @@ from virtual_clock import VirtualClock
 
 
 class FleetEngine:
-    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for others), "answers" (what others have read), or
-    "both". `open`: its requests without an end, and whether each had a token."""
+    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for others), "answers" (prompts that others have
+    read), or "both". `open`: its unfinished requests, and whether each had a token."""
 
     def __init__(self, engine: Any, role: str, number: int) -> None:
         self.engine, self.role, self.number = engine, role, number
@@ -24,7 +24,7 @@ class FleetEngine:
         self.clock: VirtualClock = self.executor.clock
         self.open: dict[str, bool] = {}
         self.sent: dict[str, float] = {}  # in this load, when requests were sent to it
-        self.said: list[Any] = []  # by its last step, which ends at its clock
+        self.said: list[Any] = []  # outputs of its last step, which ends at its clock
         self.lost = False
 
     @property
@@ -116,7 +116,7 @@ class EngineFleet:
             engine.open = {name: said for name, said in engine.open.items() if name not in names}
 
     def step(self, until: float = float("inf")) -> list[Any]:
-        """What an engine's step says, at the end of that step; nothing where `until` (of the load) comes first."""
+        """The output of an engine's step, at the end of that step; nothing if `until` (in the load) comes first."""
         while busy := [engine for engine in self.engines if engine.busy and not engine.lost]:
             first = min(busy, key=lambda engine: (engine.clock.total, not engine.said))
             loss = self._coming[0][0] if self._coming else float("inf")

@@ -1,7 +1,7 @@
-"""Which engine of a fleet a request goes to, by the policies of routers that exist.
+"""Assigns requests to the engines of a fleet, by the policies of existing routers.
 
 A policy is data (targets/vllm/routers.toml): its `deals` names the rule below, the other keys are that rule's figures.
-A router sees what a real one sees: the requests that it has sent and that are not answered, and what it sent where.
+A router sees what a real one sees: the requests that it has sent and that are not answered, and where it sent them.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class FleetRouter:
         return loads[self._dealt % len(loads)].number
 
     def _least_load(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """Engines that are alike take turns. Those that wait for a cache that is fuller than a half count more often,
-        where the policy says so."""
+        """Equally loaded engines take turns. Requests that wait for a cache that is more than half full count more, if
+        the policy says so."""
         first, more = self._dealt % len(loads), self._policy.get("waiting_for_cache", 0.0)
         turned = [*loads[first:], *loads[:first]]
         return min(turned, key=lambda e: e.in_flight + e.waiting * more * max(0.0, e.used - 0.5)).number
@@ -72,7 +72,7 @@ class FleetRouter:
         return best
 
     def _hashes(self, prompt: list[int]) -> list[int]:
-        """Of each beginning that is a whole number of blocks."""
+        """Of each prefix that is a whole number of blocks."""
         found, last, size = [], 0, self._policy["block"]
         for at in range(0, len(prompt) - size + 1, size):
             last = hash((last, *prompt[at : at + size]))
