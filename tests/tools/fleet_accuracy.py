@@ -22,7 +22,7 @@ import msgspec
 from autoscout.running import processes
 from autoscout.simulate.serving.step_times import PromptAttention, StepTimes
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.vllm import arguments, load_plan, routed, serving_shadow
+from autoscout.targets.vllm import arguments, fleet_servers, load_plan, serving_shadow
 from autoscout.targets.vllm.served_model import random_model
 from kb.records import Configuration, Job, Traffic
 from tui.text import table
@@ -77,7 +77,7 @@ def _shadow(job: Job, configuration: Configuration, plan: dict[str, Any], python
         "link": [0.0, 0.0],
     }
     question = {"model": str(random_model(job)), "config": {}, "gpu": None, "plan": plan, "groups": [group], "lose": []}
-    question["router"] = routed.policy(Configuration({routed.KNOB: policy}))
+    question["router"] = fleet_servers.policy(Configuration({fleet_servers.KNOB: policy}))
     (found,) = serving_shadow.ask([question], [str(python)], 300.0)
     if found.verdict != "starts":
         raise SystemExit(f"the shadow: {found.type}: {found.message}")

@@ -112,11 +112,9 @@ class Vllm(Target):
         yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
-        from autoscout.targets.vllm import disaggregated
         from autoscout.targets.vllm.arguments import model_config
         from autoscout.targets.vllm.profiler import VllmProfiler
 
-        disaggregated.refused(job)
         if not job.launch.model_path:
             model_config(job)  # one that can be made
         return VllmProfiler(job)
@@ -147,11 +145,11 @@ class Vllm(Target):
         return in_turn(job, batch)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        from autoscout.targets.vllm import arguments, disaggregated
-        from autoscout.targets.vllm.launching import model_of
+        from autoscout.targets.vllm import arguments, fleet_servers
+        from autoscout.targets.vllm.launching import launch, model_of
 
-        if configuration.knobs.get(disaggregated.KNOB):
-            return "\n".join(disaggregated.lines(job, configuration, model_of(job)))
+        if fleet_servers.is_routed(configuration):
+            return "".join(launch(job, configuration).files.values())
         engine = arguments.engine_arguments(job, configuration)
         return shlex.join(arguments.serve_command(job, model_of(job), engine, 8000))
 

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from autoscout.job import yaml_text
 from autoscout.running import processes
 from autoscout.running.cluster import gpus
 from autoscout.running.cluster.devices import device_kind
 from autoscout.targets.launch import Launch, words
-from autoscout.targets.vllm import formats, keeper
+from autoscout.targets.vllm import fleet_servers, formats, keeper
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.failures import cause_in_log
 from autoscout.targets.vllm.served_model import model_folder
@@ -71,6 +73,11 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Pa
 
 
 def _line(found: Launch, form: str, model: str, port: int, folder: Path) -> str:
+    if found.servers:
+        named = [msgspec.structs.replace(one, program=[*one.program[:-1], model]) for one in found.servers]
+        ports = [port, *(processes.free_port() for _ in named)]
+        (folder / "fleet.sh").write_text(fleet_servers.script(named, found.router, ports))
+        return f"exec bash {folder / 'fleet.sh'}"
     here = f"--host 127.0.0.1 --port {port}"
     if form == "yaml":
         path = folder / "vllm.yaml"

@@ -4,18 +4,23 @@ compose file."""
 from autoscout.job import yaml_text
 from autoscout.running.cluster.devices import NVIDIA
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
-from autoscout.targets.vllm.disaggregated import one_server
+from autoscout.targets.vllm.fleet_servers import addressed
 from kb.records import AutoscoutError
 
 PORT = 8000
 ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: which image has vllm-router only the site knows
 _RAY_PORT = 6379
+_SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 
 def yaml(found: Launch) -> str:
-    """For `vllm serve --config FILE.yaml`: that of each engine behind a router. JSON scalars are YAML scalars."""
-    one_server(found)
-    found = found.engine or found
+    """For `vllm serve --config FILE.yaml`: that of each engine behind a router. JSON scalars are YAML scalars. Errors:
+    AutoscoutError (exit 2) for servers that differ."""
+    if len({one.name for one in found.servers}) > 1:
+        raise AutoscoutError(
+            "servers that read prompts and servers that answer go into no one file; use another --format", 2
+        )
+    found = found.servers[0] if found.servers else found
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
     lines.append(f"model: {yaml_text.emitted(found.program[-1])}")
     for flag, value in found.arguments.items():
@@ -45,41 +50,52 @@ def _ray(nodes: int) -> list[str]:
 
 
 def k8s(found: Launch) -> str:
-    """A Deployment and its Service. The engine's processes share memory through /dev/shm."""
-    one_server(found)
+    """A Deployment and its Service; of a fleet a StatefulSet for each role, and the router. An engine's processes
+    share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server over several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
-    one, count = found.engine or found, max(found.engines, 1)
-    name, args = _name(found) + ("-engine" if found.engine else ""), _args(one)
-    gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(one.devices)} }}']
-    env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in found.environment.items()]
-    lines = [
-        *heading(found),
+    lines = heading(found)
+    if not found.servers:
+        lines += [*_k8s_servers(found, _name(found), 0), *_k8s_service(_name(found), "")]
+        return "\n".join(lines) + "\n"
+    urls = []
+    for role in dict.fromkeys(one.name for one in found.servers):
+        of_role, name = [one for one in found.servers if one.name == role], f"{_name(found)}-{role}"
+        lines += [*_k8s_servers(of_role[0], name, len(of_role)), *_k8s_service(name, "clusterIP: None, "), "---"]
+        urls += [f"http://{name}-{i}.{name}:{PORT}" for i in range(len(of_role))]
+    return "\n".join([*lines, *_k8s_router(found, urls)]) + "\n"
+
+
+def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
+    """`replicas`: of a fleet's server, where each has a name of its own; 0 for a Deployment."""
+    gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
+    env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
+    if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch blocks from this address
+        env.append(f"            - {{ name: {_SIDE_HOST}, valueFrom: {{ fieldRef: {{ fieldPath: status.podIP }} }} }}")
+    return [
         "apiVersion: apps/v1",
-        f"kind: {'StatefulSet' if found.engine else 'Deployment'}",
+        f"kind: {'StatefulSet' if replicas else 'Deployment'}",
         f"metadata: {{ name: {name} }}",
         "spec:",
-        f"  replicas: {count}",
-        *([f"  serviceName: {name}", "  podManagementPolicy: Parallel"] if found.engine else []),
+        f"  replicas: {replicas or 1}",
+        *([f"  serviceName: {name}", "  podManagementPolicy: Parallel"] if replicas else []),
         f"  selector: {{ matchLabels: {{ app: {name} }} }}",
         "  template:",
         f"    metadata: {{ labels: {{ app: {name} }} }}",
         "    spec:",
         "      containers:",
         "        - name: vllm",
-        f"          image: {yaml_text.emitted(found.image)}",
+        f"          image: {yaml_text.emitted(one.image)}",
         '          command: ["vllm"]',
         "          args:",
-        *[f"            - {yaml_text.emitted(word)}" for word in args],
+        *[f"            - {yaml_text.emitted(word)}" for word in _args(one)],
         *(["          env:", *env] if env else []),
         f"          ports: [{{ containerPort: {PORT} }}]",
         f"          readinessProbe: {{ httpGet: {{ path: /health, port: {PORT} }}, periodSeconds: 5 }}",
-        *(gpus if found.on_gpus else []),
+        *(gpus if one.on_gpus else []),
         "          volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
         "      volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
-        *(_k8s_router(found, name) if found.engine else _k8s_service(name, "")),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _k8s_service(name: str, more: str) -> list[str]:
@@ -92,13 +108,10 @@ def _k8s_service(name: str, more: str) -> list[str]:
     ]
 
 
-def _k8s_router(found: Launch, engine: str) -> list[str]:
-    """The engines' names in the cluster, and the router that knows them by these."""
+def _k8s_router(found: Launch, urls: list[str]) -> list[str]:
+    """The router, which knows the servers by their names in the cluster."""
     name = _name(found)
-    urls = [f"http://{engine}-{i}.{engine}:{PORT}" for i in range(found.engines)]
     return [
-        *_k8s_service(engine, "clusterIP: None, "),
-        "---",
         "apiVersion: apps/v1",
         "kind: Deployment",
         f"metadata: {{ name: {name} }}",
@@ -118,52 +131,56 @@ def _k8s_router(found: Launch, engine: str) -> list[str]:
 
 
 def _router_words(found: Launch, urls: list[str]) -> list[str]:
-    return [*found.router, "--host", "0.0.0.0", "--port", str(PORT), "--worker-urls", *urls]
+    return addressed(found.router, "0.0.0.0", PORT, urls)
 
 
 def compose(found: Launch) -> str:
-    """A service of Docker Compose on one machine, whose first GPUs it takes. Errors: AutoscoutError (exit 2) for a
-    server over several nodes."""
-    one_server(found)
+    """A service of Docker Compose on one machine, whose first GPUs it takes; of a fleet one for each server, and the
+    router. Errors: AutoscoutError (exit 2) for a server over several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("a server over several nodes is no one service; use --format command or slurm", 2)
-    one, name = found.engine or found, _name(found)
-    names = [f"{name}-{i}" for i in range(found.engines)] or [name]
+    name = _name(found)
     lines = [*heading(found), *comments("add: the volumes that your models are in"), "services:"]
-    for number, each in enumerate(names):
-        lines += _compose_server(one, each, number if found.engine else None)
-    if found.engine:
-        urls = [f"http://{each}:{PORT}" for each in names]
-        lines += [
-            f"  {name}:",
-            f"    image: {ROUTER_IMAGE}",
-            "    entrypoint:",
-            *[f"      - {_literal(word)}" for word in _router_words(found, urls)],
-            f'    ports: ["{PORT}:{PORT}"]',
-        ]
+    if not found.servers:
+        return "\n".join([*lines, *_compose_server(found, name, None)]) + "\n"
+    urls, first = [], 0
+    for number, one in enumerate(found.servers):
+        each = f"{name}-{one.name}-{number}"
+        lines += _compose_server(one, each, first)
+        urls.append(f"http://{each}:{PORT}")
+        first += sum(one.devices)
+    lines += [
+        f"  {name}:",
+        f"    image: {ROUTER_IMAGE}",
+        "    entrypoint:",
+        *[f"      - {_literal(word)}" for word in _router_words(found, urls)],
+        f'    ports: ["{PORT}:{PORT}"]',
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _compose_server(found: Launch, name: str, number: int | None) -> list[str]:
-    """`number`: of an engine behind a router, which has its own GPUs and is not asked from outside."""
+def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
+    """`first`: GPU of a server behind a router, which has its own GPUs and is not asked from outside."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
-    ids = ", ".join(f'"{(number or 0) * count + i}"' for i in range(count))
-    which = f"count: {count}" if number is None else f"device_ids: [{ids}]"
+    gpus = [str((first or 0) + i) for i in range(count)]
+    which = f"count: {count}" if first is None else "device_ids: [{}]".format(", ".join(f'"{gpu}"' for gpu in gpus))
     given = f"      - {{ driver: nvidia, {which}, capabilities: [gpu] }}"
     nvidia = ["    deploy:", "      resources:", "        reservations:", "          devices:", f"    {given}"]
     variables = dict(found.environment)
-    if number is not None and found.on_gpus and found.resource != NVIDIA:
-        variables["HIP_VISIBLE_DEVICES"] = ",".join(str(number * count + i) for i in range(count))
+    if first is not None and found.on_gpus and found.resource != NVIDIA:
+        variables["HIP_VISIBLE_DEVICES"] = ",".join(gpus)
+    command = ['    entrypoint: ["vllm"]', "    command:", *[f"      - {_literal(word)}" for word in _args(found)]]
+    if "--kv-transfer-config" in found.arguments and first is not None:  # the container's own address
+        line = f'export {_SIDE_HOST}=$(hostname -i); exec vllm "$@"'
+        command[0] = f'    entrypoint: ["bash", "-c", {_literal(line)}, "vllm"]'
     return [
         f"  {name}:",
         f"    image: {yaml_text.emitted(found.image)}",
-        '    entrypoint: ["vllm"]',
-        "    command:",
-        *[f"      - {_literal(word)}" for word in _args(found)],
+        *command,
         *(["    environment:"] if variables else []),
         *[f"      {variable}: {_literal(value)}" for variable, value in variables.items()],
-        *([f'    ports: ["{PORT}:{PORT}"]'] if number is None else []),
+        *([f'    ports: ["{PORT}:{PORT}"]'] if first is None else []),
         "    ipc: host",
         *((nvidia if found.resource == NVIDIA else amd) if found.on_gpus else []),
     ]

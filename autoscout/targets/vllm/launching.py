@@ -9,7 +9,7 @@ from autoscout.running import power
 from autoscout.running.cluster import devices
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.launch import Launch
-from autoscout.targets.vllm import arguments, disaggregated, routed
+from autoscout.targets.vllm import arguments, fleet_servers
 from autoscout.targets.vllm.kept import longest, of_the_server, stated_length, unknown_flags
 from autoscout.targets.vllm.line_flags import model_named
 from kb.records import Configuration, Job
@@ -49,9 +49,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         on_gpus=on_gpus,
         resource=resource,
     )
-    if routed.is_routed(configuration):
-        return routed.launch(configuration, found)
-    return disaggregated.launch(job, configuration, found) if configuration.knobs.get(disaggregated.KNOB) else found
+    return fleet_servers.launch(job, configuration, found) if fleet_servers.is_routed(configuration) else found
 
 
 def model_of(job: Job) -> str:

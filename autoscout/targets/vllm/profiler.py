@@ -1,6 +1,7 @@
 """Profiles configurations of a serving job: a real vLLM under the job's load."""
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from autoscout.running.outcome import RunOutcome
 from autoscout.running.warm_launcher import WarmRunner
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
-from autoscout.targets.vllm import load_plan, reuse
+from autoscout.targets.vllm import fleet_servers, load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
 from autoscout.targets.vllm.first_rate import FirstRate
 from autoscout.targets.vllm.kept import identity_of
@@ -111,7 +112,7 @@ class VllmProfiler:
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
         """`ceiling`: arguments that a kept, reusable engine is built with; {}: a fresh engine."""
-        ranks = vllm.world_size(configuration)
+        ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
             name=name,
@@ -141,6 +142,8 @@ class VllmProfiler:
             "model": self._model,
             "served_name": vllm.SERVED_NAME,
             "arguments": vllm.engine_arguments(self._job, configuration),
+            "servers": _servers(self._job, configuration, visible if seen else None),
+            "router": _router(self._job, configuration),
             "environment": {**self._variables, **chosen},
             "plan": self._planned(configuration),
             "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
@@ -199,8 +202,17 @@ class VllmProfiler:
             )
         if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
             raise AutoscoutError(problem, 2)
+        asked = fleet_servers.asked_for(job)
+        for knob, package in fleet_servers.NEEDS.items():
+            if knob in asked and package not in found:
+                raise AutoscoutError(
+                    f"{interpreter}: [space] allows {knob}, which needs the package {package} there; install it "
+                    f"(`{python[-1]} -m pip install {package}`), or drop {knob} from [space]",
+                    2,
+                )
+        unused = {package for knob, package in fleet_servers.NEEDS.items() if knob not in asked}
         return {
-            **found,
+            **{name: value for name, value in found.items() if name not in unused},
             "model": model_of(job),
             **identity_of(job),
             **({"draft": draft_of(job)} if job.launch.draft else {}),
@@ -209,3 +221,24 @@ class VllmProfiler:
             "worker": environment.hash_of([*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]),
             "launcher": self._kind,
         }
+
+
+def _servers(job: Job, configuration: Configuration, visible: str | None) -> list[dict[str, Any]]:
+    """What each server of the experiment is started with. `visible`: CUDA_VISIBLE_DEVICES; None without GPUs."""
+    found: list[dict[str, Any]] = []
+    ids = named(visible or "") or [str(i) for i in range(fleet_servers.devices_of(configuration))]
+    several = fleet_servers.is_routed(configuration)
+    for one in fleet_servers.servers(job, configuration):
+        own = {"CUDA_VISIBLE_DEVICES": ",".join(ids[: one.devices])} if several and visible is not None else {}
+        found.append({"arguments": one.arguments, "environment": own})
+        ids = ids[one.devices :]
+    return found
+
+
+def _router(job: Job, configuration: Configuration) -> list[str]:
+    """The router's command: the program next to the job's interpreter, else the one in PATH."""
+    if not fleet_servers.is_routed(configuration):
+        return []
+    name, *more = fleet_servers.router_words(configuration)
+    beside = Path(job.launch.python or sys.executable).absolute().with_name(name)
+    return [*job.launch.command_prefix, str(beside) if beside.is_file() else name, *more]

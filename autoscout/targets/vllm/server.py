@@ -14,7 +14,7 @@ from typing import Any
 from autoscout.running import interpreter, processes, results
 from autoscout.running.cluster import devices, gpus
 from autoscout.running.outcome import RunOutcome
-from autoscout.targets.vllm import arguments
+from autoscout.targets.vllm import arguments, fleet_servers
 from autoscout.targets.vllm.failures import cause_in_log
 from kb.records import Job
 
@@ -51,33 +51,28 @@ class Server:
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
-        port = processes.free_port()
-        command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
             output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
         before = gpus.look() if devices.device_kind(self._job) == "cuda" else None
-        with output:
-            output.write((shlex.join(command) + "\n").encode())
-            output.flush()
-            server = started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
-        client = None
-        members: dict[int, str] = {}
+        trees = _Trees(lambda: time.monotonic() > deadline or stopping())
+        client, phase = None, "build"
         try:
-            phase = "build"
-            ready = ready_before(server, port, lambda: not _waits(server, deadline, stopping), members)
-            if ready and _waits(server, deadline, stopping):
+            with output:
+                ports, front = self._started(given, output, trees)
+            if front and not trees.over():
                 phase = "load"
-                client = self._client(experiment, f"http://127.0.0.1:{port}", time.monotonic() - began)
-                while client.poll() is None and _waits(server, deadline, stopping):
+                client = self._client(experiment, front, ports[0], time.monotonic() - began)
+                while client.poll() is None and not trees.over():
                     time.sleep(_TICK_S)
-                _note_memory(experiment, server, before)
-                if not healthy(port):  # if it died, its keeper notices a moment later
-                    processes.exited(server, _NOTICE_LIMIT_S)
-            code, answered = server.poll(), None if client is None else client.poll()
+                _note_memory(experiment, trees.keepers, before)
+                for keeper, port in zip(trees.keepers, ports, strict=False):
+                    if not healthy(port):  # if it died, its keeper notices a moment later
+                        processes.exited(keeper, _NOTICE_LIMIT_S)
+            code, answered = trees.code(), None if client is None else client.poll()
         finally:
             end(client)
-            end(server, seen=members)
+            trees.end()
         late = time.monotonic() > deadline and code is None and answered is None
         if code is not None or late:
             _leave_cause(experiment, phase, log, late)
@@ -89,8 +84,27 @@ class Server:
             output=log.read_text(errors="replace")[-20000:],
         )
 
-    def _client(self, experiment: Path, url: str, took_s: float) -> subprocess.Popen[bytes]:
-        command = [*interpreter.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url, str(took_s)]
+    def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
+        """(the servers' ports, the port that users ask: 0 if something ended before all were ready)"""
+        ports = [processes.free_port() for _ in given["servers"]]
+        for one, port in zip(given["servers"], ports, strict=True):
+            command = arguments.serve_command(self._job, given["model"], one["arguments"], port)
+            side = {fleet_servers.SIDE: str(processes.free_port())} if given["router"] else {}
+            trees.start(command, output, {**given["environment"], **one["environment"], **side})
+        if not all(trees.ready(number, port) for number, port in enumerate(ports)):
+            return ports, 0
+        if not given["router"]:
+            return ports, ports[0]
+        front, urls = processes.free_port(), [f"http://127.0.0.1:{port}" for port in ports]
+        router = fleet_servers.addressed(given["router"], "127.0.0.1", front, urls)
+        trees.start([*router, "--prometheus-port", str(processes.free_port())], output, given["environment"])
+        return ports, front if trees.ready(len(ports), front) else 0
+
+    def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
+        """`front`: the port that users ask; `server`: that of the first server, which describes itself."""
+        urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
+        script = str(_WORKER / "client.py")
+        command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
         with results.writing(experiment.parent):
             output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
         with output:
@@ -115,8 +129,36 @@ def started(command: list[str], output: Any, environ: dict[str, str] | None) -> 
     )
 
 
-def _waits(server: subprocess.Popen[bytes], deadline: float, stopping: Callable[[], bool]) -> bool:
-    return server.poll() is None and time.monotonic() < deadline and not stopping()
+class _Trees:
+    """The process trees of one experiment: of its servers, then of a router. One that ends, or `stopping`, ends all."""
+
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        self.keepers: list[subprocess.Popen[bytes]] = []
+        self._members: list[dict[int, str]] = []
+        self._stopping = stopping
+
+    def start(self, command: list[str], output: Any, environment: dict[str, str]) -> None:
+        output.write((shlex.join(command) + "\n").encode())
+        output.flush()
+        self.keepers.append(started([sys.executable, str(_KEEPER), *command], output, variables(environment)))
+        self._members.append({})
+
+    def over(self) -> bool:
+        return self.code() is not None or self._stopping()
+
+    def code(self) -> int | None:
+        """The exit code of the first tree that ended."""
+        return next((code for keeper in self.keepers if (code := keeper.poll()) is not None), None)
+
+    def ready(self, number: int, port: int) -> bool:
+        return ready_before(self.keepers[number], port, self.over, self._members[number])
+
+    def end(self) -> None:
+        for keeper in self.keepers:
+            if keeper.stdin is not None:
+                keeper.stdin.close()  # all end at the same time
+        for keeper, seen in zip(self.keepers, self._members, strict=True):
+            end(keeper, seen=seen)
 
 
 def healthy(port: int) -> bool:
@@ -154,10 +196,10 @@ def end(
     processes.end(keeper, 0.0, seen)
 
 
-def _note_memory(experiment: Path, server: subprocess.Popen[bytes], before: list[gpus.Gpu] | None) -> None:
-    """Writes the server's peak memory. On GPUs that of its fullest GPU as reported by the driver, else that GPU's
+def _note_memory(experiment: Path, servers: list[subprocess.Popen[bytes]], before: list[gpus.Gpu] | None) -> None:
+    """Writes the servers' peak memory. On GPUs that of its fullest GPU as reported by the driver, else that GPU's
     increase since `before`; nothing if the driver reports neither. On CPUs the sum of its processes' peaks."""
-    family = processes.family(server.pid)
+    family = {pid: name for server in servers for pid, name in processes.family(server.pid).items()}
     if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
     else:

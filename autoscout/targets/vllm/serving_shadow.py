@@ -29,7 +29,7 @@ from autoscout.simulate.shadow.served import EngineCounts, EngineShare, ServedTr
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.space.attributes import memory_gib
 from autoscout.targets.tracing import answered
-from autoscout.targets.vllm import arguments, disaggregated, load_plan, routed
+from autoscout.targets.vllm import arguments, fleet_servers, load_plan
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.served_model import OFFLINE, model_of
 from kb import shadowed
@@ -111,14 +111,14 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
         "gpu": gpu_of(job, configuration, kind),
         "plan": once(load_plan.plan(job)),
         "groups": groups,
-        "router": routed.policy(configuration),
+        "router": fleet_servers.policy(configuration),
         "lose": [list(loss) for loss in losses],
     }
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
     """The engines that answer, and where there are no others read."""
-    apart = _is_apart(configuration)
+    apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
         **({"kv_transfer_config": _connector("kv_consumer")} if apart else {}),
@@ -135,10 +135,10 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
 
 def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
     """The engines that read prompts for others, if there are any."""
-    if not _is_apart(configuration):
+    if not fleet_servers.is_apart(configuration):
         return []
-    ranks, size = (int(configuration.knobs.get(name, 1)) for name in (disaggregated.KNOB, "prefill_tp"))
-    alike = {"tp": size, "dp": ranks // size, disaggregated.KNOB: 0}
+    ranks, size = (int(configuration.knobs.get(name, 1)) for name in (fleet_servers.PREFILL, "prefill_tp"))
+    alike = {"tp": size, "dp": ranks // size, fleet_servers.PREFILL: 0}
     reading = Configuration({**configuration.knobs, **alike})
     columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
     found = _group(job, reading, setup(columns, one.engine.device, 1))
@@ -152,10 +152,6 @@ def _with_role(given: dict[str, Any]) -> dict[str, Any]:
 
 def _connector(role: str) -> dict[str, str]:
     return {"kv_connector": "VirtualConnector", "kv_connector_module_path": "virtual_connector", "kv_role": role}
-
-
-def _is_apart(configuration: Configuration) -> bool:
-    return bool(configuration.knobs.get(disaggregated.KNOB))
 
 
 def ask(
@@ -237,7 +233,7 @@ def _summarised(
     job: Job, configuration: Configuration, name: str, found: ServedTrace, versions: dict[str, str], known: bool
 ) -> ServingShadow:
     one, kind = sized(job, configuration)
-    reading = int(configuration.knobs.get(disaggregated.KNOB, 0))
+    reading = int(configuration.knobs.get(fleet_servers.PREFILL, 0))
     base = ServingShadow(
         job=job.name,
         name=name,
@@ -246,7 +242,7 @@ def _summarised(
         sentence=_refusal(found),
         world=arguments.world_size(configuration) + reading,
         engines=int(configuration.knobs.get("dp", 1)) + reading // int(configuration.knobs.get("prefill_tp", 1)),
-        router=str(configuration.knobs.get(routed.KNOB, routed.ENGINE)),
+        router=str(configuration.knobs.get(fleet_servers.KNOB, fleet_servers.ENGINE)),
         weights_gib=float(one.memory.weights_gib[0]),
         kv_gib=float(one.memory.kv_gib[0]),
         device_gib=device(kind).memory_gib,

@@ -11,7 +11,7 @@ from serving_bench import PYTHON, needs_vllm
 from test_vllm_shadow import KNOBS, gpu_job, question
 
 from autoscout.simulate.shadow.served import ServedTrace
-from autoscout.targets.vllm import load_plan, routed
+from autoscout.targets.vllm import fleet_servers, load_plan
 from autoscout.targets.vllm import serving_shadow as shadows
 from kb.records import AutoscoutError, Configuration, Sessions
 
@@ -178,7 +178,7 @@ class TestOfRouters:
         """Where requests go while the engines' loads stay: (in flight, waiting, used)."""
         from fleet_router import EngineLoad, FleetRouter
 
-        router = FleetRouter(routed.policy(Configuration({"router": name})), len(loads))
+        router = FleetRouter(fleet_servers.policy(Configuration({"router": name})), len(loads))
         there = [EngineLoad(i, *load) for i, load in enumerate(loads)]
         return [router.pick(there, p, s) for p, s in zip(prompts, sessions, strict=True)], router
 

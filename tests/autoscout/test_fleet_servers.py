@@ -1,10 +1,6 @@
 """Prompts read by one server and answered by another: what may be had, what is written, what is refused."""
 
-import http.client
-import json
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import numpy as np
@@ -13,9 +9,9 @@ import pytest
 from autoscout.deploy.rendering import render
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain, parse
-from autoscout.targets.jobs import JobSpace, load_job, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
-from autoscout.targets.vllm import router
+from autoscout.targets.vllm import fleet_servers
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
 
 
@@ -68,7 +64,7 @@ def test_it_is_off_unless_allowed_and_on_one_node_only():
 def test_both_servers_and_the_router_are_written():
     job = job_on()
     launch = target_of(job).launch(job, configuration(job, "prefill=4", "prefill_tp=2", "tp=4"))
-    script = launch.files["disaggregated.sh"]
+    script = launch.files["fleet.sh"]
     reads, answers = (line for line in script.splitlines() if "vllm serve" in line)
     assert reads.startswith("CUDA_VISIBLE_DEVICES=0,1,2,3 ")
     assert "--tensor-parallel-size 2" in reads
@@ -77,22 +73,47 @@ def test_both_servers_and_the_router_are_written():
     assert answers.startswith("CUDA_VISIBLE_DEVICES=4,5,6,7 ")
     assert "--tensor-parallel-size 4" in answers
     assert '"kv_role": "kv_consumer"' in answers
+    router = "--vllm-pd-disaggregation --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8101"
     for form in ("command", "slurm"):
         text = render(target_of(job), launch, form)
         assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
-        assert "router.py 8000 8100 8200" in text
-    for form in ("yaml", "k8s"):
-        with pytest.raises(AutoscoutError, match="use --format command or slurm"):
-            render(target_of(job), launch, form)
+        assert router in text
+    with pytest.raises(AutoscoutError, match="go into no one file"):
+        render(target_of(job), launch, "yaml")
 
 
-def test_a_session_refuses_before_it_starts():
-    jobs = [job_on(allow=[knob]) for knob in ("prefill", "router")]
-    jobs += [job_on(fix=fixed, allow=[]) for fixed in ({"prefill": 4}, {"router": "cache_aware"})]
-    for job in jobs:
-        with pytest.raises(AutoscoutError, match=r"is written .* not started") as refused:
-            profiler_of(job)
-        assert refused.value.exit_code == 2
+def test_readers_and_writers_are_services_and_stateful_sets():
+    """Each role's servers with their own GPUs and an address that others fetch blocks from; the router names both."""
+    yaml = pytest.importorskip("yaml")
+    job = job_on()
+    launch = target_of(job).launch(job, configuration(job, "prefill=2", "prefill_tp=2", "tp=2"))
+    services = yaml.safe_load(render(target_of(job), launch, "compose"))["services"]
+    reads, answers, router = services.values()
+    ids = [s["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for s in (reads, answers)]
+    assert ids == [["0", "1"], ["2", "3", "4", "5", "6", "7"]]
+    for server in (reads, answers):
+        assert server["entrypoint"][:2] == ["bash", "-c"]
+        assert "$$(hostname -i)" in server["entrypoint"][2]
+    named = [f"http://{name}:8000" for name in list(services)[:2]]
+    assert [
+        router["entrypoint"][router["entrypoint"].index(f"--{role}") + 1] for role in ("prefill", "decode")
+    ] == named
+    found = list(yaml.safe_load_all(render(target_of(job), launch, "k8s")))
+    sets = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "StatefulSet"}
+    assert [spec["replicas"] for spec in sets.values()] == [1, 1]
+    for spec in sets.values():
+        (address,) = (v for v in spec["template"]["spec"]["containers"][0]["env"] if v["name"].endswith("CHANNEL_HOST"))
+        assert address["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    (front,) = (one for one in found if one["kind"] == "Deployment")
+    command = front["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert [command[command.index(f"--{role}") + 1] for role in ("prefill", "decode")] == [
+        f"http://{name}-0.{name}:8000" for name in sets
+    ]
+
+
+def test_what_a_session_may_try_says_which_packages_it_needs():
+    asked = [job_on(allow=["router"]), job_on(), job_on(allow=[], fix={"prefill": 4}), job_on(allow=[])]
+    assert [fleet_servers.asked_for(job) for job in asked] == [{"router"}, *[{"router", "prefill"}] * 2, set()]
 
 
 def test_a_router_and_a_server_for_each_engine_are_written():
@@ -106,7 +127,7 @@ def test_a_router_and_a_server_for_each_engine_are_written():
     ports = [line.split("--port ")[1].split()[0] for line in servers]
     router = next(line for line in script.splitlines() if line.startswith("vllm-router"))
     assert "--policy cache_aware" in router
-    assert router.removesuffix(" &").endswith(" ".join(f"http://127.0.0.1:{port}" for port in ports))
+    assert " ".join(["--worker-urls", *(f"http://127.0.0.1:{port}" for port in ports)]) in router
     for form in ("command", "slurm"):
         text = render(target_of(job), launch, form)
         assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
@@ -117,13 +138,13 @@ def test_a_router_and_a_server_for_each_engine_are_written():
     ]
     assert ids == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"]]
     (entry,) = (s["entrypoint"] for s in services.values() if "deploy" not in s)
-    assert entry[-4:] == [f"http://{name}:8000" for name in list(services)[:4]]
+    assert entry[4:8] == [f"http://{name}:8000" for name in list(services)[:4]]
     engines, heads, front, service = yaml.safe_load_all(render(target_of(job), launch, "k8s"))
     assert (engines["kind"], engines["spec"]["replicas"]) == ("StatefulSet", 4)
     assert heads["metadata"]["name"] == engines["spec"]["serviceName"]
     command = front["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[0] == "vllm-router"
-    assert command[-1] == f"http://{engines['metadata']['name']}-3.{heads['metadata']['name']}:8000"
+    assert command[7] == f"http://{engines['metadata']['name']}-3.{heads['metadata']['name']}:8000"
     assert service["spec"]["selector"] == front["spec"]["selector"]["matchLabels"]
     one = yaml.safe_load(render(target_of(job), launch, "yaml"))
     assert one["tensor-parallel-size"] == 2
@@ -141,55 +162,3 @@ def test_it_is_predicted_beside_engines_that_do_both():
     simulators = Simulators(job, JobSpace.of_job(job), [])
     assert 0 < simulators.predict(configuration(job, "prefill=4", "tp=4"))[0] < np.inf
     assert simulators.predict(configuration(job, "prefill=0"))[0] > 0
-
-
-class Engine(BaseHTTPRequestHandler):
-    """A server of completions that says where its cache is and what it was told of another's."""
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = {"asked": body, "kv_transfer_params": {"remote_port": self.connection.getsockname()[1]}}
-        text = json.dumps(said).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(text)
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-def asked(port: int, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request(method, path, None if body is None else json.dumps(body))
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    return answer.status, json.loads(text) if text.startswith(b"{") else {}
-
-
-def test_the_router_hands_a_prompt_on_with_what_was_said_of_its_cache():
-    engines = [ThreadingHTTPServer(("127.0.0.1", 0), Engine) for _ in range(2)]
-    here = router.serve(0, *(engine.server_port for engine in engines))
-    for server in (*engines, here):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        assert asked(here.server_port, "GET", "/health")[0] == 200
-        request = {"prompt": [1, 2], "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
-        status, answer = asked(here.server_port, "POST", "/v1/completions", request)
-        assert status == 200
-        assert answer["asked"] == {**request, "kv_transfer_params": {"remote_port": engines[0].server_port}}
-        read = router.prompt_only(request)
-        assert (read["max_tokens"], read["stream"], read["kv_transfer_params"]["do_remote_decode"]) == (1, False, True)
-        assert "stream_options" not in read
-        engines[0].shutdown()
-        engines[0].server_close()
-        assert asked(here.server_port, "GET", "/health")[0] == 503
-        assert asked(here.server_port, "POST", "/v1/completions", request)[0] == 503
-    finally:
-        for server in (engines[1], here):
-            server.shutdown()
-            server.server_close()
