@@ -82,11 +82,11 @@ def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its device if it has only one kind or one
     without a hardware file, and its load."""
     kinds = list(device_counts(job))
-    load = _load(job) if job.task == "serve" else {}
+    load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
     # Megatron's layers are known; a custom trainer's are not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     strange = [kind for kind in kinds if hardware(kind) is None]  # no other device can stand in for it
-    gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and not load) else {}
+    gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and job.task != "serve") else {}
     return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 

@@ -59,6 +59,21 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
         from autoscout.simulate.serving.simulator import ServingSimulator
 
         return [ServingEnergy() if metric == "joules_per_token" else ServingSimulator(metric)]
+    if task == "rl" and metric != "peak_memory_gib":
+        from autoscout.simulate.iteration.iteration import (  # imports scipy
+            Iteration,
+            devices_of_iteration,
+            tokens_of_iteration,
+        )
+
+        done: dict[str, Callable[[Columns], np.ndarray]] = {
+            "samples_per_s": _answers,
+            "tokens_per_s": tokens_of_iteration,
+            "tokens_per_s_per_gpu": lambda columns: tokens_of_iteration(columns) / devices_of_iteration(columns),
+        }
+        if metric == "step_time_s":
+            return [Iteration()]
+        return [PerSecond(Iteration(), done[metric])] if metric in done else []
     if metric in ("step_time_s", "step_time_min_s"):
         return [Training()]
     if metric in _DONE:
@@ -99,6 +114,11 @@ def _tokens(columns: Columns) -> np.ndarray:
     """Per optimizer step, without padding."""
     length = columns["length_mean"] if "length_mean" in columns else columns["seq_len"]
     return np.asarray(length, dtype=float) * _samples(columns)
+
+
+def _answers(columns: Columns) -> np.ndarray:
+    """Of an RL iteration."""
+    return np.asarray(columns["answers"], dtype=float)
 
 
 def _flops(columns: Columns) -> np.ndarray:

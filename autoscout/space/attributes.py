@@ -65,8 +65,9 @@ def _attributes(job: Job) -> dict[str, Any]:
         **(_serving(job) if job.task == "serve" else _training(job)),
         **_network(job),
     }
-    if job.task == "serve":
+    if job.task in ("serve", "rl"):
         attributes["node_gpus"] = max(node.count for node in job.cluster.nodes)
+    if job.task == "serve":
         some = range(1, attributes["node_gpus"] if attributes["cuda"] else 1)
         attributes["engine_counts"] = tuple(sorted({*attributes["degrees"], *some}))
     if len(counts) == 1:

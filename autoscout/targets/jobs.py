@@ -161,10 +161,13 @@ def simulators_of(job: Job) -> list[Member]:
 def _check_simulated(names: Iterable[str], job: Job) -> None:
     """Errors: AutoscoutError (exit 2) for a column that no simulator reads."""
     from autoscout.job.words import nearest_name
-    from autoscout.simulate.serving.setup import READ as SERVED
     from autoscout.simulate.training.inputs import READ
 
-    read = SERVED if job.task == "serve" else READ
+    read: tuple[str, ...] = READ
+    if job.task == "serve":
+        from autoscout.simulate.serving.setup import READ as read
+    elif job.task == "rl":
+        from autoscout.simulate.iteration.columns import READ as read
     for name in names:
         if name not in read:
             raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)

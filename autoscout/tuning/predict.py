@@ -143,11 +143,11 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         parts=parts,
         memory=memory,
         bounds=list(_bounds(job, simulators.memory, columns)),
-        power=_power(job, columns) if parts else None,
+        power=_power(job, columns) if parts and job.task != "rl" else None,
         unpriced=unpriced(space, [configuration]),
         grounds=grounds(job, parts),
-        network=network_matters(job, columns) if parts else "",
-        unsaid=_unsaid(job, columns) if parts else "",
+        network=network_matters(job, columns) if parts and job.task != "rl" else "",
+        unsaid=_unsaid(job, columns) if parts and job.task != "rl" else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
 

@@ -106,6 +106,13 @@ DEFAULTS: dict[str, Any] = {
     "packed_share": 1.0,
     "packed_context": "seq_len",
     "norms": 2.0,  # per layer
+    # RL post-training: GiB that the engine holds while the model is trained, and while it answers beside what the
+    # trainer keeps then of its weights and of its optimizer's state; bytes of a weight of the reference model
+    "resident_gib": 0.0,
+    "engine_gib": 0.0,
+    "kept_weights": 1.0,
+    "kept_state": 1.0,
+    "reference_bytes": 0.0,
     "node_gb_s": np.nan,  # between nodes, shared by a node's devices; NaN: as in the hardware file
     "kinds_gb_s": np.nan,  # the same across kinds of device; NaN: as between nodes
 }

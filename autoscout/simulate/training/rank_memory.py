@@ -22,7 +22,7 @@ from autoscout.simulate.training.stage import recomputed
 
 Array = np.ndarray
 GIB = 2.0**30  # bytes
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process", "engine")
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes per input that products keep; 4 bits have a scale per 16 values
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
@@ -84,7 +84,26 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
     parts["process"] = np.zeros(1)
-    return parts
+    return _beside_engine(x, parts, dense + expert)
+
+
+def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[str, Array]:
+    """With what an engine of RL rollouts holds, in the fuller of two phases: the update, or the rollout, in which
+    gradients and activations are gone. The reference model's weights count as the trainer's own."""
+    parts["engine"] = x.resident_gib * GIB
+    if not (np.any(x.engine_gib) or np.any(x.reference_bytes)):
+        return parts
+    group = np.where(x.zero == 3, x.dp * x.cp, 1.0)
+    reference = x.reference_bytes * weights / group
+    parts["weights"] = parts["weights"] + reference
+    away = ("gradients", "activations", "logits", "buffers")
+    kept = {
+        "weights": (parts["weights"] - reference) * x.kept_weights + reference,
+        "optimizer": parts["optimizer"] * x.kept_state,
+    }
+    rollout = {**parts, **dict.fromkeys(away, np.zeros(1)), **kept, "engine": x.engine_gib * GIB}
+    fuller = (x.engine_gib > 0) & (rank_bytes(rollout) > rank_bytes(parts))
+    return {name: np.where(fuller, rollout[name], parts[name]) for name in parts}
 
 
 def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array]:

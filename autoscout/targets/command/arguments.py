@@ -287,6 +287,10 @@ def _settings(
             found[entry.sets] = knobs[entry.name]
     if line.for_shell:
         return found
+    for name, more in preset.follows.items():
+        acts = any(entry.name == name and knobs[name] not in (None, entry.off, entry.default) for entry in entries)
+        for sets, value in more.items() if acts else ():
+            found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
     # Once is the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}

@@ -79,7 +79,10 @@ class Trained(Strict, frozen=True, kw_only=True):
     is set, a given `rank` asks for them. `modules`, `all_modules`, `four_bits`: where they are, and whether the frozen
     weights have 4 bits. `usual_…`: the value of a setting that is not given (`usual_frozen`: the type of weights under
     adapters). `differs`: a sentence for a setting whose default differs between versions. `unpriced`: settings with
-    which nothing is predicted. `unmodelled`: settings whose effect predictions ignore."""
+    which nothing is predicted. `unmodelled`: settings whose effect predictions ignore.
+
+    Of RL: `length` is of an answer at most, `prompt` of a prompt (`usual_prompt` where none is given). `only`:
+    settings, and those of their values with which something is predicted, "" where the setting may be absent."""
 
     model: list[str]
     length: list[str]
@@ -102,6 +105,9 @@ class Trained(Strict, frozen=True, kw_only=True):
     unpriced: list[str] = []
     unmodelled: list[str] = []
     differs: dict[str, str] = {}
+    prompt: list[str] = []
+    usual_prompt: int = 0
+    only: dict[str, list[str]] = {}
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
@@ -134,6 +140,7 @@ class Preset(Framework, frozen=True, kw_only=True):
     the flags of the line that set them; no knob changes these, but rules mention them. `taken_by`: first parts of
     setting names → the classes, in sources of packages, whose fields these settings are. `phases`: an RL trainer whose
     iterations our clock times (phases.py). `redraws`: its knobs and settings that change the sampled answers.
+    `follows`: knob → further settings that go with any value of it but the one that is off.
 
     Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may come
     first. `configs`: the folder in its packages with settings that `--config` names without .yaml. `copies`: the
@@ -168,6 +175,7 @@ class Preset(Framework, frozen=True, kw_only=True):
     idle: bool = False
     phases: bool = False
     redraws: list[str] = []
+    follows: dict[str, dict[str, Value]] = {}
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}
     devices: list[str] = []

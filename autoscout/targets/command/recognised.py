@@ -107,8 +107,8 @@ def job_of(line: Line) -> dict[str, Any]:
     if known.trained is not None and not unread:
         trained = model_and_length(line, known, notes)
         if trained:
-            found["model"] = trained["model"]
-            found.setdefault("traffic", {}).setdefault("seq_len", trained["seq_len"])
+            found["model"] = trained.pop("model")
+            found["traffic"] = {**trained, **found.get("traffic", {})}
     if not name and (server := unknown(line)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "

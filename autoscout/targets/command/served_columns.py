@@ -39,11 +39,19 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names with their values in the line. Errors: AutoscoutError (exit 2) for an open quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
-    values = {name: 1 if isinstance(value, str) else value for name, value in values.items()}
+    values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
     numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
     own = {knob.name for knob in job.space.knob} & preset.line.keys()  # knobs replace the line's values
     return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
+
+
+def _not_zero(text: str) -> bool:
+    """Whether a name, or a number with a fraction, is another than 0."""
+    try:
+        return float(text) != 0
+    except ValueError:
+        return True
 
 
 def knobs(job: Job, preset: Preset) -> list[KnobEntry]:

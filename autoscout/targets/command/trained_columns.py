@@ -90,6 +90,8 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(given, name)), "")):
         asked = " or ".join(trained.adapted)
         notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
+    if trained.prompt:
+        return {"model": model, **_of_answers(given, trained, notes)}
     length = _first(given, trained.length)
     if not length.isdecimal():
         notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not say it")
@@ -98,6 +100,19 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
         notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
     notes += [why for name, why in trained.differs.items() if name not in given]
     return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
+
+
+def _of_answers(given: Settings, trained: Trained, notes: list[str]) -> dict[str, int]:
+    """The tokens of RL's prompts and answers: the line says them at most."""
+    said = _first(given, trained.prompt), _first(given, trained.length)
+    usual = trained.usual_prompt, trained.usual_length
+    prompt, answer = (int(s) if s.isdecimal() else u for s, u in zip(said, usual, strict=True))
+    mean = {"input_len": max(prompt // 2, 1), "output_len": max(answer // 2, 1)}
+    notes.append(
+        f"traffic.output_len: {mean['output_len']} tokens are guessed for a mean answer, half of the longest, and "
+        f"traffic.input_len: {mean['input_len']} for a prompt; write yours, or quantiles from the least to the largest"
+    )
+    return {"seq_len": prompt + answer, **mean}
 
 
 def _experts(model: Mapping[str, Any], task: Task) -> int:
@@ -169,7 +184,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
         value for name in ("stage", "rl") for value in given.get(name, []) if value.lower() not in ("sft", "pt", "null")
     ]
     other = next((name for name in named if _OTHER_LOSSES.search(name.lower())), "") or next(iter(kinds), "")
-    if other:
+    if other and not trained.prompt:
         return f"only fine-tuning on every token is modelled, not what {other} does"
     around = next((name for name in _ELSEWHERE if _is_on(given, name)), "")
     if around:
@@ -180,6 +195,9 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
     shards = " ".join(given.get("fsdp", []))
     if _is_on(given, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
         return f"nothing models --fsdp {shards}"
+    for name, priced in trained.only.items() if given else ():
+        if (value := _first(given, [name]).strip("\"'")) not in priced:
+            return f"nothing models {name}={value}" if value else f"the line does not say {name}"
     unpriced = next((name for name in trained.unpriced if _fits(given, name) and not _is_one(given, name)), "")
     return f"nothing models --{unpriced}" if unpriced else ""
 

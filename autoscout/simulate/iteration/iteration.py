@@ -1,0 +1,238 @@
+"""One iteration of RL post-training on one clock: answers, log-probabilities, updates, new weights for the engine.
+
+    iteration = rollout + tail + logprobs + update + weights      where they take turns
+              = max(rollout, logprobs + update) + weights         where answers of an older policy are trained on, on
+                                                                  devices apart
+
+Rollouts run in the server's event simulation (answers.py), passes and optimizer in the training model
+(training/step.py), weights cross the links of the training devices. Answers that are allowed to be older do not wait
+for the longest, since what has not ended goes on in the next iteration; by two updates and more, so many times the
+answers are under way at once.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.combinations import Combinations
+from autoscout.simulate.encode import job_of, length, software_of
+from autoscout.simulate.hardware.device import Hardware, hardware
+from autoscout.simulate.iteration.answers import STEADY, Answers, answered, generated, lengths
+from autoscout.simulate.iteration.columns import DEFAULTS
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.serving_device import has_constants
+from autoscout.simulate.training.correction import Alike, Correction, layout
+from autoscout.simulate.training.inputs import complete
+from autoscout.simulate.training.rank_parameters import rank_weights
+from autoscout.simulate.training.step import Training, topology
+from kb.records import Job, Traffic
+
+Array = np.ndarray
+# Seconds of the host for each tensor that an engine is given: four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100
+# took 4 to 8 s for 291 (docs/lab/rl.md). Of no other framework.
+TENSOR_S = 0.02
+# By the same four runs: seconds of the engine over those of a server that answers as many, since it returns the
+# log-probability of every token and is stepped by the trainer; and the share of a step's passes that a pass for
+# log-probabilities takes, since all of its logits are kept in 32 bits.
+STEPPED, FORWARD = 1.27, 0.43
+_TENSORS = 9  # of a layer: seven products and two norms
+_GUESSED = 0.15  # where the answers' lengths are a mean and a guessed spread; not measured
+_ROLLOUT = (
+    "answers", "group", "longest", "roll_engine", "roll_version", "roll_tp", "roll_share", "roll_seqs", "roll_tokens",
+    "roll_eager", "roll_gpus", "gpus", "gpu", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated",
+    "vocab", "tied", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "memory_gib",
+)  # fmt: skip
+_MOST_KNOWN = 1 << 14
+_KNOWN: dict[Any, tuple[float, ...]] = {}
+
+
+class Iteration:
+    name = "iteration"
+
+    def __init__(self, device: str = "") -> None:
+        self.device, self.training = device, Training(device)
+        self.correction: Correction | None = None
+
+    @classmethod
+    def of_job(cls, job: Job) -> "Iteration":
+        return cls(job.cluster.nodes[0].device)
+
+    def applies(self, columns: Columns) -> str:
+        missing = [name for name in ("answers", "longest") if name not in columns]
+        if missing:
+            return f"an iteration needs {' and '.join(missing)}, which its framework's file reads off the line"
+        if not isinstance(columns.get("traffic"), Traffic) or not columns["traffic"].output_len:
+            return "it needs traffic.input_len and traffic.output_len, the tokens of a prompt and of a mean answer"
+        kind = _kind(columns, self.device)
+        served = np.any(np.atleast_1d(np.asarray(columns.get("roll_engine", ""), dtype=str)) != "")
+        if served and not has_constants(kind):
+            return f"no constants of engines on {kind}"
+        return self.training.applies({**columns, "seq_len": 1.0, "global_batch": 1.0})
+
+    def fit(self, columns: Columns, values: Array) -> None:
+        parts, error = self._parts(columns)
+        known = np.isfinite(values) & np.isfinite(error)
+        self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
+
+    def predict(self, columns: Columns) -> Prediction:
+        """Seconds. NaN where the engine's weights or one answer do not fit into its share."""
+        parts, error = self._parts(columns)
+        if self.correction is not None:
+            return self.correction.apply(parts, _alike(columns), error)
+        return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
+
+    def _parts(self, columns: Columns) -> tuple[dict[str, Array], Array]:
+        n = length(columns)
+        x = {**columns, **_completed(columns, n)}
+        rollout = self._rollout(x, n)
+        update, logprobs, error = self._passes(x, n)
+        weights = self._weights(x, n)
+        older, apart = x["lag"] > 0, x["roll_gpus"] > 0
+        answers = np.where(older, rollout.steady / STEADY, rollout.steady)
+        exposed = np.where(older & apart, np.maximum(answers - logprobs - update, 0.0), answers)
+        parts = {
+            "rollout": exposed,
+            "tail": np.where(older, 0.0, rollout.tail),
+            "logprobs": logprobs,
+            "update": update,
+            "weights": np.where(x["roll_engine"] == "", 0.0, weights),
+        }
+        whole = np.sum(list(parts.values()), axis=0)
+        of_rollout = np.where(older & apart, answers > logprobs + update, (answers + parts["tail"]) / whole)
+        guessed = 0.0 if isinstance(columns["traffic"].output_len, list) else _GUESSED
+        own = np.hypot(of_rollout * rollout.error, (1 - of_rollout) * error)
+        return parts, np.hypot(own, guessed * of_rollout)
+
+    def _rollout(self, x: Mapping[str, Any], n: int) -> Answers:
+        """Of each combination of what rollouts depend on, once."""
+        at_once = np.maximum(x["lag"], 1.0)
+        own = {name: np.broadcast_to(x[name], (n,)) for name in _ROLLOUT if name in x}
+        own["answers"] = own["answers"] * at_once
+        some, of = Combinations(own, [*own]).of()
+        kind, count = _kind(x, self.device), length(some) if some else 1
+        others = {name: value for name, value in x.items() if name not in _ROLLOUT and np.ndim(value) == 0}
+        rows = [
+            {name: value if np.ndim(value) == 0 else value[i : i + 1] for name, value in some.items()}
+            for i in range(count)
+        ]
+        found = [_once({**others, **row}, kind, self.training) for row in rows]
+        steady, tail, error = (np.array(values)[of] for values in zip(*found, strict=True))
+        return Answers(steady / at_once, tail, error)
+
+    def _passes(self, x: Mapping[str, Any], n: int) -> tuple[Array, Array, Array]:
+        """(seconds of the updates, of the log-probabilities, error)."""
+        tokens = _tokens(x, n)
+        filled = np.maximum(np.floor(x["fill"] / tokens), 1)
+        per_update = x["answers"] / x["updates"]
+
+        def step(mbs: Array, samples: Array, ar: Any) -> Prediction:
+            each = np.where(x["fill"] > 0, filled, mbs)
+            return self.training.predict({**x, "seq_len": tokens, "mbs": each, "global_batch": samples, "ar": ar})
+
+        update = step(x["mbs"], per_update, x.get("ar", "none"))
+        logprobs = np.zeros(n)
+        for passes, mbs in (("old", "probe_mbs"), ("reference", "reference_mbs")):
+            if np.any(x[passes] > 0):
+                parts = step(x[mbs], x["answers"], "none").parts
+                backward = ("optimizer", "dp")
+                forward = sum(v for name, v in parts.items() if name not in backward) * FORWARD
+                logprobs = logprobs + x[passes] * forward
+        return x["passes"] * x["updates"] * update.value, logprobs, update.error
+
+    def _weights(self, x: Mapping[str, Any], n: int) -> Array:
+        """Sharded weights are gathered, cross to devices apart, and are written once more."""
+        hw = _hardware(x, self.device)
+        y = complete({**x, "seq_len": 1.0, "mbs": 1.0})
+        links = topology(hw, y)
+        size = 2.0 * sum(rank_weights(y), np.zeros(1)) * y.tp * y.pp
+        gathered = np.where((y.zero == 3) | (y.tp * y.pp > 1), links.all_gather(size, y.gpus, np.ones(1)), 0.0)
+        away = np.where(x["roll_gpus"] > 0, links.send(size, y.gpus), 0.0)
+        copied = 2 * size / (1e9 * hw.memory_gb_s * hw.elementwise.bandwidth)
+        return np.broadcast_to(gathered + away + copied + TENSOR_S * (_TENSORS * y.layers + 3), (n,))
+
+
+def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float, ...]:
+    """The answers of one configuration; searches ask for the same ones again and again."""
+    key = kind, *sorted((name, str(value)) for name, value in row.items())
+    if key not in _KNOWN:
+        engine = str(np.atleast_1d(row["roll_engine"])[0])
+        run = answered(_as_server(row, engine), kind) if engine else generated(training, row)
+        slower = STEPPED if engine else 1.0
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = slower * float(run.steady[0]), slower * float(run.tail[0]), float(run.error[0])
+    return _KNOWN[key]
+
+
+def tokens_of_iteration(columns: Columns) -> Array:
+    """(n,) of prompts and answers, without padding."""
+    n = length(columns)
+    x = {**columns, **_completed(columns, n)}
+    return x["answers"] * _tokens({**x, "padded": np.zeros(n)}, n)
+
+
+def devices_of_iteration(columns: Columns) -> Array:
+    """(n,) that train, and those apart that answer."""
+    return np.asarray(columns["gpus"], dtype=float) + np.asarray(columns.get("roll_gpus", 0.0), dtype=float)
+
+
+def _completed(columns: Columns, n: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, default in {"mbs": 1.0, **DEFAULTS}.items():
+        words = default == ""
+        usual = found[default] if isinstance(default, str) and not words else default
+        given = columns.get(name, usual)
+        values = np.broadcast_to(np.asarray(given, dtype=str if words else float), (n,))
+        found[name] = values if words else np.where(np.isnan(values), np.asarray(usual, dtype=float), values)
+    return found
+
+
+def _tokens(x: Mapping[str, Any], n: int) -> Array:
+    """(n,) of a sequence, prompt and answer, with its padding."""
+    keys = np.stack(
+        [np.broadcast_to(x[name], (n,)) for name in ("answers", "longest", "padded", "mbs", "gpus")], axis=1
+    )
+    some, of = np.unique(keys, axis=0, return_inverse=True)
+    found = np.empty(len(some))
+    for i, (answers, longest, padded, mbs, gpus) in enumerate(some.tolist()):
+        prompt, each = lengths(x["traffic"], int(longest), int(answers))
+        together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
+        below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
+        found[i] = prompt + float(each @ np.diff(below))  # the mean of the largest of so many
+    return found[of.ravel()]
+
+
+def _as_server(x: Mapping[str, Any], engine: str) -> dict[str, Any]:
+    """The columns that a server of the answers has."""
+    devices = np.where(x["roll_gpus"] > 0, x["roll_gpus"], x["gpus"])
+    own = {
+        "framework": engine, "version": x["roll_version"],
+        "tp": x["roll_tp"], "dp": np.maximum(devices // x["roll_tp"], 1),
+        "gpu_memory_utilization": x["roll_share"], "max_num_seqs": x["roll_seqs"],
+        "max_num_batched_tokens": x["roll_tokens"], "eager": x["roll_eager"] > 0, "dtype": "bf16", "engines_apart": 1.0,
+    }  # fmt: skip
+    return {**{name: value for name, value in x.items() if name not in ("pp", "ep", "software")}, **own}
+
+
+def _alike(columns: Columns) -> Alike:
+    n = length(columns)
+    x = _completed(columns, n)
+    knobs = [
+        (x["mbs"], 0.7),
+        (x["roll_tp"], 0.7),
+        (x["roll_seqs"], 1.5),
+        (1 + x["roll_gpus"], 1.0),
+        (1 + x["lag"], 1.0),
+    ]
+    return Alike(layout(knobs, n), *(np.broadcast_to(of(columns), n) for of in (job_of, software_of)))
+
+
+def _kind(columns: Mapping[str, Any], device: str) -> str:
+    return str(np.atleast_1d(np.asarray(columns.get("gpu", device), dtype=str))[0])
+
+
+def _hardware(columns: Mapping[str, Any], device: str) -> Hardware:
+    found = hardware(_kind(columns, device))
+    assert found is not None  # `applies` asked
+    return found
