@@ -17,7 +17,7 @@ from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
-from autoscout.tuning.fitting import fits_nowhere
+from autoscout.tuning.fitting import beside_engine, fits_nowhere
 from autoscout.tuning.predict import PredictedMemory
 from autoscout.tuning.trial import most_rounds
 from kb import store
@@ -229,7 +229,7 @@ def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
         subject="memory",
         ok=fits,
         found=f"the reference takes {predicted.gib:.1f} GiB ({predicted.low:.1f} to {predicted.high:.1f}){room}",
-        remedy="" if fits else fits_nowhere(space),
+        remedy="" if fits else beside_engine(space, space.reference) or fits_nowhere(space),
     )
 
 

@@ -167,7 +167,7 @@ def _check_simulated(names: Iterable[str], job: Job) -> None:
     if job.task == "serve":
         from autoscout.simulate.serving.setup import READ as read
     elif job.task == "rl":
-        from autoscout.simulate.iteration.columns import READ as read
+        from autoscout.simulate.iteration.iteration_columns import READ as read
     for name in names:
         if name not in read:
             raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)

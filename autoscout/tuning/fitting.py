@@ -12,7 +12,7 @@ from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.jobs import JobSpace
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration
 
 _FREEING = ("offload", "fsdp")  # knobs that free memory, where a job allows them
 
@@ -31,6 +31,27 @@ def fits_nowhere(space: JobSpace) -> str:
         f"{name}, needs {least:.0f} GiB on its fullest rank (out of memory with {chance:.0%}); about "
         f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
         + (f", or these with [space] allow = ['{allowed}']" if allowed else "")
+    )
+
+
+def beside_engine(space: JobSpace, configuration: Configuration) -> str:
+    """A sentence where training fits but not beside the engine that answers in the same devices; "" elsewhere."""
+    model = memory_of(space.job, space, []) if space.job.task == "rl" else None
+    if model is None:
+        return ""
+    columns = {**encode.of_job(space.job), **encode.of_configurations(space, [configuration])}
+    alone = {**columns, "resident_gib": np.zeros(1), "engine_gib": np.zeros(1)}
+    engine = max(float(np.max(columns.get(name, 0.0))) for name in ("resident_gib", "engine_gib"))
+    if not engine or model.applies(columns) or model.fits(columns)[0] or not model.fits(alone)[0]:
+        return ""
+    device = min(map(capacity, space.job.cluster.nodes))
+    awake = configuration.knobs.get("sleep") is False
+    switch = next((knob.sets.rstrip("=") for knob in space.knobs if knob.name == "sleep" and awake), "")
+    needed, together = (float(model.predict(each).value[0]) for each in (alone, columns))
+    return (
+        f"training alone takes {needed:.0f} GiB of {device:.1f} and fits; beside the engine that answers, which holds "
+        f"{engine:.0f} GiB, it takes {together:.0f}: give the engine a smaller share"
+        + (f", or have it sleep meanwhile ({switch})" if switch else "")
     )
 
 

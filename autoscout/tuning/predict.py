@@ -29,6 +29,7 @@ from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.bounds import bounded
+from autoscout.tuning.fitting import beside_engine
 from kb import store, traces
 from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
@@ -107,6 +108,8 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     memory, or keeps its limits at no rate of requests."""
     job = space.job
     configuration = completed(space, given, space.reference)
+    if crowded := beside_engine(space, configuration):
+        raise AutoscoutError(f"{space.name(configuration)} does not fit: {crowded}", 3)
     rows, others = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
     bases = partial(simulators_of, job)

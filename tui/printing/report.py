@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 def dry_run(job: Job, as_json: bool) -> None:
-    from autoscout.tuning.fitting import fits_nowhere
+    from autoscout.tuning.fitting import beside_engine, fits_nowhere
 
     space = JobSpace.of_job(job)
-    default, problem = space.reference, fits_nowhere(space)
+    default = space.reference
+    problem = fits_nowhere(space) or beside_engine(space, default)
     command, notes = target_of(job).probe_line(job, default, Path("experiment.json")), target_of(job).notes_on_job(job)
     if as_json:
         document(

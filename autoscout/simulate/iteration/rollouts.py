@@ -25,15 +25,17 @@ Array = np.ndarray
 # Standard deviation of the logarithm of an answer's length before the cap, where a job states the mean alone: its
 # 99th percentile is then six times its median, as in the length curves of reasoning models. No fit.
 SPREAD = 0.8
-STEADY = 0.9  # of the answers: until then an engine is full, or nearly so
+SLACK = 0.25  # share of an engine's slots below which it is idle for the most part: there the tail begins
 _OWN_ERROR = 0.25  # of `generate`, whose kernels no record has: as of TTFT, the widest of a server's
 
 
-class Answers(NamedTuple):
-    """(n,) seconds each. `steady`: until nine tenths of the answers are there; `tail`: from then to the last one."""
+class RolloutTimes(NamedTuple):
+    """(n,) seconds each. `steady`: until fewer run than SLACK of those that can; `tail`: from then to the last one;
+    `full`: of all where engines are kept full, since others follow those that have ended."""
 
     steady: Array
     tail: Array
+    full: Array
     error: Array
 
 
@@ -61,14 +63,14 @@ def of_engine(own: Array, everyones: Array) -> Array:
     return mine
 
 
-def answered(columns: Mapping[str, Any], kind: str) -> Answers:
+def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
     """Of n configurations on one kind of device, each of `answers` to groups of `group` that share a prompt, by `dp`
     engines of vLLM. The columns are those of a server (serving/setup.py). NaN where the weights or one answer do not
     fit into the engine's share of a device."""
     n = rows_of(columns)
     traffic, s = columns["traffic"], setup({**columns, "batch": 1.0}, device(kind), n)
     answers, group, longest = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "group", "longest"))
-    found = np.full((2, n), np.nan)
+    found = np.full((3, n), np.nan)
     for i in range(n):
         engines = max(int(s.replicas[i]), 1)
         prompt, everyones = lengths(traffic, int(longest[i]), int(answers[i]))
@@ -81,22 +83,28 @@ def answered(columns: Mapping[str, Any], kind: str) -> Answers:
         each = np.full(len(mine), max(int(prompt / group[i]), 1))
         order = np.random.default_rng(0).permutation(len(mine))
         run = simulate(engine_of(s, i), limits, Requests(np.zeros(len(mine)), each, mine[order]))
-        ends = np.sort(run.end_s)
-        found[:, i] = np.quantile(ends, STEADY), ends[-1] - np.quantile(ends, STEADY)
-    return Answers(*found, np.full(n, stated_error("output_tokens_per_s", kind)))
+        slots = min(len(mine), limits.max_seqs)
+        found[:, i] = *_split(np.sort(run.end_s), slots), float((run.end_s - run.first_s).sum()) / slots
+    return RolloutTimes(*found, np.full(n, stated_error("output_tokens_per_s", kind)))
 
 
-def generated(training: Training, columns: Mapping[str, Any]) -> Answers:
+def _split(ends: Array, slots: int) -> tuple[float, float]:
+    """(steady, tail) of answers that end then, in rising order."""
+    begins = float(ends[-1 - int(SLACK * slots)])
+    return begins, float(ends[-1]) - begins
+
+
+def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
     """The same by a trainer's own `generate`, whose ranks each have one batch: every token is a forward pass of one
     token a sequence, until the longest answer of the rank has ended."""
     n = rows_of(columns)
     answers, longest, gpus = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "longest", "gpus"))
-    prompts, steps, mean = (np.empty(n) for _ in range(3))
+    prompts, steady, tail, mean = (np.empty(n) for _ in range(4))
     for i in range(n):
         prompts[i], each = lengths(columns["traffic"], int(longest[i]), int(answers[i]))
         own = lengths(columns["traffic"], int(longest[i]), max(int(answers[i] // gpus[i]), 1))[1]
-        steps[i] = of_engine(own, each)[-1]
-        mean[i] = np.quantile(own, STEADY)
+        steady[i], tail[i] = _split(of_engine(own, each).astype(float), len(own))
+        mean[i] = own.mean()
     whole = {**columns, "ar": "none", "global_batch": answers, "mbs": np.maximum(answers // gpus, 1)}
 
     def forward(tokens: Array) -> Array:
@@ -104,5 +112,5 @@ def generated(training: Training, columns: Mapping[str, Any]) -> Answers:
         return sum((v for name, v in parts.items() if name not in ("optimizer", "dp")), np.zeros(n)) / 3
 
     token = forward(np.ones(n))
-    steady = forward(np.maximum(prompts, 1)) + token * mean
-    return Answers(steady, token * (steps - mean), np.full(n, _OWN_ERROR))
+    first = forward(np.maximum(prompts, 1))
+    return RolloutTimes(first + token * steady, token * tail, first + token * mean, np.full(n, _OWN_ERROR))
