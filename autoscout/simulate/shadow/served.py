@@ -73,9 +73,9 @@ class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration whose `engines` share the load by `router`. `metrics`: named as in experiments. `waited`: from a
     request's arrival to its first step. `failed`: requests that a lost engine had partly answered. `starved`: which of
-    two pools waits for the other, "" for a single pool. `slowest`: the engine with the highest p99 of end-to-end
-    latency. `error`: standard deviation of log(measured / predicted) of the steps' times; for TTFT `ttft_error`. GiB
-    per device: predicted, except `kv_gib`, which is vLLM's."""
+    two pools waits for the other, or which engine the router leaves idle. `slowest`: the engine with the highest p99 of
+    end-to-end latency. `error`: standard deviation of log(measured / predicted) of the steps' times; for TTFT
+    `ttft_error`. GiB per device: predicted, except `kv_gib`, which is vLLM's."""
 
     job: str
     name: str

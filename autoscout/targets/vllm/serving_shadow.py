@@ -280,11 +280,11 @@ def _summarised(
 
 
 def starved(found: ServedTrace) -> str:
-    """ "" or a sentence: which of two pools requests wait for. Engines that answer starve where a prompt waits longer
-    than it takes to be read, and longer than for all that comes after."""
+    """ "" or a sentence: which of two pools requests wait for, or which engine the router leaves idle. Engines that
+    answer starve where a prompt waits longer than it takes to be read, and longer than for all that comes after."""
     reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
     if not reads:
-        return ""
+        return _left_idle(found)
     read, answered = (max(sum(e.begun for e in pool), 1) for pool in (reads, answers))
     sending = sum(e.transferring for e in answers)
     for_reading = sum(e.waited for e in reads) / read * 1e3
@@ -298,6 +298,22 @@ def starved(found: ServedTrace) -> str:
     if for_reading > max(reading, sending + for_answering):
         return f"engines that answer are starved by those that read, which need more devices: {each}"
     return each
+
+
+def _left_idle(found: ServedTrace) -> str:
+    """ "" or the engine that gets less than half of an even share of the requests, and what that costs the busiest."""
+    kept = [(number, engine) for number, engine in enumerate(found.engines) if not engine.lost]
+    if len(kept) < 2:
+        return ""
+    total = sum(engine.begun for _, engine in kept)
+    (idle, least), (busiest, most) = (pick(kept, key=lambda each: each[1].begun) for pick in (min, max))
+    if 2 * least.begun * len(kept) >= total:
+        return ""
+    waits = most.waited / most.begun * 1e3
+    return (
+        f"the router starves engine {idle}: it gets {least.begun} of {total} requests (an even share is "
+        f"{total / len(kept):.4g}), and those of engine {busiest} wait {waits:.4g} ms in the mean"
+    )
 
 
 def _share(number: int, counts: EngineCounts, requests: list[load_plan.TimedRequest]) -> EngineShare:

@@ -10,7 +10,7 @@ import verbs
 from serving_bench import PYTHON, needs_vllm
 from test_vllm_shadow import KNOBS, gpu_job, question
 
-from autoscout.simulate.shadow.served import ServedTrace
+from autoscout.simulate.shadow.served import EngineCounts, ServedTrace
 from autoscout.targets.vllm import fleet_servers, load_plan
 from autoscout.targets.vllm import serving_shadow as shadows
 from kb.records import AutoscoutError, Configuration, Sessions
@@ -151,6 +151,31 @@ class TestOfAFleet:
 
 
 class TestWithoutTheEngine:
+    def test_an_engine_that_the_router_leaves_idle_is_named(self) -> None:
+        def dealt(*begun: int, lost: int = -1) -> str:
+            each = [
+                EngineCounts(
+                    steps=9,
+                    preemptions=0,
+                    asked=9,
+                    cached=0,
+                    most_running=1,
+                    busy=0.5,
+                    begun=n,
+                    waited=0.2 * n,
+                    lost=i == lost,
+                )
+                for i, n in enumerate(begun)
+            ]
+            return shadows.starved(ServedTrace(verdict="starts", engines=each))
+
+        assert dealt(40, 0) == (
+            "the router starves engine 1: it gets 0 of 40 requests (an even share is 20), "
+            "and those of engine 0 wait 200 ms in the mean"
+        )
+        assert "engine 2" in dealt(20, 15, 5)
+        assert dealt(20, 10, 10) == dealt(40) == dealt(40, 3, lost=1) == ""
+
     def test_engines_that_are_not_there_cannot_be_lost(self) -> None:
         with pytest.raises(AutoscoutError, match="--lose 2: the configuration has the engines 0 to 1"):
             shadows.question_of(gpu_job(), Configuration(KNOBS), [(1.0, 2)])
