@@ -205,10 +205,10 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         known = f"of {engine}" if engine else "that is known"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
     notes = made.pop("notes", []) + others
-    nodes, of_nodes = _nodes(line, made.pop("devices", [0]))
+    apart = made.pop("ranks_each", 1)
+    nodes, of_nodes = _nodes(line, made.pop("devices", [0]), apart)
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
-    apart = made.pop("ranks_each", 1)
     if each := made.pop("samples_each", 0):
         count = sum(node["count"] for node in nodes)
         batch = each * max(count // apart, 1)
@@ -293,9 +293,9 @@ def _of_fewer(used: int, given: int) -> list[str]:
     ]
 
 
-def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states
-    none."""
+def _nodes(line: Line, counts: list[int], apart: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states none.
+    `apart`: ranks that share a sample."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)
@@ -306,7 +306,7 @@ def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[st
     kind, count = here()
     if kind == "cpu" and (count or of_gpus or shows_gpus(line)):
         kind = site or _SOME_GPU
-    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    nodes = [{"device": kind, "count": each or max(count, apart), **node} for each in counts]
     such = ", ".join(f"{{ device = '{an_example()}', count = {each['count']} }}" for each in nodes[:2])
     such = f"write nodes = [{such}{', …' if nodes[2:] else ''}]"
     kind = nodes[0]["device"]
@@ -321,5 +321,10 @@ def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[st
         notes.append(f"cluster: the line's {flag} is assumed to be one node; write all of them")
     if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
+        taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken
         notes.append(f"cluster: the line does not say how many devices it runs on, so {taken} written; correct it")
+    elif sum(counts) % apart:
+        notes.append(
+            f"cluster: {sum(counts)} ranks do not divide into groups of {apart} that share a sample; correct it"
+        )
     return nodes, notes

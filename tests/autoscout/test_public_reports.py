@@ -159,6 +159,17 @@ def test_ranks_that_share_a_sequence_share_its_samples(line: str, samples: int, 
     assert re.search(r"--gradient[-_]accumulation[-_]steps[ =]2\b", exported)
 
 
+def test_a_line_runs_on_the_ranks_at_least_that_share_a_sequence(tmp_path: Path) -> None:
+    """One device was written where the line says none, and the accumulation of its launch was four times the line's."""
+    (tmp_path / "axolotl.yml").write_text(AXOLOTL)
+    job, notes = begun("axolotl train axolotl.yml", tmp_path)
+    assert counts(job) == [4]
+    assert [note for note in notes if "so the 4 that share a sample are written" in note]
+    assert "--gradient-accumulation-steps=2" in target_of(job).launch(job, JobSpace.of_job(job).reference).program
+    notes = begun("axolotl train axolotl.yml --num-processes 6", tmp_path)[1]
+    assert [note for note in notes if "6 ranks do not divide into groups of 4" in note]
+
+
 @pytest.mark.parametrize(("ranks", "starts"), [(2, True), (4, False)])
 def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: bool, tmp_path: Path) -> None:
     config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8}

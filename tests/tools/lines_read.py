@@ -1,7 +1,7 @@
 """How other people's launch lines are read by `autoscout init`: read whole, asked about, or wrong, by framework.
 
     PYTHONPATH=. python tests/tools/lines_read.py FOLDER [--half mine|kept|both] [--only NAME] [--verbs]
-                                                  [--show wrong|asked|whole] [--sample N]
+                                                  [--show wrong|asked|whole] [--sample N] [--take N]
 
 A line that another target can tune, too, is read by `init --target` of that one as well, in a row of its own.
 
@@ -112,7 +112,7 @@ _STAND_IN = {
 }  # fmt: skip
 _SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")
 _NOT_MEASURED = ("neutral", "launcher", "machine")
-_ELSEWHERE = ("port", "host", "sequence-parallel", "vocab-size")  # or nothing, where tp is 1
+_ELSEWHERE = ("port", "host", "model", "sequence-parallel", "vocab-size")  # or nothing, where tp is 1
 # What a note asks a person to write before the job can be loaded.
 _TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes")
 
@@ -338,7 +338,10 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
     if reference is None or not job.launch.current:
         return []
     launch = target_of(job).launch(job, reference)
-    exported = Line((*launch.program, *(word for each in launched_words(launch) for word in each)))
+    words = (*launch.program, *(word for each in launched_words(launch) for word in each))
+    exported = Line(
+        tuple(word.replace("{", "{{").replace("}", "}}") if "{{" in str(line_of(job)) else word for word in words)
+    )
     line = line_of(job)
     if job.target == "vllm":
         given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *exported.words]))
@@ -388,18 +391,21 @@ def main() -> None:
     parser.add_argument("--name", default="")
     parser.add_argument("--show", choices=("whole", "asked", "wrong"), action="append", default=[])
     parser.add_argument("--sample", type=int, default=0, help="so many of each kind that is shown")
+    parser.add_argument("--take", type=int, default=0, help="so many lines alone, drawn")
     parser.add_argument("--verbs", action="store_true", help="run `check` on each job, too")
     options = parser.parse_args()
     table: dict[str, Counter[str]] = {}
     shown: list[Read] = []
     with tempfile.TemporaryDirectory() as home:
         os.environ.update(HOME=home, XDG_CACHE_HOME=home, HF_HOME=home)
-        for given in lines(options.folder.resolve(), Path(home)):
-            half = "kept" if kept_back(given) else "mine"
-            if options.half not in (half, "both") or options.only not in ("", given.framework):
-                continue
-            if options.name and options.name not in given.name:
-                continue
+        every = [
+            given
+            for given in lines(options.folder.resolve(), Path(home))
+            if options.half in ("kept" if kept_back(given) else "mine", "both")
+            and options.only in ("", given.framework)
+            and options.name in given.name
+        ]
+        for given in random.Random(1).sample(every, min(options.take or len(every), len(every))):
             found = read(given, options.verbs)
             others = [read(given._replace(engine=engine), options.verbs) for engine in found.engines]
             for each in (found, *others):
