@@ -62,7 +62,12 @@ def read_job(path: str | Path) -> Job:
         raise AutoscoutError(
             f"{path}: this is no job file; `autoscout init {path} --out job.toml` writes one from it", 2
         )
-    data = _with_paths_from(Path.cwd() if is_pipe(path) else path.parent, read_toml(path, "job file"))
+    return job_of_file(read_toml(path, "job file"), path, Path.cwd() if is_pipe(path) else path.parent)
+
+
+def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
+    """The job of a file's content. `folder`: where its relative paths start. Errors: as `read_job`."""
+    data = _with_paths_from(folder, data)
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
     if isinstance(model := data.get("model"), dict) and "from" in model:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ _SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a pe
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
+_ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
@@ -46,7 +48,21 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
     Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
     """
     made, notes = described(given, folder, engine)
+    notes = [*_refused(toml(made, notes), folder, notes), *notes]
     return toml(made, notes), [door.plain(note) for note in notes]
+
+
+def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
+    """A note where every verb would refuse the job for a reason that no other note names."""
+    from autoscout.targets.jobs import drafted_job  # imports numpy, which the first screen must not wait for
+
+    if any(asked in note for note in notes for asked in _ASKED):
+        return []
+    try:
+        drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{an_example()}"')), folder)
+    except AutoscoutError as error:
+        return [f"no verb takes this job before this is mended: {error}"]
+    return []
 
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:

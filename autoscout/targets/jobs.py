@@ -4,11 +4,12 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from autoscout.job import metrics
-from autoscout.job.load import read_job, refuse
+from autoscout.job.load import job_of_file, read_job, refuse
 from autoscout.running.equivalence import Check, Floor
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
@@ -26,7 +27,18 @@ from kb.records import AutoscoutError, Configuration, Job
 
 def load_job(path: str | Path) -> Job:
     """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
-    job = read_job(path)
+    return _checked(read_job(path), path)
+
+
+def drafted_job(data: dict[str, Any], folder: Path) -> Job:
+    """The job of a draft that is to be written to `folder`. Errors: as `load_job`, without a file."""
+    try:
+        return _checked(job_of_file(data, Path("job"), folder), Path("job"))
+    except AutoscoutError as error:
+        raise AutoscoutError(str(error).removeprefix("job: "), error.exit_code) from error
+
+
+def _checked(job: Job, path: str | Path) -> Job:
     refuse(path, _problems(job))
     return job
 

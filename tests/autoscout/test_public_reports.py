@@ -216,6 +216,16 @@ def test_a_request_of_all_positions_has_to_fit_where_the_line_does_not_say_its_l
     assert [("131072 positions" in note, "16.0 GiB" in note) for note in told] == ([] if starts else [(True, True)])
 
 
+def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
+    """vLLM does not start with more tokens than the model has positions, and no note said that."""
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 4096}))
+    notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "8192"], tmp_path)[1]
+    (told,) = [note for note in notes if note.startswith("no verb takes this job before this is mended")]
+    assert "model has positions for 4096: vLLM refuses to start" in told
+    notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "4096"], tmp_path)[1]
+    assert not [note for note in notes if note.startswith("no verb")]
+
+
 BAD = {
     "a value that only a shell knows": ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py --mbs 2", "$(…)"),
     "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "before it comes 'torchrun a.py --mbs 2'"),
