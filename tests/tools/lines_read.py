@@ -339,10 +339,8 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
         return []
     launch = target_of(job).launch(job, reference)
     words = (*launch.program, *(word for each in launched_words(launch) for word in each))
-    exported = Line(
-        tuple(word.replace("{", "{{").replace("}", "}}") if "{{" in str(line_of(job)) else word for word in words)
-    )
-    line = line_of(job)
+    exported = Line(tuple(map(_unbraced, words)))
+    line = line_of(job).of(map(_unbraced, line_of(job).words))
     if job.target == "vllm":
         given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *exported.words]))
     else:
@@ -377,6 +375,11 @@ def _named(line: Line) -> dict[str, list[str]]:
     return flags | {
         name: [value] for name, equals, value in (w.partition("=") for w in line.words) if _SETTING.match(name + equals)
     }
+
+
+def _unbraced(word: str) -> str:
+    """Without the doubled braces of a job's text."""
+    return word.replace("{{", "{").replace("}}", "}")
 
 
 def _spelt(flag: str) -> str:
