@@ -55,8 +55,8 @@ def test_every_page_is_listed(index: Path):
 
 
 # What a newcomer reads: README in five minutes, all pages for users in an afternoon. Pages that a command makes, and
-# those for who programs against AutoScout, are not counted; nor are those of RL and fleets, read by their users alone.
-OF_OTHERS_WORDS = {"api", "architecture", "imports", "engines-and-releases", "rl", "fleet"}
+# those for who programs against AutoScout, are not counted; nor is that of fleets, which only their users read.
+OF_OTHERS_WORDS = {"api", "architecture", "imports", "engines-and-releases", "fleet"}
 
 
 def test_the_pages_for_users_are_short():
