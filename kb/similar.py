@@ -25,7 +25,7 @@ FAR = 4.0
 _DOUBLINGS = 4.0
 _MOST_CANDIDATES = 200  # candidates whose full distance is computed
 
-# What may be missing on one side, for a reason that has a feature of its own.
+# Features that one side may lack, for a reason that another feature covers.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 

@@ -139,7 +139,7 @@ def read_catalog(path: Path) -> Catalog:
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
-        changed = 0  # reading it says why
+        changed = 0  # reading the file raises the error
     return _read(path, changed)
 
 

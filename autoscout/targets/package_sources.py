@@ -52,7 +52,7 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
 def _member(
     roots: Mapping[str, Path], module: Sequence[str], node: ast.AST, rest: Sequence[str], hops: int
 ) -> ast.AST | None:
-    """The node that a node of a module has under the rest of a name."""
+    """Resolves the rest of a dotted name inside a module's node; None if it has no such member."""
     if not rest:
         return node
     if isinstance(node, ast.FunctionDef):

@@ -21,7 +21,7 @@ from kb.records import AutoscoutError
 
 _MEMBERSHIP = (ast.In, ast.NotIn)
 _LONGEST = 1000  # characters
-_LARGEST = 5000  # nodes, derived names written out
+_LARGEST = 5000  # nodes, with derived names expanded
 _DEEPEST = 60  # levels of nesting
 _MOST = 2**63  # largest constant
 _KEPT = 1024  # expressions that are parsed once

@@ -1,4 +1,4 @@
-"""Proposals of made-up colleagues, to see what an arm of proposals (search/proposed.py) gains and risks.
+"""Simulated colleagues, to measure what an arm of proposals (search/proposed.py) gains and risks.
 
 good      one of three is among the best hundredth of all configurations, the others are anywhere
 random    anywhere

@@ -65,7 +65,7 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
         return [f"{ALONE}, your conversations, one a line"] if lines and not theirs else []
     batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
     return [
-        f"{where}: your conversations, as many together as fit into {job.traffic.seq_len} tokens, {batch} of these a "
+        f"{where}: your conversations, packed into sequences of up to {job.traffic.seq_len} tokens; {batch} a "
         f"step hold about {job.traffic.global_batch} samples"
     ]
 
