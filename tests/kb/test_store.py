@@ -370,5 +370,5 @@ def test_a_session_that_was_pulled_is_one_without_its_journal(tmp_path: Path):
     assert str(pulled.value).startswith(f"the rows of s are in {other}, but its journal is not: it was")
     with pytest.raises(AutoscoutError) as unknown:
         store.journalled(other, "t")
-    assert str(unknown.value).startswith("there is no session t beside")
+    assert str(unknown.value).startswith("there is no session t next to")
     assert (pulled.value.exit_code, unknown.value.exit_code) == (2, 2)
