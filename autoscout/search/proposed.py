@@ -1,10 +1,10 @@
 """What people, agents and scripts propose, as an arm of the search: it has a credit of experiments, and earns more.
 
 The first ideas are tried soon after the reference, later ones where the belief expects most of them, as long as there
-is credit. A trial is judged by its rank among all that the others tried: one of the better half earns credit, another
-one costs up to an experiment. What the others try refills the credit slowly, so that a proposer who is always wrong
-costs a few experiments in a hundred. An idea like one that was not the best of its time waits until the others come
-upon it.
+is credit. A trial is judged by its rank among what the others tried and what ran: one of the better half earns credit,
+another one costs up to an experiment. What the others try refills the credit slowly, so that a proposer who is always
+wrong costs a few experiments in a hundred. An idea like one that was not the best of its time waits until the others
+come upon it.
 
 A trial that is not among the better half is set aside: its row is taken, but the belief does not learn from it, and no
 experiment of the search is left out for it. Whoever chose it had reasons that the belief does not know: a slow
@@ -39,7 +39,7 @@ class ProposedArm:
         self._pool = pool
         self._open: dict[int, str] = {}  # proposed rows without a result: who proposed them, and why
         self._known: set[int] = set()
-        self._own: list[float] = []  # costs of what the others tried, inf where it failed
+        self._own: list[float] = []  # costs of what the others tried and what ran
         self._least = math.inf
         self._vain: list[int] = []  # rows of this arm's trials that were not the best so far
 
@@ -56,15 +56,16 @@ class ProposedArm:
         self._open.pop(row, None)
         self._known.add(row)
         if not ours:
-            self._own.append(mine)
+            if cost is not None:
+                self._own.append(mine)
             self.credit = min(self.credit + _REFILLED * price, _MOST)
             return False
         if not won:
             self._vain.append(row)
         own = np.array(self._own)
         better = float((own < mine).sum() + 0.5 * (own == mine).sum())
-        rank = (better + 0.5) / (len(own) + 1)  # 0: better than all
-        heard = rank < 0.5
+        rank = (better + 0.5) / (len(own) + 1) if len(own) or won else 1.0  # 0: better than all
+        heard = rank < 0.5 or (won and not len(own))  # the first that runs shows where others may
         self.credit = min(self.credit - (2 * rank - 1 if heard else rank) * price, _MOST)
         return not heard
 

@@ -26,7 +26,7 @@ from kb.end_events import Gated
 from kb.records import AutoscoutError, Measurement
 from kb.within_events import Part
 
-LIMIT = 20  # pairs
+LIMIT = 40  # pairs
 MARGIN = 0.01
 _AGAIN = 2  # runs that the machine spoiled, and that are repeated
 SPOILED = ("infrastructure", "killed")  # statuses that are no evidence about a side

@@ -5,7 +5,11 @@
 Pairs are counterbalanced: a random order, then its reverse. A planned look decides if the one-sided interval of
 log(cost of B / cost of A) lies above the margin (worse) or below it (no worse). All looks together err in at most 5 %
 of gates in either direction: errors are spent as the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and
-what a look may spend is found on simulated paths of Student's t, since looks are correlated.
+what a look may spend is found on simulated paths, since looks are correlated. Most of the error of "worse" is spent in
+the first pairs, as slowdowns show soon; "no worse" has all pairs, because it has to exclude small ones.
+
+Pairs that are no more alike than other runs tell of the noise, too: of the fits with and without pairs, the one with
+less noise is used. The paths choose in the same way, and pairs that are alike make errors rarer.
 """
 
 import math
@@ -19,11 +23,14 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from autoscout.tuning import evidence, modes
 from autoscout.tuning.evidence import Contrast
+from autoscout.tuning.modes import Division
 
 ERROR = 0.05  # share of gates that are decided wrongly in one direction
-_POWER = 1.5  # ρ: between Pocock's early looks and O'Brien and Fleming's late ones
-_LOOKS = (4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # pairs
-_PATHS = 200_000
+EARLY = 20  # pairs in which a slowdown is looked for
+_EARLY = 0.9  # share of the error of "worse" that is spent in them
+_POWER = 0.7  # ρ: between Pocock's early looks and O'Brien and Fleming's late ones
+_LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # pairs
+_PATHS = 100_000
 _TWO_SPEEDS = 6  # pairs from which a second speed of the machine is believed; fewer runs may divide by chance
 _HOPELESS = 0.05  # chance of a decision at the limit below which a gate ends undecided
 A, B = "A", "B"
@@ -47,26 +54,37 @@ class PairsStanding(msgspec.Struct, frozen=True):
     slow: int = 0
 
 
-@lru_cache(maxsize=8)
-def levels(limit: int) -> dict[int, float]:
-    """Pairs at a look → the one-sided significance level at which it decides."""
+@lru_cache(maxsize=16)
+def levels(limit: int, early: int | None = None) -> dict[int, float]:
+    """Pairs at a look → the one-sided significance level at which it decides. `early`: pairs by which most of the error
+    is spent; all of them by default."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
     rng = np.random.default_rng(0)
-    total, squares = np.zeros(_PATHS), np.zeros(_PATHS)  # sums over the differences so far, for the open paths
+    sums, squares = np.zeros((2, _PATHS)), np.zeros((2, _PATHS))  # of differences and of pairs so far, open paths alone
     spent, before, found = 0.0, 0, {}
     for n in looks:
         more = n - before  # pairs since the last look; their sum and their squares about their mean are independent
-        added = math.sqrt(more) * rng.standard_normal(len(total))
-        total, before = total + added, n
-        squares = squares + added**2 / more + (rng.chisquare(more - 1, len(total)) if more > 1 else 0.0)
-        mean = total / n
-        p = stdtr(n - 1, -mean * np.sqrt(n * (n - 1) / (squares - n * mean**2)))
-        crossing = round((ERROR * (n / limit) ** _POWER - spent) * _PATHS)
+        added = math.sqrt(more) * rng.standard_normal(sums.shape)
+        sums, before = sums + added, n
+        squares = squares + added**2 / more + (rng.chisquare(more - 1, sums.shape) if more > 1 else 0.0)
+        about = squares - sums**2 / n
+        pooled = about.sum(axis=0) < 2 * about[0]
+        dof = np.where(pooled, 2 * n - 2, n - 1)
+        noise = np.where(pooled, about.sum(axis=0), about[0]) / dof
+        p = stdtr(dof, -sums[0] / np.sqrt(n * noise))
+        crossing = round((ERROR * _spent(n, early or limit, limit) - spent) * _PATHS)
         found[n] = float(np.partition(p, crossing)[crossing])
         going = p >= found[n]
         spent += float((~going).sum()) / _PATHS
-        total, squares = total[going], squares[going]
+        sums, squares = sums[:, going], squares[:, going]
     return found
+
+
+def _spent(n: int, early: int, limit: int) -> float:
+    """Share of the error that is spent after n pairs."""
+    if early >= limit:
+        return (n / limit) ** _POWER
+    return _EARLY * (n / early) ** _POWER if n <= early else _EARLY + (1 - _EARLY) * (n - early) / (limit - early)
 
 
 def quantile(level: float, dof: int) -> float:
@@ -82,28 +100,31 @@ def order(pair: int) -> tuple[str, str]:
 
 def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
     """`margin`: relative slowdown that is tolerated, such as 0.01; `limit`: pairs at most."""
-    n, plan, edge = len(pairs), levels(limit), math.log1p(margin)
-    level = next((level for look, level in plan.items() if look >= n), 0.0)  # a gate that ends early misses that look
-    contrast, slow = _contrast(pairs, level)
-    if slow and n < min(_TWO_SPEEDS, limit):
-        contrast = msgspec.structs.replace(contrast, share=0.0)
-    p_worse = 1 - float(stdtr(contrast.dof, (edge - contrast.log) / contrast.error)) if contrast.dof else math.nan
-    kind: Kind = "worse" if contrast.low > edge else "no worse" if contrast.high < edge else "undecided"
-    over = (
-        kind != "undecided" or n >= limit or (n in plan and 4 * n >= 3 * limit and _hopeless(contrast, edge, n, limit))
-    )
-    return PairsStanding(kind, contrast.log, contrast.low, contrast.high, p_worse, n, over, slow)
-
-
-def _contrast(pairs: Sequence[Pair], level: float) -> tuple[Contrast, int]:
-    """log cost of B − log cost of A at a one-sided `level`, and how many runs were at a slower speed of the machine."""
+    n, edge = len(pairs), math.log1p(margin)
+    plans = levels(limit, min(limit, EARLY)), levels(limit)
+    now = next((look for look in plans[0] if look >= n), limit)  # a gate that ends early misses that look
     rounds = [[(A, a), (B, b)] for a, b in pairs]
-    share = 2 * level / (1 - evidence.LEVEL)
     _, design, y = evidence.design_of(rounds)
-    found = modes.divisions(design, y, 2)
-    first, *others = [evidence.fit(rounds, share, slow=each) for each in found] or [evidence.fit(rounds, share)]
-    fit = msgspec.structs.replace(first, others=others)
-    return fit.contrast(B, A), fit.slow
+    divisions = modes.divisions(design, y, 2)
+    below, above = (_contrast(rounds, plan[now], divisions) for plan in plans)
+    slow = int(divisions[0].slow.sum()) if divisions else 0
+    if slow and n < min(_TWO_SPEEDS, limit):
+        below, above = (msgspec.structs.replace(each, share=0.0) for each in (below, above))
+    p_worse = 1 - float(stdtr(above.dof, (edge - above.log) / above.error)) if above.dof else math.nan
+    kind: Kind = "worse" if below.low > edge else "no worse" if above.high < edge else "undecided"
+    hopeless = n in plans[1] and n >= min(EARLY, 0.75 * limit) and _hopeless(above, edge, n, limit)
+    over = kind != "undecided" or n >= limit or hopeless
+    return PairsStanding(kind, above.log, below.low, above.high, p_worse, n, over, slow)
+
+
+def _contrast(rounds: Sequence[evidence.Round], level: float, divisions: Sequence[Division]) -> Contrast:
+    """log cost of B − log cost of A at a one-sided `level`."""
+    share, together = 2 * level / (1 - evidence.LEVEL), [[run for pair in rounds for run in pair]]
+    first, *others = (
+        min((evidence.fit(each, share, slow=slow) for each in (rounds, together)), key=lambda fit: fit.noise)
+        for slow in divisions or [None]
+    )
+    return msgspec.structs.replace(first, others=others).contrast(B, A)
 
 
 def _hopeless(contrast: Contrast, edge: float, n: int, limit: int) -> bool:

@@ -9,32 +9,34 @@ from autoscout.tuning import changepoint, pairs
 from tests.tools.confirm_rates import REGIMES
 from tests.tools.gate_rates import bisection, gate
 
-MARGIN, LIMIT = 0.01, 20
+MARGIN, LIMIT = 0.01, 40
 
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize(("slower", "wrong", "most"), [(0.0, "worse", 0.05), (0.05, "no worse", 0.05)])
 def test_a_gate_errs_in_at_most_one_of_twenty(regime, slower, wrong, most):
     rng = np.random.default_rng(51)
-    found = [gate(rng, regime, 0.01, slower, MARGIN, LIMIT).kind for _ in range(40)]
+    gates = [gate(rng, regime, 0.01, slower, MARGIN, LIMIT) for _ in range(40)]
+    found = [each.kind for each in gates]
     # 40 gates with at most 5 % wrong: more than 6 of them have a probability of 0.003.
     assert found.count(wrong) <= most * 40 + 4
     if slower:
         assert found.count("worse") >= 32
+        assert all(g.pairs <= pairs.EARLY for g in gates if g.kind == "worse")
 
 
-def test_looks_together_spend_the_error():
-    rng, limit = np.random.default_rng(7), 20
-    levels = pairs.levels(limit)
-    crossed = 0
-    for _ in range(4000):
-        logs = rng.standard_normal(limit)
-        crossed += any(
-            logs[:n].mean() / (logs[:n].std(ddof=1) / math.sqrt(n)) > pairs.quantile(level, n - 1)
-            for n, level in levels.items()
-        )
-    # Binomial with p = 0.05 and n = 4000: a deviation of 0.0034.
-    assert abs(crossed / 4000 - pairs.ERROR) < 4 * 0.0034
+@pytest.mark.parametrize("alike", [0.0, 0.5])
+def test_looks_together_spend_the_error(alike):
+    """In either direction, at the margin; `alike`: variance that the runs of a pair share, in shares of their own."""
+    rng, wrong, trials = np.random.default_rng(7), {"worse": 0, "no worse": 0, "undecided": 0}, 300
+    for _ in range(trials):
+        noise = 0.003 * rng.standard_normal((12, 2)) + 0.003 * math.sqrt(alike) * rng.standard_normal((12, 1))
+        done = [(math.exp(a), math.exp(b)) for a, b in noise]
+        found = (pairs.standing(done[:n], 0.0, 12) for n in pairs.levels(12))
+        wrong[next(each for each in found if each.over).kind] += 1
+    # Binomial with p = 0.05: a deviation of 0.0126.
+    assert wrong["worse"] / trials < pairs.ERROR + 3 * 0.0126
+    assert wrong["no worse"] / trials < pairs.ERROR + 3 * 0.0126
 
 
 def test_each_side_is_first_in_one_of_two_pairs():

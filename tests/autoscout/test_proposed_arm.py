@@ -101,6 +101,18 @@ def test_a_trial_that_wins_earns_credit_and_one_that_takes_long_costs_more():
     assert won.credit > 1.75 > lost.credit > dear.credit
 
 
+def test_an_idea_earns_nothing_by_running_where_the_others_failed():
+    """It did: the slowest of all were among the better half of openings that mostly failed, and four were tried."""
+    arm = arm_with(1.0)
+    for row in (1, 2, 3):
+        arm.tell(row, None, 1.0, ours=False)
+    assert arm.tell(700, 9.0, 1.0, ours=True)
+    assert arm.credit < 1.75
+    none_ran = arm_with()
+    assert not none_ran.tell(700, 9.0, 1.0, ours=True)  # the first that runs is heard
+    assert none_ran.tell(701, 9.5, 1.0, ours=True)
+
+
 def test_an_idea_like_one_that_failed_is_not_tried_and_another_one_is():
     arm = arm_with(1.0, 2.0, 3.0)
     arm.credit = 3.0

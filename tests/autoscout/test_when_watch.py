@@ -56,6 +56,17 @@ def test_a_doubled_load_is_told_within_ten_minutes_and_since_when():
     assert abs(moved.since - 300) <= 5
 
 
+def test_a_load_that_is_a_seventh_is_told_in_half_the_readings_of_one_that_is_a_half():
+    """The trace of code has a seventh of the answers' tokens of that of conversations."""
+
+    def readings(log: float) -> int:
+        moved = BandWatch(["rate", "input", "output"], BAND, CALM)
+        return next(i for i in range(1, 1000) if moved.see({"rate": 0.0, "input": 0.0, "output": log}))
+
+    assert readings(-math.log(7)) <= 17
+    assert readings(-math.log(7)) < 0.55 * readings(-math.log(2))
+
+
 def test_a_server_whose_load_changes_is_told_of_once_and_its_restart_is_no_change(tmp_path: Path):
     server, now = Server(), 0.0
     watch = ServerWatch(

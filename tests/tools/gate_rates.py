@@ -106,7 +106,7 @@ def bisected(asked: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--limit", type=int, default=20)
+    parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--margin", type=float, default=0.01)
     parser.add_argument("--levels", type=float, nargs="+", default=[0.005, 0.01, 0.02])
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.01, 0.03, 0.05])

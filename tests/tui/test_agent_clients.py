@@ -23,9 +23,11 @@ from mcp_types.methods import parse_server_notification, validate_server_result
 from kb import journal as journals
 from kb import store
 from kb.journal import PROPOSED, Decided, Steered
+from kb.records import AutoscoutError
 from tests.tui.test_agents import folder_of_jobs
 from tui.agents.allowance import AgentLimits
 from tui.agents.answering import answered
+from tui.agents.long_verbs import LongVerb, begin, waited
 from tui.agents.tools import TOOLS, Call
 
 VERSION = "2025-11-25"
@@ -261,3 +263,29 @@ def test_a_gate_of_a_session_is_begun_once_within_the_budget_and_ends_on_a_verdi
     assert answered(call, "gate", asked).answer["verdict"] == found["verdict"]
     lines = (limits.kb.parent / "agents.jsonl").read_text().splitlines()
     assert sum(f"gate-of-{session}" in line and "begins" in line for line in lines) == 1
+
+
+def test_a_shadow_is_begun_once_and_its_answer_is_given_when_it_is_asked_for_again(limits: AgentLimits):
+    call, asked = Call(limits=limits, client="x"), {"job": "replay.toml", "knobs": {"dp": 2}}
+    first = answered(call, "shadow", asked).answer
+    assert (first["state"], first["shadow"]) == ("running", None)
+    assert answered(call, "shadow", asked).answer["handle"] == first["handle"]
+    while (found := answered(call, "shadow", {**asked, "wait_s": 60}).answer)["state"] == "running":
+        pass
+    assert found["shadow"]["verdict"] in ("starts", "refused", "untraceable", "timeout")
+    assert not list((limits.kb.parent / "agents").glob("*.json"))
+    assert "unknown" in answered(call, "shadow", {**asked, "knobs": {"micro": 2}}).refused
+
+
+def test_a_long_verb_that_fails_says_why_once_and_is_begun_again_after_it(tmp_path: Path):
+    verb, begun = LongVerb(tmp_path, "explain"), list[int]()
+
+    def words() -> list[str]:
+        begun.append(1)
+        return ["explain", "nowhere.toml"]
+
+    for count in (1, 2):
+        begin(verb, words)
+        with pytest.raises(AutoscoutError, match=r"nowhere\.toml"):
+            waited(verb, 60, lambda done, of, words: None)
+        assert len(begun) == count

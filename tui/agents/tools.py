@@ -44,7 +44,8 @@ class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
 
 
 class Traced(OfKnobs, forbid_unknown_fields=True, kw_only=True):
-    seconds: Annotated[float, Meta(ge=1, le=600)] = 300
+    seconds: Annotated[float, Meta(ge=1, le=600, description="of CPU work at most")] = 300
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the answer")] = 0
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -77,7 +78,7 @@ class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
 
 
 class OfGate(OfSession, forbid_unknown_fields=True, kw_only=True):
-    pairs: Annotated[int, Meta(ge=4, le=20)] = 20
+    pairs: Annotated[int, Meta(ge=4, le=40)] = 40
     device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the verdict")] = 0
 
@@ -139,12 +140,19 @@ def rank(call: Call, asked: Listed) -> Any:
 
 
 def shadow(call: Call, asked: Traced) -> Any:
+    """Begins it, or says how far it is: asked again with the same job and knobs, it is the same shadow."""
     from autoscout.space.explain import completed, parse
-    from autoscout.targets.target import target_of
+    from tui.agents.long_verbs import LongVerb, begin, waited
 
     job, found = _space(call, asked.job)
-    configuration = completed(found, parse(found, _words(asked.knobs)), found.reference)
-    return target_of(job).shadow(job, configuration, found.name(configuration), call.limits.kb, asked.seconds, None)
+    path, given = call.limits.job(asked.job)[0], _words(asked.knobs)
+    configuration = completed(found, parse(found, given), found.reference)
+    verb = LongVerb(call.limits.kb.absolute().parent / "agents", f"shadow-{job.id}-{configuration.id}")
+    verb.folder.mkdir(parents=True, exist_ok=True)
+    options = ["--timeout", f"{asked.seconds:g}", "--kb", str(call.limits.kb.absolute())]
+    begin(verb, lambda: ["shadow", str(path), *given, *options])
+    standing = waited(verb, asked.wait_s, call.progress)
+    return {"handle": verb.handle, "state": standing["state"], "shadow": standing["printed"]}
 
 
 def similar(call: Call, asked: Listed) -> Any:
@@ -277,10 +285,10 @@ def export(call: Call, asked: Exported) -> Any:
 
 def gate(call: Call, asked: OfGate) -> Any:
     """Begins it, or says how far it is: asked again with the same session, it is the same gate."""
-    from tui.agents.agent_gates import begun, waited
+    from tui.agents.long_verbs import gate_of, waited
 
-    folder = begun(call.limits, asked.session, asked.pairs, asked.device_time)
-    return {"session": asked.session, **waited(folder, asked.wait_s, call.progress)}
+    found = waited(gate_of(call.limits, asked.session, asked.pairs, asked.device_time), asked.wait_s, call.progress)
+    return {"session": asked.session, "verdict": found.pop("printed"), **found}
 
 
 def import_(call: Call, asked: Import) -> Any:
@@ -318,7 +326,12 @@ TOOLS = {
         ToolRow("explain", "Is a configuration valid, by which rule not, and the nearest valid one.", OfKnobs, explain),
         ToolRow("predict", "What simulators expect of a configuration, with their error. No device.", OfKnobs, predict),
         ToolRow("rank", "The best configurations by prediction alone, one of each layout.", Listed, rank),
-        ToolRow("shadow", "Runs the framework's own code without a device: does it start and fit.", Traced, shadow),
+        ToolRow(
+            "shadow",
+            "Runs the framework's own code without a device: does it start and fit. Ask again to see how far it is.",
+            Traced,
+            shadow,
+        ),
         ToolRow("similar", "The nearest past jobs, and what a session would take over.", Listed, similar),
         ToolRow("sql", "Read-only SQL on the knowledge base: views runs, best, failures, sessions …", Query, sql),
         ToolRow("sessions", "All sessions, and whether they run.", Nothing, sessions),

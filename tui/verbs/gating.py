@@ -28,7 +28,7 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     type=NumberRange(0.0),
     help="The slowdown that is allowed; 1 by default, and for a SESSION alone 0.",
 )
-@click.option("--pairs", "limit", type=click.IntRange(4, 200), default=20, show_default=True, help="Pairs at most.")
+@click.option("--pairs", "limit", type=click.IntRange(4, 200), default=40, show_default=True, help="Pairs at most.")
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")

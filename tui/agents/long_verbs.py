@@ -1,0 +1,108 @@
+"""Verbs that take long, for agents: each runs in a process of its own, which goes on without its client. Asked for
+again, it says how far it is."""
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kb.records import AutoscoutError
+from tui.agents.allowance import AgentLimits
+
+
+class LongVerb(msgspec.Struct, frozen=True):
+    """In the folder, `handle`.json is what the verb prints with --json and `handle`.log what it says meanwhile; its
+    process holds `handle`.lock. `kept`: its answer is given again and again; otherwise the next call begins anew."""
+
+    folder: Path
+    handle: str
+    kept: bool = False
+
+    def path(self, ending: str) -> Path:
+        return self.folder / f"{self.handle}.{ending}"
+
+
+def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
+    """Starts it, unless it runs or has ended without anybody having been given its answer."""
+    with verb.path("lock").open("a") as lock:
+        if not _free(lock.fileno()) or verb.path("log").exists():
+            return
+        command = [sys.executable, "-m", "tui.cli", *asked(), "--json"]
+        with verb.path("json").open("wb") as out, verb.path("log").open("wb") as said:
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                start_new_session=True,
+                pass_fds=[lock.fileno()],  # it holds the lock until it ends, however it does
+            )
+
+
+def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> LongVerb:
+    """Errors: AutoscoutError for a session of another job, one without a winner (exit 2), or without device time left
+    (exit 1)."""
+    from autoscout.tuning.sides import of_session
+
+    def words() -> list[str]:
+        job = of_session(limits.kb, session)[0].job
+        device_s = limits.reserved(f"gate-of-{session}", device_time or job.budget.device_time)
+        wall = f"{max(device_s / job.devices, 1):.0f}s"
+        return ["gate", session, "--pairs", str(pairs), "--wall", wall, "--kb", str(limits.kb.absolute())]
+
+    verb = LongVerb(limits.own(session), "gate", kept=True)
+    begin(verb, words)
+    return verb
+
+
+def standing(verb: LongVerb) -> dict[str, Any]:
+    """`state`, running or ended; its `lines`; `printed`: its answer, None while it runs. Errors: AutoscoutError with
+    what it said if it ended without one."""
+    with verb.path("lock").open("a") as lock:
+        over = _free(lock.fileno())
+        log = verb.path("log")
+        said = log.read_text(errors="replace").splitlines() if log.exists() else []
+        lines = [line.removeprefix("autoscout: ") for line in said]
+        printed = _printed(verb) if over else None
+        if over and not (verb.kept and printed):
+            log.unlink(missing_ok=True)
+            verb.path("json").unlink(missing_ok=True)
+    if over and printed is None:
+        raise AutoscoutError(
+            lines[-1] if lines else f"{verb.handle} was ended from outside; ask again to begin it anew"
+        )
+    return {"state": "ended" if over else "running", "lines": lines, "printed": printed}
+
+
+def waited(verb: LongVerb, seconds: float, progress: Any) -> dict[str, Any]:
+    """`standing`, at the latest after so many seconds; reports how many lines there are meanwhile."""
+    until, seen = time.monotonic() + seconds, -1
+    while True:
+        found = standing(verb)
+        if len(found["lines"]) > seen:
+            seen = len(found["lines"])
+            progress(seen, None, found["lines"][-1] if found["lines"] else "begun")
+        if found["state"] == "ended" or time.monotonic() >= until:
+            return found
+        time.sleep(0.25)
+
+
+def _free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _printed(verb: LongVerb) -> Any:
+    try:
+        return json.loads(verb.path("json").read_bytes())
+    except (OSError, ValueError):
+        return None
