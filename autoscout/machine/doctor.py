@@ -15,6 +15,7 @@ import msgspec
 from autoscout.machine import gpu_state
 from autoscout.running import processes
 from autoscout.running.cluster import gpus
+from autoscout.targets import audited
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.seams import REMEDY, SeamFit
 from autoscout.targets.target import target_of
@@ -98,7 +99,11 @@ def engine(fit: SeamFit | None) -> list[Finding]:
         return []
     remedy = REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else "" if fit.known else _ASKED
     ok = False if fit.unfit else True if fit.known else None
-    return [Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit))]
+    audit = audited.recorded().get(fit.engine)
+    return [
+        Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit)),
+        *([Finding(subject="audit", ok=audit.sound, found=audit.counts)] if audit else []),
+    ]
 
 
 def _gpu() -> Finding:

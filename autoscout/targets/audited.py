@@ -1,7 +1,11 @@
 """What an audit of an engine found: `autoscout targets --audit`."""
 
+import functools
+from pathlib import Path
+
 import msgspec
 
+RECORD = Path(__file__).with_name("audits.json")
 _FEW = 0.02  # share of the forbidden configurations: our rules may describe another release
 
 
@@ -39,3 +43,16 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sound(self) -> bool:
         return not (self.refused or self.changed or self.unfit) and self.unsaid <= _FEW * self.forbidden
+
+    @property
+    def counts(self) -> str:
+        return (
+            f"of {self.drawn:,} valid configurations the engine refuses {sum(self.refused.values())} and changes "
+            f"{len(self.changed)} fields; of {self.forbidden:,} invalid ones it wrongly accepts {self.unsaid}"
+        )
+
+
+@functools.cache
+def recorded() -> dict[str, Audit]:
+    """Audits of releases, by engine and release."""
+    return msgspec.json.decode(RECORD.read_bytes(), type=dict[str, Audit])

@@ -7,18 +7,33 @@ import ast
 import inspect
 import itertools
 import json
+import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from autoscout.running import processes
+from autoscout.running.interpreter import probe
 from kb.records import AutoscoutError
 
 REMEDY = "name an interpreter with a release that `autoscout targets` calls proven in launch.python"
 _END = 300  # characters kept of an interpreter's output
 _LIMIT_S = 300.0  # seconds: importing an engine takes long on a busy machine
+_INSTALLED = """
+import contextlib, importlib.metadata, importlib.util, json, os
+found = {name: "missing" for name in NEEDED if not importlib.util.find_spec(name)}
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    package, first, spec = importlib.metadata.distribution(PACKAGE), MODULE.replace(".", "/") + "/__init__.py", None
+    with contextlib.suppress(ImportError):
+        spec = importlib.util.find_spec(MODULE)
+    there = str(package.locate_file(first))
+    imported = bool(spec and spec.origin and os.path.exists(there) and os.path.samefile(there, spec.origin))
+    if not imported or (package.read_text("direct_url.json") and first in map(str, package.files or ())):
+        found[PACKAGE] = "changed"
+print(json.dumps(found))
+"""
 
 
 class Seam(msgspec.Struct, frozen=True):
@@ -174,6 +189,15 @@ def _parsed(signature: str) -> inspect.Signature:
         else:
             found.append(inspect.Parameter(name, kind, default=default))
     return inspect.Signature(found)
+
+
+def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
+    """Whether an interpreter imports the package as its release has it: not from a checkout, a fork or another folder
+    of that name, all of which may have the release's version. And which of the needed modules are missing there."""
+    given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
+    script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
+    found = probe([*python, "-c", script], " ".join(python))
+    return package not in found, [name for name in needed if name in found]
 
 
 def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:

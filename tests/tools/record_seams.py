@@ -6,7 +6,7 @@ defaults and choices (two files of the target's folder).
     PYTHONPATH=. python tests/tools/record_seams.py transformers RELEASE=FOLDER …       also trl, accelerate, deepspeed
 
 Each PYTHON is an interpreter with torch and one release, each FOLDER the package of an unpacked release, which is read
-and not imported; all are asked, since a name that is new to us is asked of all.
+and not imported. Releases on record keep what they have, unless AutoScout uses a name that is new: then all are asked.
 """
 
 import ast
@@ -60,21 +60,29 @@ def main(engine: str, pythons: list[str]) -> None:
     used = engine_seams.used() if of_megatron else engine_calls.used()
     worker, device = (engine_seams.RANK, "cpu") if of_megatron else (engine_calls.SERVE, engine_calls.DEVICE)
     names = sorted({seam.name for seam in used})
-    signatures, taken = {}, {}
+    seams_record, flags_record = (
+        (engine_seams.RECORD, engine_audit.RECORD) if of_megatron else (engine_calls.RECORD, config_audit.RECORD)
+    )
+    signatures, taken = _held(seams_record, names), _held(flags_record, [])
     for python in pythons:
         version = engine_calls.release_of(_version(python, package))
         signatures[version] = seams.ask([python], worker, device, names)
         told = _asked(of_megatron, python)
-        taken[version] = {**told.arguments, **told.fields}
-        print(version, len(signatures[version]), len(taken[version]), file=sys.stderr)
+        if (
+            told.arguments or of_megatron
+        ):  # else its parser cannot be made there, and its flags would seem to come later
+            taken[version] = {**told.arguments, **told.fields}
+        print(version, len(signatures[version]), len(told.arguments), file=sys.stderr)
     by = f"{engine} PYTHON … (torch on CPUs)"
-    _write(engine_seams.RECORD if of_megatron else engine_calls.RECORD, by, signatures)
+    _write(seams_record, by, signatures)
     everything = {name for names in taken.values() for name in names}
-    _write(
-        engine_audit.RECORD if of_megatron else config_audit.RECORD,
-        by,
-        {v: {name: found.get(name) for name in everything} for v, found in taken.items()},
-    )
+    _write(flags_record, by, {v: {name: found.get(name) for name in everything} for v, found in taken.items()})
+
+
+def _held(path: Path, names: list[str]) -> dict[str, Mapping[str, str | None]]:
+    """What releases on record have; {} if one of the names is not on record."""
+    known = seams.read_record(path)
+    return {v: known.of(v) or {} for v in known.releases} if set(names) <= set(known.names) else {}
 
 
 def _version(python: str, package: str) -> str:

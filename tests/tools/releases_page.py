@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.targets import seams
+from autoscout.targets import audited, seams
 from autoscout.targets.audited import Audit
 from autoscout.targets.command import settings_taken
 from autoscout.targets.megatron import engine_audit, engine_seams
@@ -18,19 +18,14 @@ from autoscout.targets.target import shipped
 from autoscout.targets.vllm import config_audit, engine_calls
 
 PAGE = Path("docs/engines-and-releases.md")
-AUDITS = Path("fixtures/recorded/engine-audits.json")
 _MARK = "<!-- tables: PYTHONPATH=. python tests/tools/releases_page.py -->\n"
 
 
-def audits() -> dict[str, Audit]:
-    return msgspec.json.decode(AUDITS.read_bytes(), type=dict[str, Audit])
-
-
 def record(found: list[Audit]) -> None:
-    """Without the flags that no knob sets, of which there are hundreds: the engine has them."""
-    held = audits() if AUDITS.exists() else {}
-    held |= {each.engine: msgspec.structs.replace(each, unset=[]) for each in found}
-    AUDITS.write_bytes(msgspec.json.format(msgspec.json.encode(dict(sorted(held.items()))), indent=1) + b"\n")
+    """Only counts: flags that no knob sets, and what moved, the records of the engines have."""
+    held = audited.recorded() | {each.engine: msgspec.structs.replace(each, unset=[], moved={}) for each in found}
+    written = msgspec.json.format(msgspec.json.encode(dict(sorted(held.items()))), indent=1)
+    audited.RECORD.write_bytes(written + b"\n")
 
 
 def page(text: str) -> str:
@@ -41,7 +36,7 @@ def _tables() -> Iterator[str]:
     yield from ("## What audits counted", "")
     yield "| engine | drawn | refused | changed | forbidden neighbours | of them accepted | that it should refuse |"
     yield "|---|---|---|---|---|---|---|"
-    for name, each in sorted(audits().items(), key=lambda item: _order(item[0])):
+    for name, each in sorted(audited.recorded().items(), key=lambda item: _order(item[0])):
         accepted = sum(each.accepted.values())
         yield (
             f"| {name} | {each.drawn} | {sum(each.refused.values())} | {len(each.changed)} | {each.forbidden} | "

@@ -6,8 +6,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from autoscout.running.cluster.devices import device_kind
-from autoscout.running.interpreter import probe, target_python
+from autoscout.running.interpreter import target_python
 from autoscout.space.knob import reached
 from autoscout.targets import seams
 from autoscout.targets.target import shipped
@@ -31,7 +33,6 @@ RANK = _WORKERS / "train.py"
 # Parts of Megatron-LM's own scripts, which only a job that names a checkout uses.
 _OF_SCRIPTS = ("megatron.core.datasets",)
 _LIMIT_S = 300.0
-_HAS = "import importlib.util, json; print(json.dumps({n: 'yes' for n in NAMES if importlib.util.find_spec(n)}))"
 
 
 def used() -> list[seams.Seam]:
@@ -49,28 +50,27 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
     """
     if job.launch.path or job.launch.launcher == "replay":
         return None
-    known = recorded().of(version)
-    if known is None and job.cluster.hosts:
-        return None
+    known, missing, build = recorded().of(version), [], ""
+    if job.cluster.hosts:
+        if known is None:
+            return None
+    else:
+        needed = [name for name, since in shipped(job.target).needs.items() if reached(version, since)]
+        released, missing = seams.installed(target_python(job), PACKAGE, "megatron.core", needed)
+        if not released:
+            known, build = None, "this build of "
     names = sorted({seam.name for seam in used()})
-    if lacking := [] if job.cluster.hosts else _lacking(job, version):
-        return seams.SeamFit(engine=f"{PACKAGE} {version}", known=known is not None, names=len(names), unfit=lacking)
-    signatures = seams.ask(target_python(job), RANK, device_kind(job), names) if known is None else known
-    return seams.SeamFit(
-        engine=f"{PACKAGE} {version}",
+    found = seams.SeamFit(
+        engine=f"{build}{PACKAGE} {version}",
         known=known is not None,
         names=len(names),
-        unfit=seams.unfit(used(), signatures),
+        unfit=[f"its import needs {name}, which is not installed there" for name in missing],
         tried=True,
     )
-
-
-def _lacking(job: Job, version: str) -> list[str]:
-    """Packages that the job's interpreter has not, and the engine's import needs."""
-    needed = [name for name, since in shipped(job.target).needs.items() if reached(version, since)]
-    python = target_python(job)
-    there = probe([*python, "-c", _HAS.replace("NAMES", repr(needed))], " ".join(python)) if needed else {}
-    return [f"its import needs {name}, which is not installed there" for name in needed if name not in there]
+    if missing:
+        return found
+    signatures = seams.ask(target_python(job), RANK, device_kind(job), names) if known is None else known
+    return msgspec.structs.replace(found, unfit=seams.unfit(used(), signatures))
 
 
 def rehearsed(job: Job, folder: Path) -> Measurement:

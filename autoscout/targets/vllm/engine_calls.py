@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from autoscout.running.interpreter import target_python
+from autoscout.space.knob import reached
 from autoscout.targets import seams
 from kb.records import Job
 
@@ -29,14 +30,20 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
     """None where the engine is on other hosts and its release is not recorded, or nothing is started.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
-    known = release_of(version) in recorded().releases
-    if job.launch.launcher == "replay" or (not known and job.cluster.hosts):
+    release = release_of(version)
+    if job.launch.launcher == "replay" or (release not in recorded().releases and job.cluster.hosts):
         return None
-    return fit_of(target_python(job), release_of(version))
+    return fit_of(target_python(job), release, there=not job.cluster.hosts)
 
 
-def fit_of(python: list[str], release: str) -> seams.SeamFit:
-    known, names = recorded().of(release), sorted({seam.name for seam in used()})
-    signatures = seams.ask(python, SERVE, DEVICE, names) if known is None else known
-    unfit = seams.unfit(used(), signatures)
-    return seams.SeamFit(engine=f"vllm {release}", known=known is not None, names=len(names), unfit=unfit)
+def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
+    """`there`: whether the interpreter is on this machine and can be asked."""
+    known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
+    build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
+    if known is None and not reached(release, oldest):
+        unfit = [f"it is older than {oldest}, the oldest release that it fits"]
+    else:
+        signatures = seams.ask(python, SERVE, DEVICE, names) if known is None or build else known
+        unfit = seams.unfit(used(), signatures)
+    found = known is not None and not build
+    return seams.SeamFit(engine=f"{build}vllm {release}", known=found, names=len(names), unfit=unfit)

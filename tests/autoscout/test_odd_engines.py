@@ -1,0 +1,95 @@
+"""Engines that are not what their version says, or are older than anything that AutoScout fits."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autoscout.machine import doctor
+from autoscout.targets import seams
+from autoscout.targets.jobs import load_job
+from autoscout.targets.megatron import engine_seams
+from autoscout.targets.vllm import engine_calls
+from kb.records import AutoscoutError, Job
+
+VCS = '{"url": "https://example.org/fork.git", "vcs_info": {"vcs": "git"}}'
+
+
+def interpreter(root: Path, *folders: str) -> str:
+    """A Python whose only packages are in folders, in this order."""
+    path = ":".join(str(root / folder) for folder in folders)
+    made = root / "python"
+    made.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {sys.executable} -S "$@"\n')
+    made.chmod(0o755)
+    return str(made)
+
+
+def package(folder: Path, version: str, direct_url: str = "") -> None:
+    """An installed megatron-core without code."""
+    info = folder / "megatron_core.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: megatron-core\nVersion: {version}\n")
+    (info / "RECORD").write_text("megatron/core/__init__.py,,\n")
+    if direct_url:
+        (info / "direct_url.json").write_text(direct_url)
+
+
+def code(folder: Path) -> None:
+    (folder / "megatron/core").mkdir(parents=True)
+    (folder / "megatron/core/__init__.py").touch()
+
+
+def with_python(python: str) -> Job:
+    job = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=python))
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "code_in", "path", "released"),
+    [
+        ("", ["site"], ["site"], True),
+        (VCS, ["site"], ["site"], False),  # a fork, or a commit, with the release's version
+        ("", ["checkout"], ["site", "checkout"], False),  # editable
+        ("", ["site", "checkout"], ["checkout", "site"], False),  # two, and the one without a version is imported
+        ("", ["site", "checkout"], ["site", "checkout"], True),
+        ("", [], ["site"], False),  # a version whose code is gone
+    ],
+)
+def test_code_that_is_not_the_release_s_does_not_pass_by_its_version(
+    direct_url: str, code_in: list[str], path: list[str], released: bool, tmp_path: Path
+) -> None:
+    package(tmp_path / "site", "0.19.2", direct_url)
+    for folder in code_in:
+        code(tmp_path / folder)
+    python = [interpreter(tmp_path, *path)]
+    assert seams.installed(python, "megatron-core", "megatron.core", ["triton"]) == (released, ["triton"])
+
+
+@pytest.mark.parametrize(("version", "direct_url"), [("0.17.0rc1", ""), ("0.17.1", VCS)])
+def test_a_candidate_and_a_fork_are_asked(version: str, direct_url: str, tmp_path: Path) -> None:
+    """By their record nobody had asked them; neither has torch here, and so none answers."""
+    package(tmp_path / "site", version, direct_url)
+    code(tmp_path / "site")
+    with pytest.raises(AutoscoutError, match=r"its engine cannot be imported as an experiment does \(.*torch"):
+        engine_seams.fit(with_python(interpreter(tmp_path, "site")), version)
+
+
+def test_a_vllm_that_is_too_old_is_one_sentence_and_is_not_imported(tmp_path: Path) -> None:
+    found = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
+    oldest = engine_calls.recorded().releases[0]
+    assert found.verdict == (
+        f"what AutoScout calls or sets does not fit vllm 0.10.2: it is older than {oldest}, the oldest release that it "
+        "fits"
+    )
+
+
+def test_doctor_counts_what_an_audit_of_the_release_found(tmp_path: Path) -> None:
+    (engine, audit) = doctor.engine(engine_seams.fit(with_python(sys.executable), "0.16.1"))
+    assert engine.ok
+    assert audit.found == (
+        "of 1,000 valid configurations the engine refuses 0 and changes 0 fields; of 611 invalid ones it wrongly "
+        "accepts 0"
+    )
+    unknown = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
+    assert [found.subject for found in doctor.engine(unknown)] == ["engine"]
