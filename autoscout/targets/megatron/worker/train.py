@@ -70,6 +70,9 @@ def load(device: str) -> None:
         cpu_shim.before_megatron()
     import building  # noqa: F401 - imports everything used of Megatron
 
+    with contextlib.suppress(ImportError):
+        import megatron.core.models.mimo  # noqa: F401 - from 0.19 on, each rank's optimizer would import it
+
     if device == "cpu":
         cpu_shim.after_megatron()
     cpu_shim.without_transformer_engine()
