@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.all_reduce import all_reduce_us
 from autoscout.simulate.serving.doubt import at_a_rate
 from autoscout.simulate.serving.serving_device import device
@@ -88,3 +89,22 @@ def test_steps_beyond_vllm_s_graphs_are_launched_kernel_by_kernel() -> None:
     assert decode_step_s(e, many, many * 10.0)[0] >= launched
     other = setup({**columns, "framework": "TensorRT-LLM"}, device("h100"), 1).engine
     assert decode_step_s(other, many, many * 10.0)[0] < float(launches_s(other)[0])
+
+
+def test_a_device_known_by_its_data_sheet_is_less_sure_than_one_that_was_measured() -> None:
+    """A record's `doubt` widens what is predicted of servers, not only of trainers."""
+    doubt = hardware("h20").doubt
+    like = error("tpot_mean_ms", LARGE, "h20", concurrency=8.0)
+    assert doubt > 0.1
+    assert like**2 >= error("tpot_mean_ms", LARGE, "h100", concurrency=8.0) ** 2 + 0.9 * doubt**2
+
+
+def test_a_run_that_read_its_prompts_whole_had_room_for_them_in_a_step() -> None:
+    """gpt-oss-120b on B200 with 128 users of 8,192 tokens: 0.64 s measured, 25.7 predicted with a step of 8,192."""
+    busy = {"concurrency": 64.0, "input_len": 8192.0, "output_len": 64.0, "framework": "TensorRT-LLM"}
+    cramped = {**LARGE, **busy, "gpu": np.array(["b200"])}
+    ran = {**cramped, "version": np.array(["1.2.0"])}
+    first = [float(ServingSimulator("ttft_mean_ms").predict(columns).value[0]) for columns in (cramped, ran)]
+    stated = float(ServingSimulator("ttft_mean_ms").predict({**ran, "max_num_batched_tokens": 8192.0}).value[0])
+    assert first[1] < 0.5 * first[0]
+    assert stated > first[1]

@@ -65,18 +65,24 @@ def test_tensorrt_llm_takes_8192_tokens_a_step_and_is_in_python_since_1_0():
 def test_tensorrt_llm_reads_prompts_whole_and_without_graphs_unless_it_is_told_to_cut_them():
     """ "The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)" (its issue 9277).
     Chunks of 8,192 tokens counted: a prompt of 5,000 waited for 3,192 tokens of another's."""
-    whole, cut = (of(framework="TensorRT-LLM", version="1.2.0rc1", input_len=9000, chunked_prefill=c) for c in ("", 1))
+    stated = {"framework": "TensorRT-LLM", "version": "1.2.0rc1", "input_len": 9000, "max_num_batched_tokens": 8192}
+    whole, cut = (of(**stated, chunked_prefill=c) for c in ("", 1))
     assert (whole.chunked[0], cut.chunked[0]) == (False, True)
     assert whole.engine.eager_prompts[0]  # its graphs are of steps that only decode
     assert not of(version="0.11").engine.eager_prompts[0]
     runs = [replica_run(None, s, 0) for s in (whole, cut)]
     assert [bool(np.isfinite(run.end_s).all()) for run in runs if run is not None] == [False, True]
-    row = {**ROW, "framework": "TensorRT-LLM", "version": "1.2.0rc1", "input_len": 9000}
-    told = [
-        simulator.ServingSimulator(m).predict(columns_of_rows([row])[0]).value
-        for m in ("tpot_mean_ms", "requests_per_s")
-    ]
-    assert [float(value[0]) for value in told] == [np.inf, 0]  # it was "not known"
+    metrics = [simulator.ServingSimulator(m) for m in ("tpot_mean_ms", "requests_per_s")]
+    refused, ran = (
+        [
+            float(m.predict(columns_of_rows([{**ROW, **stated, "max_num_batched_tokens": step}])[0]).value[0])
+            for m in metrics
+        ]
+        for step in (8192, "")
+    )
+    assert refused == [np.inf, 0]
+    assert np.isfinite(ran[0])  # a row whose table leaves the size of a step out had room for its prompts
+    assert ran[1] > 0
 
 
 NIM = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "quantization": "fp8", "kv_dtype": "fp8", "length_spread": 0}

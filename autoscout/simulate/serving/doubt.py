@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
+from autoscout.job.device_names import stem_of
+from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns
 from autoscout.simulate.serving import latents, prefill_pool, speculation
@@ -63,6 +65,7 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
     """(n,) standard deviations. `found`: the other predictions for the same configurations."""
     parts = {
         "calibrated": np.full(n, stated_error(metric, kind)),
+        "device": np.full(n, all_hardware()[stem_of(kind)].doubt),
         "software": _of_software(metric, columns, n),
         "power": doubt(numbers(columns, "power_cap", 100.0, n) / 100),
         "guesses": np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0),

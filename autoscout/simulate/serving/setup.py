@@ -131,7 +131,11 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     gib = usable_gib(number("memory_gib", np.nan), device.memory_gib)
     context = number("context", 4096)
     usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
-    batched = number("max_num_batched_tokens", usual.batched_tokens)
+    chunked = switches(columns, "chunked_prefill", usual.chunked, n)
+    ran = "version" in columns  # a table's rows: a step held what was sent, whatever the engine's default is
+    longest = load["input_len"] * (1 + load["length_spread"]) + load["concurrency"] / number("dp", 1)
+    held = np.where(ran & ~chunked, np.maximum(usual.batched_tokens, np.ceil(longest)), usual.batched_tokens)
+    batched = number("max_num_batched_tokens", held)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)
     at_once = np.where(first & (number("scheduler_steps", 1) > 1), number("scheduler_steps", 1), 0.0)
@@ -147,7 +151,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         max_seqs=seqs,
         batched_tokens=batched,
         block=number("block_size", 16),
-        chunked=switches(columns, "chunked_prefill", usual.chunked, n),
+        chunked=chunked,
         long_prompt=_cap(number("long_prefill", 0)),
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,

@@ -80,7 +80,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2 or flash; "" depends on te and the width of a head
+    "attention": "",  # unfused, flash1, flash2, flash or masked; "" depends on te and the width of a head
     "te": 1.0,
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only kernels that always sum in the same order
@@ -150,7 +150,8 @@ class Inputs(SimpleNamespace):
 
 # Names as numbers.
 AR = {"none": 0.0, "no": 0.0, "selective": 1.0, "full": 2.0}
-ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: the version that fits the device best
+# flash: the version that fits the device best; masked: PyTorch's memory-efficient kernel with a mask tensor
+ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0, "masked": 4.0}
 # Parts of a layer that selective recomputation repeats, by the names of Megatron-core's modules.
 MODULES = {
     "again_core": ("core_attn",),

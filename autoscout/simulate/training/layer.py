@@ -35,6 +35,8 @@ TURNED = 2.0
 # Speed of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to 37.9 %
 # less on H800; half of that is assumed.
 DETERMINISTIC = 0.81
+# Masked over FlashAttention 2: full fine-tunings of Llama-3-8B on H100 and A100, 0.21 each (docs/lab/unsaid.md).
+MASKED = 0.21
 # Speed of fused attention with dropout, forward and backward, relative to without, since it draws a random number per
 # score: 75 to 85 and 60 to 70 % (flash-attention's pull request 2597, on GB200).
 DROPPED = (0.80, 0.65)
@@ -219,7 +221,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     newest = np.where(x.deterministic > 0, hw.attention.deterministic, 1.0)
-    older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, newest))
+    own = hw.attention
+    older = np.select([x.attention == i for i in (1, 2, 4)], [own.flash1, own.flash2, MASKED * own.flash2], newest)
     fused, fused_backward = fused / older, fused_backward / older
     fused_backward = fused_backward / np.where(x.deterministic > 0, DETERMINISTIC, 1.0)
     forward, backward = DROPPED

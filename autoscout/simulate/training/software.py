@@ -90,7 +90,7 @@ def _members(family: Family) -> list[SoftwareMember]:
             share = float(np.prod([group["share"] for group in groups]))
             found.append(
                 SoftwareMember(
-                    ", ".join(name for name, _ in picked) or family.name + release,
+                    (", ".join(name for name, _ in picked) or family.name) + release,
                     family.stem,
                     family.runs_on,
                     about["share"] * share,

@@ -265,6 +265,7 @@ def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
 
 # What tables call attention kernels; the first that occurs in a cell counts. "fused" alone is Megatron's softmax.
 _KERNELS = (
+    (r"\bmasked", {"attention": "masked"}),
     (r"flash[a-z_]*1", {"attention": "flash1"}),
     (r"flash[a-z_]*2|\bfa2", {"attention": "flash2"}),
     (r"flash|\bfa3|sdpa|cudnn|xformers|mem.*eff", {"attention": "flash"}),
