@@ -85,7 +85,8 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
         run = simulate(engine_of(s, i), limits, Requests(np.zeros(len(mine)), each, mine[order]))
         slots = min(len(mine), limits.max_seqs)
         found[:, i] = *_split(np.sort(run.end_s), slots), float((run.end_s - run.first_s).sum()) / slots
-    return RolloutTimes(*found, np.full(n, stated_error("output_tokens_per_s", kind)))
+    steady, tail, full = found
+    return RolloutTimes(steady, tail, full, np.full(n, stated_error("output_tokens_per_s", kind)))
 
 
 def _split(ends: Array, slots: int) -> tuple[float, float]:
