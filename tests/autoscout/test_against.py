@@ -191,7 +191,7 @@ def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, ch
         ("H100 NVL 80GB", None),  # other clocks and links
         ("H100-SXM-96GB(HBM2e, 500W)", None),
         ("A6000", "NVIDIA RTX A6000"),
-        ("A5000", None),
+        ("A4500", None),
         ("", None),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_table_of_all_jobs_is_what_its_command_prints(capsys):
 
 def test_every_preset_is_in_the_table_of_presets():
     presets = {path.stem for path in Path("autoscout/line/frameworks").glob("*.toml")} - {DeepSpeed.preset}
-    table = Path("docs/your-own-script.md").read_text().split("| name | run against |")[1].split("\n\n")[0]
+    table = Path("docs/your-own-script.md").read_text().split("| name | lines |")[1].split("\n\n")[0]
     assert {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == presets
 
 

@@ -248,7 +248,7 @@ def test_names_of_devices():
         "Tesla V100-SXM2-32GB": "v100", "NVIDIA A800-SXM4-80GB": "a800",
     }.items():  # fmt: skip
         assert hardware(said) is all_hardware()[ours], said
-    for said in ("H100 NVL 80GB", "V100 16GB", "A800 40GB", "A100 H100", "", "RTX 4090 D"):
+    for said in ("H100 NVL 80GB", "V100 8GB", "A800 40GB", "A100 H100", "", "RTX 4090 D"):
         assert hardware(said) is None, said
     assert kinds(["tp", "a100", "h100", "x"]) == ["a100", "h100"]
     hw = all_hardware()["a100"]

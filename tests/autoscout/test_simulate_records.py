@@ -23,7 +23,7 @@ BY_NAME = {
 FROM_FILES = {
     "hardware.device": "Attention Clocks Curve Elementwise Gemm Hardware HostWork Island Network Tile",
     "serving.operators": "Decode ServingElementwise Experts ServingGemm Prefill",
-    "serving.serving_device": "AllReduce ServingHost Kernels Ring ServingDevice",
+    "serving.serving_device": "AllReduce ServingHost Kernels ServingDevice",
 }
 SHADOW: dict[str, Any] = {
     "job": "j", "name": "n", "configuration": {}, "verdict": "starts", "sentence": "s", "world": 2,

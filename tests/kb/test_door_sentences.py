@@ -59,7 +59,7 @@ def test_a_persons_json():
         *((text, "paths") for text in ("/home/ann", "~/x", "\\\\host\\x", "file:x", "C:\\x")),
         *(
             (text, "keys")
-            for text in ("hf_abcdefgh", "AKIAABCDEFGHIJKL", "password = x", "a eyJ" + ".".join(["a" * 20] * 3))
+            for text in ("hf_abcdefgH", "AKIAABCDEFGHIJKL", "password = x", "a eyJ" + ".".join(["a" * 20] * 3))
         ),
         *((text, "addresses") for text in ("ann@host.org", "s3://bucket", "10.0.0.1:80")),
         *((text, "") for text in ("", "plain", "a/b", "a:\\x y", "hf_short", "10.0.0.1", "x C:\\y", "aC:\\")),

@@ -207,10 +207,10 @@ async def test_the_longest_name_of_a_job_that_comes_with_us_is_whole_on_a_small_
     events = [msgspec.structs.replace(first, session=f"{longest}-20261123-145807-f8fe", job=job), *rest]
     app = recording(tmp_path, events)
     whole = {
-        "1": "next: dp4_distopt_mbs4, 1.156×",
+        "1": "next: −overlap_grad, 1.156×",
         "2": "permute_fusion → 19 more",
         "3": "distopt is off",
-        "5": "dp4_mbs4 ",
+        "5": "−overlap_grad, mbs 2",
     }
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app, len(events))

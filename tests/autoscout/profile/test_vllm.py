@@ -288,10 +288,12 @@ def test_an_engine_does_not_stay_when_keeper_and_server_are_killed_at_once(tmp_p
     stand_in.write_text(FAMILY.replace("print(", f"print(open({str(named)!r}, 'w').write(str(worker.pid)), "))
     job = serving_job(command_prefix=[sys.executable, str(stand_in)])
     experiment = tmp_path / "experiment.json"
-    experiment.write_text(json.dumps({"model": "m", "arguments": {}, "environment": {}}))
+    alone = {"arguments": {}, "environment": {}}
+    experiment.write_text(json.dumps({"model": "m", "environment": {}, "servers": [alone], "router": []}))
     running = threading.Thread(target=Server(job).run, args=(experiment, 1, 240.0, lambda: False))
     running.start()
     while not named.is_file() or not named.read_text():
+        assert running.is_alive()
         time.sleep(0.05)
     time.sleep(1)  # it asks ten times a second whether the server is ready
     worker = psutil.Process(int(named.read_text()))
