@@ -54,11 +54,12 @@ run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
 	@echo "── tuning fixtures/deepspeed/train.py by its ds_config"
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops $(BIN)/autoscout tune fixtures/deepspeed/job.toml --no-tui --profiles 10
 
-# Real engines run apart from the rest: what is timed is disturbed less. Types of tests, tools: `make check`, `make test-all`.
+# Real engines run apart from the rest: what is timed is disturbed less. Other tests often wait, so three run on two cores.
+# Types of tests, tools: `make check`, `make test-all`.
 test: TYPED := kb autoscout tui
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not engine and not thorough and not hosts"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not engine and not thorough and not hosts"
 	@echo "── pytest, real engines"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "engine and not thorough"
 
