@@ -183,6 +183,7 @@ def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) 
     job = tiny_job(launcher=launcher, iterations=10**6, measure_s=1e6)
     owner = subprocess.Popen([sys.executable, "-c", OWNER, msgspec.json.encode(job).decode(), str(tmp_path)])
     family = psutil.Process(owner.pid)
+    descendants: list[psutil.Process] = []
     end = time.monotonic() + 240
     while time.monotonic() < end:
         descendants = family.children(recursive=True)
@@ -191,7 +192,7 @@ def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) 
             break
         time.sleep(0.05)
     time.sleep(0.5)
-    descendants = {*descendants, *family.children(recursive=True)}  # what was seen first may have ended since
+    descendants = [*{*descendants, *family.children(recursive=True)}]  # what was seen first may have ended since
     assert len(descendants) >= (3 if moment == "training" else 1)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
