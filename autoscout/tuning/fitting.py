@@ -17,6 +17,11 @@ from kb.records import AutoscoutError, Configuration
 _FREEING = ("offload", "fsdp")  # knobs that free memory, where a job allows them
 
 
+def does_not_fit(space: JobSpace) -> str:
+    """A sentence if no configuration fits, or training does but not the reference beside its engine; else ""."""
+    return fits_nowhere(space) or beside_engine(space, space.reference)
+
+
 def fits_nowhere(space: JobSpace) -> str:
     """A sentence on how much memory is missing, and what would make a configuration fit; "" if the memory model finds a
     recipe or another configuration that fits, or there is no model."""

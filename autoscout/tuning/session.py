@@ -32,7 +32,7 @@ from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
-from autoscout.tuning.fitting import beside_engine, fits_nowhere
+from autoscout.tuning.fitting import does_not_fit
 from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
@@ -79,7 +79,7 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
-    for note in (fits_nowhere(space) or beside_engine(space, space.reference), *target_of(job).notes_on_job(job)):
+    for note in (does_not_fit(space), *target_of(job).notes_on_job(job)):
         if note:
             on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:

@@ -126,12 +126,14 @@ def test_the_screens_read_plain_text(kb: Path):
 
 
 def test_names_stay_on_their_line(kb: Path, tmp_path: Path):
-    """A job's broke the lines of `tune --resume --dry-run`."""
+    """A configuration's broke the lines of `watch --plain`, and a job's those of `tune --resume --dry-run`."""
     journal_of = kb.parent / "sessions" / "evil" / "journal.jsonl"
-    lines = journal_of.read_text().replace('"smallest-cpu-replay"', r'"two\nlines"')
+    lines = journal_of.read_text().replace('"smallest-cpu-replay"', r'"two\nlines"').replace('"tp1"', r'"t\np1"')
     forged = tmp_path / "sessions" / "evil" / "journal.jsonl"
     forged.parent.mkdir(parents=True)
     forged.write_text(lines)
+    said = verbs.run("watch", "--plain", forged).stdout
+    assert all(re.match(r"\d\d:\d\d  |  ", line) for line in said.splitlines()), said
     refused = verbs.run("tune", "--resume", "evil", "--dry-run", "--kb", tmp_path / "kb.duckdb")
     assert refused.returncode == 2
     assert "'two\\nlines' cannot be the name of a job" in refused.stderr

@@ -44,7 +44,7 @@ class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
 
 
 class Traced(OfKnobs, forbid_unknown_fields=True, kw_only=True):
-    seconds: Annotated[float, Meta(ge=1, le=600, description="of CPU work at most")] = 300
+    seconds: Annotated[float, Meta(ge=1, le=600, description="for all of it")] = 300
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the answer")] = 0
 
 

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 
 def dry_run(job: Job, as_json: bool) -> None:
-    from autoscout.tuning.fitting import beside_engine, fits_nowhere
+    from autoscout.tuning.fitting import does_not_fit
 
     space = JobSpace.of_job(job)
-    default = space.reference
-    problem = fits_nowhere(space) or beside_engine(space, default)
+    default, problem = space.reference, does_not_fit(space)
     command, notes = target_of(job).probe_line(job, default, Path("experiment.json")), target_of(job).notes_on_job(job)
     if as_json:
         document(

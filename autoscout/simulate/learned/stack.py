@@ -89,9 +89,8 @@ class Ensemble:
         """Without any row of the job: members that need none, weighted by the precision that they claim here."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
-        self._w = np.zeros(len(self.members))
-        if can.any():
-            self._w[can] = weighing.without_small(weighing.by_precision(self._s[can]))
+        self._w = np.where(can, weighing.by_precision(self._s), 0.0)
+        self._w = weighing.without_small(self._w) if can.any() else self._w
 
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
         """`groups`: (n,) the job of each row; with several, whole jobs are held out, so that weights and interval
