@@ -153,7 +153,8 @@ def _fits(record: DeviceRecord, forms: set[str], sizes: list[float]) -> bool:
 
 
 def _words(name: str) -> str:
-    return re.sub(r"[_\-/(),]+", " ", name.lower())
+    """Lower case, separated, without the number of devices before a name ("8xH100")."""
+    return re.sub(r"[_\-/(),]+|^\d+ ?x ?", " ", name.lower())
 
 
 def _spelled(series: str) -> str:

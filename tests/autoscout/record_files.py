@@ -19,7 +19,7 @@ _READ_ONCE = (
     device_records.contents, device_records.shipped_contents, device_records.records, device_records.by_name,
     device_names._described, hardware_device.all_hardware, serving_device.device,
     engine_records.families, served_by._found, served_by._served,
-    software.members, software.stems, software._conditions, software._likely,
+    software.members, software.nameable, software._conditions, software._likely,
 )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def test_every_job_that_we_ship_loads(path):
         ("NVIDIA H20-3e", "h20-3e"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
         ("A100-SXM4-40GB", "a100-40g"),
+        ("A100 40GB", "a100-40g"),
+        ("8xH100-80GB", "h100"),
         ("NVIDIA A40", "a40"),
     ],
 )

@@ -211,3 +211,19 @@ def test_samples_that_are_padded_take_the_slow_kernel_of_attention_until_rows_te
     assert abs(np.log(4.7 / before.value[0])) < 1.645 * before.error[0]
     model.fit(row, np.array([4.7]))
     assert model.predict(row).value[0] == pytest.approx(4.7, rel=0.05)
+
+
+def test_a_release_that_is_named_leaves_open_what_it_leaves_open():
+    """Hugging Face's trainer may or may not pad its samples, in every release; unfused attention is of none."""
+    row = {
+        "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 4096, "global_batch": 8, "n_gpus": 8, "gpu": "h100",
+        "zero_stage": 3, "precision": "bf16",
+    }  # fmt: skip
+    named = [{"framework": "Transformers 4.57"}, {"framework": "Transformers", "version": "4.57.1"}]
+    rows = [row | one for one in ({"framework": "Transformers"}, *named, {"framework": "Transformers 5.1"})]
+    each = [Training().predict(columns_of([one])) for one in rows]
+    assert all(one.value[0] == pytest.approx(each[0].value[0], rel=0.02) for one in each)
+    assert all(one.error[0] == pytest.approx(each[0].error[0], rel=0.02) for one in each)
+    alone = {"n_gpus": 1, "global_batch": 1, "seq_len": 512, "zero_stage": 0}
+    peaks = [float(Memory().predict(columns_of([one | alone])).value[0]) for one in rows]
+    assert peaks[3] < peaks[0] < peaks[1] == peaks[2]  # Adam in one kernel since 5

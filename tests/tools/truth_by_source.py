@@ -1,95 +1,162 @@
-"""How right predictions are on every table of a folder, by source and device, with all that rows say and with nothing
-of their software: the error and the share inside the 90 % interval, of each half of the rows. A change is judged on
-both halves, of which one was kept from sight while it was made; a row's half follows from its model and device.
+"""How right predictions are on every table, by source and device: with all that rows state, with nothing of their
+software, and after three measured rows of a model of which nothing is stated either; and what became of the chances to
+run out of memory.
 
-    python -m tests.tools.truth_by_source ../shared/data [WORD…] --write now.json
-    PYTHONPATH=OTHER_TREE python tests/tools/truth_by_source.py ../shared/data --write before.json
-    python -m tests.tools.truth_by_source ../shared/data --before before.json --now now.json [--least POINTS]
+    python -m tests.tools.truth_by_source ../shared/data/validation [TABLE…] [--words WORD…] [--things] --write now.json
+    PYTHONPATH=OTHER_TREE python tests/tools/truth_by_source.py ../shared/data/validation --write before.json
+    python -m tests.tools.truth_by_source --before before.json --now now.json [--least POINTS]
 
-WORD: only tables whose path has one of them. With PYTHONPATH it runs the simulators of an older tree, so it asks for no
-more than these had. Of tables of more than 2,000 rows every sixteenth is taken, by its hash.
+Each error is a mean over two halves of the rows, by model and device. A change is made in sight of one half (a) and
+judged on the other. `--words`: only tables whose path has one of them. `--things`: adds the dearest thing, which adds
+most points of error when it alone is removed. Of tables of more than 2,000 rows every sixteenth is taken, by its hash.
 """
 
 import argparse
-import csv
 import hashlib
 import json
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.encode import take
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.members import analytic
+from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.validation.column_names import ALIASES, plain
-from autoscout.simulate.validation.measured import read
-from kb.records import AutoscoutError
+from autoscout.simulate.validation.measured import MeasuredRows, MeasuredTable, read_rows
 from kb.table_files import read_table
 
+Array = np.ndarray
 Row = dict[str, Any]
 Half = dict[str, float]
-_SAY = (
-    "source source_ref round submitter system suite group framework version kv_dtype attention fused_norm"
-    " fused_activation te graphs overlap_grad overlap_param overlap_p2p tp_comm_overlap other config_file source_file"
-    " file blob commit"
-)
-OF_SOFTWARE = frozenset(_SAY.split())  # columns that say what ran
+Found = dict[str, dict[str, dict[str, Half]]]  # by source with metric, what is known of the rows, and half
+# By what is removed, the columns that state it.
+THINGS = {
+    "source": "source source_ref round submitter system suite group",
+    "framework": "framework",
+    "release": "version round",
+    "cache": "kv_dtype",
+    "kernels": "attention fused_norm fused_activation te graphs",
+    "overlaps": "overlap_grad overlap_param overlap_p2p tp_comm_overlap",
+    "notes": "other config_file source_file file blob commit",  # texts that may repeat them
+}
+HOWS = ("said", "unsaid", "after three")
+CHANCES = ((0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.01))
 _MANY, _EVERY = 2000, 16
+_FEWEST, _KNOWN = 6, 3  # rows of a model on a device; of these known
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Errors and cover by source, said and unsaid, in two halves.")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("words", nargs="*")
+    parser = argparse.ArgumentParser(description="Errors, cover and chances by source: said, unsaid, after three rows.")
+    parser.add_argument("tables", type=Path, nargs="*", help="files and folders")
+    parser.add_argument("--words", nargs="*", default=[])
+    parser.add_argument("--things", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--now", type=Path)
     parser.add_argument("--least", type=float, default=0.0, help="points of error by which a line must differ")
     options = parser.parse_args()
-    found = json.loads(options.now.read_bytes()) if options.now else of_folder(options.data, options.words)
+    found = (
+        json.loads(options.now.read_bytes())
+        if options.now
+        else of_tables(options.tables, options.words, options.things)
+    )
     if options.write:
         options.write.write_text(json.dumps(found, indent=1) + "\n")
-    before = json.loads(options.before.read_bytes()) if options.before else {}
-    print("| source | metric | rows | before | now | cover: before, now | halves: before → now, bias |")
-    print("|---|---|---|---|---|---|---|")
-    for key in sorted({*found, *before}):
-        old, new = before.get(key, {}), found.get(key, {})
-        if not before or abs(_mean(new, "error") - _mean(old, "error")) >= options.least:
-            print(_line(key, old, new))
+    if options.before:
+        print("\n".join(changes(json.loads(options.before.read_bytes()), found, options.least)))
+    else:
+        print("\n".join([*lines(found), "", *chances(found)]))
 
 
-def _line(key: str, old: dict[str, Half], new: dict[str, Half]) -> str:
-    each = "; ".join(
-        f"{_percent(old.get(half, {}).get('error', np.nan))} → {_percent(one['error'])}, {one['bias']:+.0%}"
-        for half, one in sorted(new.items())
-    )
-    errors = " | ".join(_percent(_mean(one, "error")) for one in (old, new))
-    cover = ", ".join(f"{_mean(one, 'cover'):.0%}" for one in (old, new) if one)
-    return f"| {key} | {sum(one['rows'] for one in new.values()):.0f} | {errors} | {cover} | {each} |"
+def lines(found: Found) -> Iterator[str]:
+    """Markdown, a row a source and metric."""
+    yield "| source | metric | rows | said | unsaid | after three rows | cover: said, unsaid, after | dearest |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for key, of in sorted(found.items()):
+        if "said" not in of:
+            continue
+        rows = sum(half["rows"] for half in of["said"].values())
+        errors = " | ".join(_percent(mean(of.get(how, {}), "error")) for how in HOWS)
+        cover = ", ".join(_percent(mean(of[how], "cover"), 0) for how in HOWS if how in of)
+        yield f"| {key} | {rows:.0f} | {errors} | {cover} | {_dearest(of)} |"
 
 
-def _percent(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.1%}"
+def _dearest(of: dict[str, dict[str, Half]]) -> str:
+    costs = {thing: mean(of[thing], "error") - mean(of["said"], "error") for thing in THINGS if thing in of}
+    dearest = max(costs, key=lambda thing: costs[thing], default="")
+    return f"its {dearest} +{100 * costs[dearest]:.0f}" if dearest and costs[dearest] >= 0.01 else ""
 
 
-def _mean(halves: dict[str, Half], name: str) -> float:
+def changes(before: Found, now: Found, least: float) -> Iterator[str]:
+    """Markdown, a row a source and metric whose error differs by `least` points somewhere: before → now, with the
+    biases of both halves of what is stated."""
+    yield "| source | metric | rows | said | unsaid | after three rows | cover | halves of said |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for key in sorted({*before, *now}):
+        old, new = before.get(key, {}), now.get(key, {})
+        both = [tuple(mean(of.get(how, {}), "error") for of in (old, new)) for how in HOWS]
+        if "said" in new and any(not abs(b - a) * 100 < least for a, b in both if not np.isnan([a, b]).all()):
+            rows = sum(half["rows"] for half in new["said"].values())
+            errors = " | ".join(f"{_percent(a)} → {_percent(b)}" for a, b in both)
+            cover = ", ".join(
+                f"{_percent(mean(old.get(how, {}), 'cover'), 0)} → {_percent(mean(new.get(how, {}), 'cover'), 0)}"
+                for how in HOWS
+            )
+            halves = "; ".join(
+                f"{_percent(old.get('said', {}).get(half, {}).get('error', np.nan))} → {_percent(one['error'])},"
+                f" {one['bias']:+.0%}"
+                for half, one in sorted(new["said"].items())
+            )
+            yield f"| {key} | {rows:.0f} | {errors} | {cover} | {halves} |"
+
+
+def chances(found: Found) -> Iterator[str]:
+    """Markdown, a row a source: how many runs had such a chance to run out of memory, and how many of them died."""
+    named = " | ".join(f"{low:.0%} to {min(high, 1):.0%}" for low, high in CHANCES)
+    yield f"| chance to run out of memory: runs, died | {named} |"
+    yield "|---|" + "---|" * len(CHANCES)
+    for key, of in sorted(found.items()):
+        for how, halves in of.items():
+            if how.startswith("died"):
+                cells = (
+                    tuple(sum(half[f"{name} {i}"] for half in halves.values()) for name in ("runs", "died"))
+                    for i in range(len(CHANCES))
+                )
+                yield f"| {key}{how[4:]} | " + " | ".join(f"{n:.0f}, {d / n:.0%}" if n else "" for n, d in cells) + " |"
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return "" if np.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def mean(halves: dict[str, Half], name: str) -> float:
     rows = sum(one["rows"] for one in halves.values())
     return sum(one["rows"] * one[name] for one in halves.values()) / rows if rows else float("nan")
 
 
-def of_folder(folder: Path, words: list[str]) -> dict[str, dict[str, Half]]:
-    """ "source | metric, said or unsaid" → half → rows, error, bias (a median) and cover, as fractions."""
-    found: dict[str, dict[str, Half]] = {}
-    for path in sorted(folder.glob("**/*.csv*")):
+def of_tables(paths: Sequence[Path], words: Sequence[str] = (), things: bool = False) -> Found:
+    found: Found = {}
+    for path in (file for some in paths for file in (sorted(some.glob("**/*.csv*")) if some.is_dir() else [some])):
         if words and not any(word in str(path) for word in words):
             continue
         for (source, half), rows in _parts(path).items():
-            for how, some in (("said", rows), ("unsaid", [_without(row) for row in rows])):
-                for metric, one in _scores(some):
-                    found.setdefault(f"{source} | {metric}, {how}", {})[half] = one
+            without = {how: [_without(row, *removed) for row in rows] for how, removed in _removed(things)}
+            read = {how: read_rows(some) for how, some in without.items()}
+            scored = [(how, one) for how, table in read.items() for one in _scores(table)]
+            for how, (metric, one) in [*scored, *(("after three", one) for one in _after_three(read["unsaid"]))]:
+                found.setdefault(f"{source} | {metric}", {}).setdefault(how, {})[half] = one
+            for how in HOWS[:2]:
+                if (runs := read[how].runs) is not None:
+                    found.setdefault(source, {}).setdefault(f"died, {how}", {})[half] = _died(runs)
     return found
+
+
+def _removed(alone: bool) -> list[tuple[str, tuple[str, ...]]]:
+    each = [(thing, (thing,)) for thing in THINGS] if alone else []
+    return [("said", ()), ("unsaid", tuple(THINGS)), *each]
 
 
 def _parts(path: Path) -> dict[tuple[str, str], list[Row]]:
@@ -113,34 +180,58 @@ def _hash(*words: str) -> int:
     return int(hashlib.md5(" ".join(words).encode(), usedforsecurity=False).hexdigest(), 16)
 
 
-def _without(row: Row) -> Row:
-    return {name: value for name, value in row.items() if ALIASES.get(name, name) not in OF_SOFTWARE}
+def _without(row: Row, *things: str) -> Row:
+    names = {name for thing in things for name in THINGS[thing].split()}
+    return {name: value for name, value in row.items() if ALIASES.get(name, name) not in names}
 
 
-def _scores(rows: list[Row]) -> Iterator[tuple[str, Half]]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.csv"
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        try:
-            sets = read(path).sets
-        except AutoscoutError:  # none of them can be predicted
-            return
-    for some in sets:
-        member = next((m for m in analytic(some.metric, some.task) if not m.applies(some.columns)), None)
-        if member is None:
-            continue
-        said = member.predict(some.columns)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            off = np.log(said.value / some.values)
-        known = np.isfinite(off)
-        if known.any():
-            inside = np.abs(off[known]) <= SPAN * said.error[known]
-            error = float(np.abs(np.expm1(off[known])).mean())
-            bias, cover = float(np.expm1(np.median(off[known]))), float(inside.mean())
-            yield some.metric, {"rows": float(known.sum()), "error": error, "bias": bias, "cover": cover}
+def _scores(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
+    for some in table.sets:
+        if (one := _scored(some, np.zeros(0, dtype=int), np.arange(len(some.values)))) is not None:
+            yield some.metric, one
+
+
+def _after_three(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
+    """The first, the middle and the last row of a model on a device are known; the others are predicted from them."""
+    for some in table.sets:
+        names = np.array([" on ".join(pair) for pair in zip(some.groups["model"], some.groups["gpu"], strict=True)])
+        each: list[Half] = []
+        for name in np.unique(names):
+            here = np.flatnonzero(names == name)
+            known = here[np.linspace(0, len(here) - 1, _KNOWN).astype(int)]
+            if len(here) >= _FEWEST and (one := _scored(some, known, np.setdiff1d(here, known))) is not None:
+                each.append(one)
+        if each:
+            halves = {str(i): one for i, one in enumerate(each)}
+            figures = {name: mean(halves, name) for name in ("error", "bias", "cover")}
+            yield some.metric, {"rows": sum(one["rows"] for one in each), **figures}
+
+
+def _scored(some: MeasuredRows, known: Array, asked: Array) -> Half | None:
+    """Rows, error, bias (a median) and cover, as fractions, of the rows asked about; None if none is predicted."""
+    member = next((m for m in analytic(some.metric, some.task) if not m.applies(some.columns)), None)
+    if member is None:
+        return None
+    if len(known):
+        member.fit(take(some.columns, known), some.values[known])
+    said = member.predict(take(some.columns, asked))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.log(said.value / some.values[asked])
+    seen = np.isfinite(off)
+    if not seen.any():
+        return None
+    inside = np.abs(off[seen]) <= SPAN * said.error[seen]
+    error, bias = float(np.abs(np.expm1(off[seen])).mean()), float(np.expm1(np.median(off[seen])))
+    return {"rows": float(seen.sum()), "error": error, "bias": bias, "cover": float(inside.mean())}
+
+
+def _died(runs: MeasuredRows) -> Half:
+    chance, died = Memory().oom_probability(runs.columns), np.isposinf(runs.values)
+    found: Half = {}
+    for i, (low, high) in enumerate(CHANCES):
+        here = (chance >= low) & (chance < high)
+        found |= {f"runs {i}": float(here.sum()), f"died {i}": float(died[here].sum())}
+    return found
 
 
 if __name__ == "__main__":

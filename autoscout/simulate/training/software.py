@@ -39,12 +39,14 @@ _SHAPED = (
 
 
 class SoftwareMember(NamedTuple):
-    """`share`: the prior of a run that names nothing; `named`: of one that names the record or its base. `slower`,
-    `unseen`: the mean and the standard deviation of log(measured / predicted) of runs without a record. `filled`:
-    columns set where a condition holds, later ones first; `chances`: factors on the share where one holds."""
+    """`since`: the record's release; `share`: the prior of a run that names nothing; `named`: of one that names the
+    record or its base. `slower`, `unseen`: the mean and the standard deviation of log(measured / predicted) of runs
+    without a record. `filled`: columns set where a condition holds, later ones first; `chances`: factors on the share
+    where one holds."""
 
     name: str
     stem: str
+    since: str
     runs_on: str
     share: float
     named: float
@@ -84,7 +86,8 @@ def _members(family: Family) -> list[SoftwareMember]:
                 choices.setdefault(group["of"], []).append((str(group["choice"]), group))
             elif name == "columns" or "when" in group:
                 fixed.append(group)
-        release = f" {'.'.join(map(str, row.since))}" if len(family.rows) > 1 else ""
+        since = ".".join(map(str, row.since))
+        release = f" {since}" if len(family.rows) > 1 else ""
         for picked in product(*choices.values()):
             groups = [group for _, group in picked]
             share = float(np.prod([group["share"] for group in groups]))
@@ -92,6 +95,7 @@ def _members(family: Family) -> list[SoftwareMember]:
                 SoftwareMember(
                     (", ".join(name for name, _ in picked) or family.name) + release,
                     family.stem,
+                    since,
                     family.runs_on,
                     about["share"] * share,
                     about.get("named", about["share"]) * share,
@@ -137,9 +141,10 @@ def _conditions() -> tuple[When, ...]:
 
 
 @cache
-def stems() -> tuple[str, ...]:
-    """The records that a row's software may be restricted to, by the name of their file."""
-    return tuple(families())
+def nameable() -> tuple[str, ...]:
+    """What a row's software may be restricted to: a record, by the name of its file, or one of its releases."""
+    releases = (f"{member.stem} {member.since}" for member in members())
+    return tuple(dict.fromkeys((*families(), *releases)))
 
 
 def settled(columns: Columns, device: str = "") -> Columns:
@@ -161,7 +166,8 @@ def settled(columns: Columns, device: str = "") -> Columns:
             held = holds(when, lambda name, own=own, x=x, some=some: own[name] if name in own else _read(x, some, name))
             bits[rows] |= np.where(held, 1 << bit, 0)
     names = np.broadcast_to(np.asarray(few["software"], dtype=str), n)
-    which = np.array([0 if name == UNKNOWN else stems().index(name) + 1 if name else KNOWN for name in names.tolist()])
+    numbered = {"": KNOWN, UNKNOWN: 0} | {name: i + 1 for i, name in enumerate(nameable())}
+    which = np.array([numbered[name] for name in names.tolist()])
     codes = np.where(which == KNOWN, KNOWN, bits | np.maximum(which, 0) << _BITS)
     return {**columns, "software": codes[of] if len(of) > 1 else int(codes[0])}
 
@@ -181,14 +187,14 @@ def _capabilities(columns: Columns, device: str) -> Array:
 def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
     """By record and name: the members that a row of this code may be, the log of their share, and the columns that they
     fill."""
-    stem = stems()[(code >> _BITS) - 1] if code >> _BITS else ""
+    stem, _, since = (nameable()[(code >> _BITS) - 1] if code >> _BITS else "").partition(" ")
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
     found = {}
     for member in members():
         share = member.named if stem else member.share
         for when, chance in member.chances:
             share *= chance if when in true else 1.0
-        if share > 0 and (not stem or stem in (member.stem, member.runs_on)):
+        if share > 0 and (not stem or stem in (member.stem, member.runs_on)) and since in ("", member.since):
             filled: dict[str, Any] = {}
             for when, columns in member.filled:
                 filled |= {name: value for name, value in columns.items() if when in true and name not in filled}

@@ -18,8 +18,8 @@ _CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # year and month of a release
 
 class Trainer:
     """One framework; every group is empty without a record. `known`: a record has its columns, so the row's software is
-    not unknown. `mixture`: "" or the name of the record, if a run that names it may be any of several members
-    (software.py)."""
+    not unknown. `mixture`: "" or the name of the record, and of the release that is named, if such a run may be any of
+    several members (software.py)."""
 
     def __init__(self, framework: str, submitted: str = "") -> None:
         """`submitted`: the round of the benchmark that it ran for, or ""."""
@@ -33,9 +33,13 @@ class Trainer:
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
         self.known = "columns" in self.groups
         others = [m for m in members() if family and family.stem in (m.stem, m.runs_on)]
-        released = release_of(framework) is not None and all(m.stem == others[0].stem for m in others)
-        alone = released or all(m.filled == others[0].filled for m in others)
-        self.mixture = "" if family is None or alone or submitted else family.stem
+        release = release_of(framework)
+        since = ""
+        if family and release and all(m.stem == others[0].stem for m in others):
+            since = ".".join(map(str, family.at(release).since))
+            others = [m for m in others if m.since == since]
+        alone = all(m.filled == others[0].filled for m in others)
+        self.mixture = "" if family is None or alone or submitted else f"{family.stem} {since}".rstrip()
 
     def columns(self, with_: str = "columns") -> Columns:
         """Columns of a group: defaults for what a row leaves open, or values under the condition in the group's

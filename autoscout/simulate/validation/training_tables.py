@@ -226,7 +226,7 @@ def _is_of_a_layer(own: Row) -> bool:
 def _trainer(own: Row) -> Trainer:
     """By the framework's name; a submission to MLPerf Training is identified by its round, whatever its container is
     called."""
-    framework = str(own.get("framework", ""))
+    framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
 

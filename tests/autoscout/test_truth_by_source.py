@@ -5,7 +5,7 @@ from pathlib import Path
 
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of
-from tests.tools.unsaid_costs import lines
+from tests.tools.truth_by_source import chances, lines, of_tables
 
 ROW = {
     "source": "somebody", "framework": "LLM Foundry", "gpu": "A100", "layers": 32, "hidden": 4096, "heads": 32,
@@ -21,14 +21,22 @@ def test_an_exact_source_errs_by_what_is_removed_and_three_rows_bring_most_of_it
         writer = csv.DictWriter(out, [*rows[0], "iteration_time_s"])
         writer.writeheader()
         writer.writerows({**row, "iteration_time_s": each} for row, each in zip(rows, seconds, strict=True))
-    (line,) = lines(file)
-    source, metric, number, said, unsaid, known, dearest, cover = (cell.strip() for cell in line.strip("|").split("|"))
-    assert (source, metric, number, said) == (
-        "exact: 32 layers of 4096 on NVIDIA A100 80 GB SXM4",
-        "step_time_s",
-        "8",
-        "0.0 %",
-    )
+    _, _, line = lines(of_tables([file], things=True))
+    source, metric, number, said, unsaid, known, cover, dearest = (cell.strip() for cell in line.strip("|").split("|"))
+    assert (source, metric, number, said) == ("exact: somebody A100", "step_time_s", "8", "0.0 %")
     assert float(unsaid.strip(" %")) > float(known.strip(" %"))
     assert dearest.startswith("its framework +")
     assert cover == "100 %, 100 %, 100 %"
+
+
+def test_runs_that_died_are_counted_by_the_chance_that_they_were_given(tmp_path: Path) -> None:
+    small, large = ROW | {"micro_batch": 1, "recompute": "full"}, ROW | {"micro_batch": 8, "n_gpus": 1, "zero_stage": 0}
+    file = tmp_path / "fits.csv"
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, [*ROW, "micro_batch", "recompute", "status"])
+        writer.writeheader()
+        writer.writerows([small | {"status": "ok"}, large | {"status": "oom"}])
+    _, _, said, unsaid = chances(of_tables([file]))
+    assert said.startswith("| fits: somebody A100, said | 1, 0% |")
+    assert said.endswith("| 1, 100% |")
+    assert unsaid.startswith("| fits: somebody A100, unsaid | ")
