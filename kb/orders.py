@@ -89,5 +89,11 @@ def given(folder: Path) -> list[Order]:
     return found
 
 
+def paused_by(folder: Path) -> str:
+    """Who gave the last order to pause, if no `go` came after it; "" if nobody did."""
+    turns = [order for order in given(folder) if order.what in ("pause", "go")]
+    return turns[-1].by if turns and turns[-1].what == "pause" else ""
+
+
 def file_of(folder: Path) -> Path:
     return folder / "orders.jsonl"

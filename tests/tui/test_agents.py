@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -186,11 +186,48 @@ def test_only_files_of_the_folder_are_read(there: AgentLimits, path: str):
 def test_sessions_of_other_jobs_take_no_ideas_and_a_persons_session_is_not_stopped(there: AgentLimits, tmp_path: Path):
     elsewhere = msgspec.structs.replace(there, folder=tmp_path)
     assert "not in the folder" in refusal(elsewhere, "propose", {"session": "ended", "knobs": {"dp": 2}, "why": "x"})
-    assert "only a person ends it" in refusal(there, "stop", {"session": "ended"})
+    for tool, arguments in (("stop", {}), ("steer", {"what": "pin", "values": {"mbs": 4}})):
+        assert "only a person steers or ends it" in refusal(there, tool, {"session": "ended", **arguments})
+
+
+def test_an_agent_steers_a_session_of_its_own_within_the_jobs_budget_and_under_a_persons_pause(tmp_path: Path):
+    limits = AgentLimits(folder=folder_of_jobs(tmp_path, 6), kb=tmp_path / "kb.duckdb", device_s=3_600.0)
+    folder, call, refused = store.session_folder(limits.kb, "mine"), Call(limits=limits, client="ann"), list[str]()
+    limits.reserved("mine", "1h")
+
+    def steer(what: str, **values: Any) -> str:
+        return answered(call, "steer", {"session": "mine", "what": what, "values": values, "why": "x"}).refused
+
+    def once(event: Any) -> None:
+        if isinstance(event, ExperimentEnded) and not refused:
+            refused.extend(steer("budget", profiles=n) for n in (7, True, "many", 0))
+            refused.extend([steer("pin", mbs=77), steer("try"), steer("hear"), steer("go")])
+            give(folder, parsed("pause", [], "verb, pid 1"))
+            refused.append(steer("go"))
+            give(folder, parsed("go", [], "verb, pid 1"))
+            for what, values in (("pause", {}), ("go", {}), ("budget", {"profiles": 4}), ("pin", {"mbs": 4})):
+                assert not steer(what, **values)
+
+    session.tune(
+        load_job(limits.folder / "replay.toml"), limits.kb, session.SessionOptions(fidelity="profile"), once,
+        lambda text: None, Stop(), "mine",
+    )  # fmt: skip
+    assert all(refused)
+    assert ["77" in refused[4], "paused by nobody" in refused[7], "paused by verb, pid 1" in refused[8]] == [True] * 3
+    past = events(limits, "mine")
+    orders = [e for e in past if isinstance(e, Steered)]
+    assert [(e.what, e.by) for e in orders[2:]] == [(w, "agent ann") for w in ("pause", "go", "budget", "pin")]
+    assert not any(e.refused for e in orders)
+    after = [e for e in past[past.index(orders[-1]) :] if isinstance(e, Decided)]
+    assert {c.knobs["mbs"] for e in after for c in e.configurations} == {4}
+    assert sum(isinstance(e, journals.ExperimentStarted) and e.purpose == "search" for e in past) <= 4
 
 
 def test_there_is_no_tool_that_forgets_shares_or_trusts():
-    assert set(TOOLS) & {"forget", "push", "pull", "trust", "calibrate", "steer", "profile", "kb"} == set()
+    assert set(TOOLS) & {"forget", "push", "pull", "trust", "calibrate", "profile", "kb"} == set()
+    orders = get_args(TOOLS["steer"].asked.__annotations__["what"])
+    assert orders
+    assert not {"hold", "hear"} & {*orders}  # whether proposals are heard, a person decides
 
 
 def test_an_import_has_to_be_looked_at_first(there: AgentLimits):

@@ -70,9 +70,11 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
             self.write({_BEGINS: session, "device_s": device_s})
             return device_s
 
-    def begun(self) -> set[str]:
-        """The sessions that agents began within a day."""
-        return {line[_BEGINS] for line in self._today()}
+    def begun_by_agents(self, session: str) -> Path:
+        """The folder of a session that agents began within a day. Errors: AutoscoutError (exit 2) for another one."""
+        if session not in {line[_BEGINS] for line in self._today()}:
+            raise AutoscoutError(f"{session} was not begun by an agent today; only a person steers or ends it", 2)
+        return store.journalled(self.kb, session)
 
     def _today(self) -> Iterator[dict[str, Any]]:
         path = self.kb.parent / "agents.jsonl"

@@ -1,16 +1,16 @@
 """What agents can ask for: a table of tools. Each does what a verb does, by the same functions, and its answer is what
-that verb prints with `--json`; watch, tune, propose, stop and gate answer with the lines that the verbs print."""
+that verb prints with `--json`; watch, tune, propose, steer, stop and gate answer with the lines that verbs print."""
 
 import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from kb.records import AutoscoutError, Value
+from kb.records import AutoscoutError, Job, Value
 from tui.agents.allowance import AgentLimits
 
 Text = Annotated[str, Meta(max_length=4_000)]
@@ -20,6 +20,7 @@ Knobs = Annotated[dict[Annotated[str, Meta(max_length=100)], Value], Meta(max_le
 Progress = Callable[[float, float | None, str], None]  # done, of, in words
 
 _WAIT_S = 60
+_AGENT = "agent"  # begins the name of who gave an order through these tools
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,12 @@ class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
     why: Annotated[str, Meta(max_length=300, min_length=1)]
 
 
+class OfSteering(OfSession, forbid_unknown_fields=True, kw_only=True):
+    what: Literal["pause", "go", "budget", "profile", "validate", "try", "retry", "pin", "exclude"]
+    values: Annotated[Knobs, Meta(description="profiles of a budget; knobs of try, retry, pin and exclude")] = {}
+    why: Annotated[str, Meta(max_length=300)] = ""
+
+
 class OfGate(OfSession, forbid_unknown_fields=True, kw_only=True):
     pairs: Annotated[int, Meta(ge=4, le=40)] = 40
     device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
@@ -99,6 +106,14 @@ class Import(OfJob, forbid_unknown_fields=True, kw_only=True):
 
 def _words(knobs: dict[str, Value]) -> list[str]:
     return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs.items()]
+
+
+def _known(job: Job, knobs: dict[str, Value]) -> None:
+    """Errors: AutoscoutError (exit 2) for knobs or values that the job's space has not."""
+    from autoscout.space.explain import parsed_values
+    from autoscout.targets.jobs import JobSpace
+
+    parsed_values(JobSpace.of_job(job), _words(knobs))
 
 
 def _space(call: Call, job: str) -> tuple[Any, Any]:
@@ -234,23 +249,38 @@ def _ordered(call: Call, session: str, what: str, settings: list[str], why: str 
     running(call.limits.kb, session)
     if what != "stop" and searched(folder):
         raise AutoscoutError(f"{session} searches no more, its finalists are re-measured", 1)
-    give(folder, parsed(what, settings, f"agent {call.client}", why))
+    give(folder, parsed(what, settings, f"{_AGENT} {call.client}", why))
     return {"session": session, "asked": what}
 
 
 def propose(call: Call, asked: Idea) -> Any:
-    from autoscout.space.explain import parsed_values
-    from autoscout.targets.jobs import JobSpace
     from kb import store
 
     call.limits.own(asked.session)
-    parsed_values(JobSpace.of_job(store.session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
+    _known(store.session_started(call.limits.kb, asked.session).job, asked.knobs)
     return _ordered(call, asked.session, "propose", _words(asked.knobs), asked.why)
 
 
+def steer(call: Call, asked: OfSteering) -> Any:
+    """As a person does, of a session that an agent began: within the job's experiments, and a person's pause stays."""
+    from kb import store
+    from kb.orders import paused_by
+
+    folder = call.limits.begun_by_agents(asked.session)
+    job = store.session_started(call.limits.kb, asked.session).job
+    if asked.what == "budget":
+        most, wanted = job.budget.profiles, asked.values.get("profiles", 0)
+        if not isinstance(wanted, int) or wanted > most:
+            raise AutoscoutError(f"profiles={wanted}: an agent's session has {most} at most, its own", 2)
+    else:
+        _known(job, asked.values)
+    if asked.what == "go" and not (by := paused_by(folder)).startswith(_AGENT):
+        raise AutoscoutError(f"an agent ends an agent's pause, and {asked.session} was paused by {by or 'nobody'}", 2)
+    return _ordered(call, asked.session, asked.what, _words(asked.values), asked.why)
+
+
 def stop(call: Call, asked: OfSession) -> Any:
-    if asked.session not in call.limits.begun():
-        raise AutoscoutError(f"{asked.session} was not begun by an agent; only a person ends it", 2)
+    call.limits.begun_by_agents(asked.session)
     return _ordered(call, asked.session, "stop", [])
 
 
@@ -346,6 +376,7 @@ TOOLS = {
             propose,
             True,
         ),
+        ToolRow("steer", "An order to a session that an agent began, as to a person's own.", OfSteering, steer, True),
         ToolRow(
             "stop", "Ends the search of a session that an agent began; finalists are measured.", OfSession, stop, True
         ),
