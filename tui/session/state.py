@@ -52,6 +52,7 @@ class Run(msgspec.Struct, kw_only=True):
     configuration: Configuration
     purpose: str
     arm: str = ""
+    agreed: list[str] = []  # the other arms that proposed it
     why: str = ""
     status: str = "running"  # later the measurement's, or `limit`: ran, but violates a constraint
     value: float | None = None  # the objective's metric, of feasible runs
@@ -324,6 +325,7 @@ class State(msgspec.Struct, kw_only=True):
             configuration=configuration,
             purpose=purpose,
             arm=self.arm if searching else "",
+            agreed=self.decision.agreed if searching and self.decision else [],
             why=self.decision.why if searching and self.decision else "",
             predicted=self.predictions.get(configuration.id),
         )
@@ -363,13 +365,13 @@ class State(msgspec.Struct, kw_only=True):
             del self.leaders[worst]
 
     def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
-        """Credits an experiment's gain over the best before it, and its device-seconds, to its arm."""
+        """Credits each arm that proposed an experiment with its gain over the best before it and its device-seconds."""
         gain = 0.0
         if c is not None and (self.least is None or c < self.least):
             gain = (self.least - c) / abs(self.least) if self.least else 0.0
             self.least = c
-        if run.arm and device_s is not None:
-            self.efforts.setdefault(run.arm, Effort()).add(gain, device_s)
+        for arm in filter(None, (run.arm, *run.agreed) if device_s is not None else ()):
+            self.efforts.setdefault(arm, Effort()).add(gain, device_s)
 
 
 def _better(job: Job | None, value: float, before: float) -> bool:

@@ -9,7 +9,7 @@ the probability of the log-costs, whatever scale k uses.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class _Member:
     centre: float = 0.0
     unit: float = 1.0
     weight: float = 0.0
+    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on the common scale
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
         """Converts its own scale of costs to the one that all members share."""
@@ -357,8 +358,7 @@ class Surrogate:
         every deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
-        self.gain = np.zeros(len(self.candidates))
-        self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
+        self.gain, self.mean, second = np.zeros((3, len(self.candidates)))
         self.least = 0.0
         for member in self.active():
             assert member.belief is not None
@@ -377,9 +377,9 @@ class Surrogate:
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
             self.gain += member.weight * promised
-            mean, deviation = member.shared(mean, deviation)
-            self.mean += member.weight * mean
-            second += member.weight * (deviation**2 + mean**2)
+            member.expected, deviation = member.shared(mean, deviation)
+            self.mean += member.weight * member.expected
+            second += member.weight * (deviation**2 + member.expected**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self.runs = self.chances.chance(self.candidates, self.gain)
         if 2 * len(self.candidates) > len(self.pool):
