@@ -227,3 +227,16 @@ def test_a_release_that_is_named_leaves_open_what_it_leaves_open():
     alone = {"n_gpus": 1, "global_batch": 1, "seq_len": 512, "zero_stage": 0}
     peaks = [float(Memory().predict(columns_of([one | alone])).value[0]) for one in rows]
     assert peaks[3] < peaks[0] < peaks[1] == peaks[2]  # Adam in one kernel since 5
+
+
+def test_rows_of_one_number_format_say_less_of_another():
+    """Products in 8 bits have kernels of their own: what 16 bits are off by is not known of them."""
+    row = {**LAYOUTS, "gpu": "h100", "dtype": np.array(["bf16"] * 8)}
+    model, eight = Training(), {**row, "dtype": np.array(["fp8"] * 8)}
+    before, measured = Training().predict(eight), Training().predict(row)
+    model.fit(row, 1.1 * measured.value)
+    same, other = model.predict(row), model.predict(eight)
+    assert np.all(same.error < other.error)
+    assert np.all(other.error < before.error)
+    assert np.all(same.value > 1.08 * measured.value)
+    assert np.all((other.value > 1.02 * before.value) & (other.value < 1.1 * before.value))

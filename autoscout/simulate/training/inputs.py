@@ -259,12 +259,12 @@ def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _dtype(columns: Columns) -> str:
-    if found := str(_precisions(columns)[0]):
+    if found := str(precisions(columns)[0]):
         return found
     return "fp32" if np.all(_floats(columns.get("dtype_bytes", 2)) == 4) else "bf16"
 
 
-def _precisions(columns: Columns) -> np.ndarray:
+def precisions(columns: Columns) -> np.ndarray:
     """By name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
@@ -273,7 +273,7 @@ def _precisions(columns: Columns) -> np.ndarray:
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     """Groups of rows of equal precision: (indices, columns) each. One group if the precision does not vary."""
-    names = _precisions(columns)
+    names = precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((a.shape[-1] for a in arrays.values() if a.ndim), default=1)
     if len(set(names.tolist())) == 1:

@@ -19,7 +19,7 @@ from autoscout.simulate.hardware.device import Hardware, at, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.correction import Alike, Correction, layout
 from autoscout.simulate.training.fleet import Fleet, depths, devices, read
-from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete
+from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete, precisions
 from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import Exchange, exchange, optimizer
 from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
@@ -187,9 +187,21 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """Layouts share errors mostly through the shapes of their products, least through their replication."""
+    """Layouts share errors mostly through the shapes of their products, least through their replication; products of
+    different formats have kernels of their own."""
     x = complete(columns)
-    knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
+    names = precisions(columns)
+    dtype = sum((2.0**i * (names == name) for i, name in enumerate(sorted(set(names.tolist())))), np.zeros(1))
+    knobs = [
+        (x.tp, 0.4),
+        (x.mbs, 0.7),
+        (x.seq_len, 1.0),
+        (x.cp, 1.0),
+        (x.pp, 2.0),
+        (x.dp, 3.0),
+        (x.ar + 1, 1.0),
+        (dtype, 1.0),
+    ]
     return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of)))
 
 
