@@ -53,6 +53,12 @@ _OTHERWISE = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
 }
+# Keys, and kinds of layers, of architectures that are not known by their model_type.
+_OF_OTHER_LAYERS = {
+    "state-space layers": re.compile("mamba|ssm|state_size|time_step_rank"),
+    "linear attention in most layers": re.compile("linear_(attention|attn|num)|lightning|rwkv"),
+    "convolutions in place of attention": re.compile("conv_L_cache|short_conv|^conv$"),
+}
 _INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
 # Spacings of the layers with experts; a training needs 1.
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
@@ -109,6 +115,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
     if kind in _OTHERWISE:
         instead = _INSTEAD if _OTHERWISE[kind] == _SPARSE else ""
         raise AutoscoutError(f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe{instead}", 2)
+    refuse_other_layers(path, config)
     if kind not in _KINDS:
         raise AutoscoutError(
             f"{path}: the architecture '{kind or 'without model_type'}' is not known, only {listed(sorted(_KINDS))}; "
@@ -135,6 +142,17 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
     if task == "serve":
         more |= _windows(path, config, kind, found["layers"]) | ({"sinks": True} if kind == "gpt_oss" else {})
     return {**_KINDS[kind], **found, **latent, **tied, **more, "dtype": dtype}
+
+
+def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
+    """Errors: AutoscoutError (exit 2) for an architecture that is not known and whose layers, by the names of its
+    settings, are no transformer's."""
+    kind = str(config.get("model_type", ""))
+    kinds = [each for name in ("layer_types", "layers_block_type") for each in _listed(path, config, name)]
+    named = [*(key for key, value in config.items() if value), *map(str, kinds)] if kind not in _KINDS else []
+    for layers, pattern in _OF_OTHER_LAYERS.items():
+        if found := next(filter(pattern.search, named), ""):
+            raise AutoscoutError(f"{path}: {kind} has {layers} ({found}), which [model] cannot describe", 2)
 
 
 def encoders(path: Path) -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 from autoscout.job.presets import models, sizes_of
 
-_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # other names of the same shape
 # The format of stored weights, recognised from names of repositories. Qwen's own 8-bit weights have a scale for every
 # block.
 _STORED = {
@@ -20,8 +19,7 @@ _STORED = {
 def published(named: str) -> dict[str, Any]:
     """[model] of a model by its name on the Hub or its folder's name; {} for an unknown one."""
     plain = named.rpartition("/")[2].lower().removeprefix("meta-")
-    presets = {name: name for name in models()} | _ALIKE
-    alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
+    alike = max((name for name in models() if plain.startswith(name)), key=len, default="")
     if not alike:
         return {}
     stored = next(({"stored": name} for name, pattern in _STORED.items() if pattern.search(plain)), {})
@@ -30,4 +28,4 @@ def published(named: str) -> dict[str, Any]:
     sizes = sizes_of(alike)
     # Those of presets would also apply to training.
     own = {k: sizes[k] for k in ("stored", "window", "windowed_layers", "sinks") if k in sizes}
-    return {"preset": presets[alike], **(own or stored)}
+    return {"preset": alike, **(own or stored)}

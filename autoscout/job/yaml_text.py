@@ -48,7 +48,9 @@ def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
     try:
         return list(yaml.load_all(text, Loader=loader))
     except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
+        mark, first = getattr(error, "problem_mark", None), str(error).splitlines()[0]
+        why = f"{getattr(error, 'problem', '')} in line {mark.line + 1}" if mark else first
+        raise ValueError(f"it is no YAML: {why}") from error
 
 
 def settings(text: str) -> dict[Any, Any]:

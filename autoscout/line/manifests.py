@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from autoscout.job.yaml_text import documents
+from autoscout.line import nested
 from autoscout.line.containers import SERVER_IMAGE
 from kb.records import AutoscoutError
 
@@ -16,13 +17,14 @@ _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 
 _LIMIT = re.compile(r"(nvidia|amd)\.com/gpu")  # as Kubernetes' device plug-ins name what they hand out
-_PRODUCT = re.compile(r"\.com/gpu\.product(-name)?$")  # node labels that name the GPU product
+_PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
+_BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
 
 
 class Container(NamedTuple):
     """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
     how many it gets, 0 where no number is stated, None where it asks for none. `kind`: the GPUs' name, "" if none is
-    stated."""
+    stated. `others`: how many more containers serve a model."""
 
     image: str
     words: list[str]
@@ -30,6 +32,7 @@ class Container(NamedTuple):
     variables: dict[str, str]
     gpus: int | None = None
     kind: str = ""
+    others: int = 0
 
 
 def container_in(text: str, where: str) -> Container:
@@ -37,7 +40,7 @@ def container_in(text: str, where: str) -> Container:
     try:
         found = [
             _container(each)._replace(gpus=_gpus(each), kind=_product(document))
-            for document in documents(text)
+            for document in map(_of_chart, documents(text))
             for each in _containers(document)
         ]
     except ValueError as error:  # an invalid date, or a command with an unclosed quotation mark
@@ -47,7 +50,26 @@ def container_in(text: str, where: str) -> Container:
     found = [each for each in found if each.words or each.script]
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
-    return next((c for c in found if _SERVES.search(f"{c.image} {c.script} {' '.join(c.words)}")), found[0])
+    started = [each for each in found if each.script or not each.words[0].startswith("-")]
+    if not started:
+        raise AutoscoutError(
+            f"{where}: its container has only arguments, and the image {found[0].image} decides which program gets "
+            f"them; give the line: autoscout init -- PROGRAM {shlex.join(found[0].words)[:100]}",
+            2,
+        )
+    serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
+    return [*serve, *started][0]._replace(others=max(len(serve) - 1, 0))
+
+
+def _of_chart(document: Any) -> Any:
+    """Values of llm-d's chart with the command that it gives a container; any other document as it is."""
+    model = nested.at(document, "modelArtifacts.name")
+    for section in document.values() if model else ():
+        for spec in nested.at(section, "containers") or ():
+            if command := _BY_CHART.get(spec.get("modelCommand")):
+                tensor = nested.at(section, "parallelism.tensor")
+                spec["command"] = [*command, model, *(["--tensor-parallel-size", tensor] if tensor else [])]
+    return document
 
 
 def _containers(document: Any) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,8 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -165,6 +166,15 @@ def launches(words: list[str]) -> bool:
     verb = next((word for word in command[1:] if not word.startswith("-")), "")
     begins = own[0] if own else _BEGINS.get(program)
     return not begins or verb in begins
+
+
+def handed_on(words: Sequence[str]) -> list[str]:
+    """The launch that a Python program is given after `--`, to submit it elsewhere; [] where there is none."""
+    before = [*takewhile(lambda word: word != "--", words)]
+    after = [*words[len(before) + 1 :]]
+    while "&&" in after:
+        after = after[after.index("&&") + 1 :]
+    return after if any(word.endswith(".py") for word in before) and after and launches(after) else []
 
 
 def _program(words: list[str]) -> str:

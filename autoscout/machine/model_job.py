@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.device_names import an_example
-from autoscout.job.hf_config import is_known, part, shape_of
+from autoscout.job.hf_config import is_known, part, refuse_other_layers, shape_of
 from autoscout.job.names import as_name
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from kb import door
@@ -35,6 +35,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         raise AutoscoutError(f"{path} is not JSON ({error})", 2) from error
     config = config if isinstance(config, dict) else {}
     config = part(config, "text_config") or config
+    refuse_other_layers(path, config)
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
     if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
         raise AutoscoutError(f"{path} describes no transformer (it lacks num_hidden_layers, hidden_size, …)", 2)

@@ -24,7 +24,7 @@ from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.line_devices import flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
-from autoscout.line.script_launch import launch_in, of_branches, of_loops
+from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
 from autoscout.line.visible_gpus import visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
@@ -177,6 +177,11 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
         variables = {**variables, **exported}
     batch = None if found.gpus is None else Batch(1, found.gpus, found.kind)
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
+    if found.others:
+        notes.append(
+            f"launch.current: the first of {found.others + 1} containers that serve a model; for another one, as of a "
+            f"decode pool, give its line"
+        )
     return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
@@ -212,6 +217,12 @@ def _as_a_whole(
 
 
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
+    if later := handed_on(line.words):
+        raise AutoscoutError(
+            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give that line as it starts "
+            f"there, autoscout init -- {shlex.join(later)[:100]}",
+            2,
+        )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(line.place):  # the line's relative paths start there
@@ -222,7 +233,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
     notes = made.pop("notes", []) + others
     apart = made.pop("ranks_each", 1)
-    nodes, of_nodes = _nodes(line, made.pop("devices", [0]), apart)
+    nodes, of_nodes = _nodes(line, made.pop("devices", [0]), apart, made.pop("elsewhere", False))
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
@@ -309,9 +320,9 @@ def _of_fewer(used: int, given: int) -> list[str]:
     ]
 
 
-def _nodes(line: Line, counts: list[int], apart: int) -> tuple[list[dict[str, Any]], list[str]]:
+def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states none.
-    `apart`: ranks that share a sample."""
+    `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's processors."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)
@@ -320,7 +331,7 @@ def _nodes(line: Line, counts: list[int], apart: int) -> tuple[list[dict[str, An
     node, notes = node_of(site) if site else ({}, [])
     notes = [*of_ranks, *notes]
     kind, count = here()
-    if kind == "cpu" and (count or of_gpus or shows_gpus(line)):
+    if kind == "cpu" and (count or of_gpus or elsewhere or shows_gpus(line)):
         kind = site or _SOME_GPU
     nodes = [{"device": kind, "count": each or max(count, apart), **node} for each in counts]
     such = ", ".join(f"{{ device = '{an_example()}', count = {each['count']} }}" for each in nodes[:2])

@@ -18,6 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
+_SAME_RUN = "the same run as"  # catalogs say so in the reason of a rule that leaves out a value without effect
 _FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # shell syntax that is no setting's own reference such as ${a.b}
 
 
@@ -113,7 +114,10 @@ def configuration(
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
     asked = {name: wanted[name] for name in decided if nearest.knobs.get(name) != wanted[name]}
-    broken = "; ".join(violation.sentence for violation in explain(space, asked, nearest).violations)
+    found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]
+    broken = "; ".join(found_wrong)
+    if broken and all(_SAME_RUN in sentence for sentence in found_wrong):
+        return nearest, [f"launch.current is measured with {moved}: {broken}"]
     why = f" ({broken})" if broken else ""
     near = f"the nearest valid configuration stands for it, with {moved}{why}"
     return nearest, [f"launch.current cannot be had as it is: {near}"]

@@ -146,13 +146,15 @@ def test_a_line_that_the_space_cannot_have_is_told():
     assert "--micro-batch-size" in note
 
 
-def test_the_rule_that_a_line_breaks_is_told():
+def test_a_line_that_another_configuration_runs_alike_is_measured_as_that_one():
+    """It was said that the line cannot be had."""
     job = job_of("llama-3-8b-serve")
     job = msgspec.structs.replace(job, traffic=Traffic(concurrency=32, input_len=1024, output_len=256))
     job = with_current(job, "vllm serve M --max-num-seqs 256")
     (note,) = target_of(job).notes_on_job(job)
-    assert note.endswith(
-        "with --max-num-seqs 32 (32 users never have 256 requests running: it is the same run as with fewer)"
+    assert note == (
+        "launch.current is measured with --max-num-seqs 32: 32 users never have 256 requests running: it is the same "
+        "run as with fewer"
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 import tomllib
 
 import pytest
@@ -305,7 +306,7 @@ ASKS = [
     ("CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node=gpu train.py --num-workers 2", [2], "GPU"),
     ("CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py --deepspeed --deepspeed_config ds.json", [2], "GPU"),
     ("torchrun --nproc-per-node 8 train.py --num-workers 2", [8], "cpu"),
-    ("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4", [4], "cpu"),
+    ("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4", [4], "GPU"),
     ("python train.py --num-workers 2", [1], "cpu"),
 ]
 
@@ -313,7 +314,6 @@ ASKS = [
 @pytest.mark.parametrize(
     ("line", "written"),
     [
-        ("vllm serve nobody/Llama-3.1-8B", True),
         ("torchrun --nproc-per-node 8 /opt/Megatron-LM/pretrain_gpt.py --micro-batch-size 2", True),
         ("torchrun --nproc-per-node 8 train.py --num-workers 2 --fp16", True),
         ("torchrun --nproc-per-node 8 train.py --num-workers 2 --backend nccl", True),
@@ -424,3 +424,17 @@ def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, s
 def test_nodes_that_a_line_does_not_say_as_a_number_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
     assert any(f"the line's {said} is assumed to be one node" in note for note in notes) == bool(said)
+
+
+@pytest.mark.parametrize(("is_here", "kind"), [(True, "cpu"), (False, "GPU")])
+def test_a_server_runs_on_processors_only_where_its_engine_is(tmp_path, driver, monkeypatch, is_here, kind):
+    """`--tensor-parallel-size 4` became four CPU ranks on a machine that has neither a GPU nor vLLM."""
+    driver("exit 9")
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin/python3").symlink_to(sys.executable)
+    (tmp_path / "bin/vllm").write_text(f"#!{tmp_path}/bin/python3\n")
+    (tmp_path / "bin/vllm").chmod(0o755)
+    (tmp_path / "lib/python3.13/site-packages" / ("vllm" if is_here else "torch")).mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    made = tomllib.loads(job_file(shlex.split("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4"), tmp_path)[0])
+    assert made["cluster"]["nodes"] == [{"device": kind, "count": 4}]

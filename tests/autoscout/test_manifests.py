@@ -79,7 +79,7 @@ LIMITED = """
         (COMPOSE + RESERVED % "count: all", {"device": "GPU", "count": 4}),
         (COMPOSE + "    gpus: all\n", {"device": "GPU", "count": 4}),
         (COMPOSE + "    runtime: nvidia\n", {"device": "GPU", "count": 4}),
-        (COMPOSE + "    deploy: {replicas: 1}\n", {"device": "cpu", "count": 4}),
+        (COMPOSE + "    deploy: {replicas: 1}\n", {"device": "GPU", "count": 4}),
         (DEPLOYMENT.rstrip() + LIMITED, {"device": "a100-pcie", "count": 2}),
         (DEPLOYMENT.rstrip() + "\n        resources: {limits: {amd.com/gpu: 8}}\n", {"device": "GPU", "count": 4}),
     ],

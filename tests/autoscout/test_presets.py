@@ -333,7 +333,7 @@ def test_models_with_layers_of_several_kinds_can_be_served(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SEVERAL[kind]))
     text, notes = job_file(["vllm", "serve", str(tmp_path), "-tp", "8"], tmp_path)
-    (tmp_path / "job.toml").write_text(text.replace('"cpu"', '"h200"'))
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h200"'))
     job = load_job(tmp_path / "job.toml")
     assert parameters(job.model) / 1e9 == pytest.approx(billions, rel=0.01)
     assert active_parameters(job.model) / 1e9 == pytest.approx(active, rel=0.05)

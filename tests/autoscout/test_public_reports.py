@@ -204,12 +204,15 @@ def test_what_verl_asserts_is_said_at_init_and_by_check(more: str, said: str, tm
     ("more", "device", "starts"),
     [("", "l4", False), ("--max-model-len 8192", "l4", True), ("", "h100", True), ("-tp 8", "l4", True)],
 )
+@pytest.mark.parametrize("by", ["folder", "name"])
 def test_a_request_of_all_positions_has_to_fit_where_the_line_does_not_say_its_length(
-    more: str, device: str, starts: bool, tmp_path: Path
+    by: str, more: str, device: str, starts: bool, tmp_path: Path
 ) -> None:
-    """131,072 positions of Llama 3.1 take 16 GiB of KV cache, 128 KiB a token, beside 15 GiB of weights."""
+    """131,072 positions of Llama 3.1 take 16 GiB of KV cache, 128 KiB a token, beside 15 GiB of weights. By its name
+    alone nothing was said, and its record had the 8192 positions of Llama 3."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    text = job_file(shlex.split(f"vllm serve {tmp_path} {more}"), tmp_path)[0]
+    model = tmp_path if by == "folder" else "meta-llama/Llama-3.1-8B-Instruct"
+    text = job_file(shlex.split(f"vllm serve {model} {more}"), tmp_path)[0]
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', f'"{device}"').replace('"cpu"', f'"{device}"'))
     job = load_job(str(tmp_path / "job.toml"))
     told = [note for note in target_of(job).notes_on_job(job) if "does not start as it is" in note]

@@ -151,6 +151,24 @@ def test_a_model_that_no_job_of_training_can_have_is_refused_at_once(tmp_path, f
         of_config(tmp_path, **fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"mamba_d_state": 64, "layers_block_type": ["mamba", "hybrid"]}, "state-space layers (mamba_d_state)"),
+        ({"layer_types": ["mamba", "attention"]}, "state-space layers (mamba)"),
+        ({"linear_num_value_heads": 32}, "linear attention in most layers (linear_num_value_heads)"),
+        ({"layer_types": ["conv", "full_attention"]}, "convolutions in place of attention (conv)"),
+    ],
+)
+def test_layers_that_are_no_transformers_are_refused_whatever_the_architecture_is_called(tmp_path, fields, said):
+    """Of hybrids that nobody knew by their model_type a dense transformer of those sizes was to be trained."""
+    with pytest.raises(AutoscoutError) as refused:
+        of_config(tmp_path, model_type="nobodys", **fields)
+    assert str(refused.value).endswith(f"nobodys has {said}, which [model] cannot describe")
+    with pytest.raises(AutoscoutError, match="which \\[model\\] cannot describe"):
+        job_file(["vllm", "serve", str(tmp_path)], tmp_path)
+
+
 def test_a_model_that_a_job_can_have_needs_no_review(tmp_path):
     assert not [note for note in of_config(tmp_path, model_type="qwen3")[1] if note.startswith("model: ")]
 

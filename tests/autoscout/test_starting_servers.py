@@ -31,7 +31,9 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
         f"export VLLM_LOGGING_LEVEL=WARN\nvllm serve {tmp_path}/tiny -tp 2 --max-num-seqs 8 --trust-remote-code &\n"
         "vllm bench serve --model x --random-input-len 64 --random-output-len 32 --num-prompts 50 --max-concurrency 5\n"
     )
-    job = load_job(written(tmp_path, [str(script)]))
+    path = written(tmp_path, [str(script)])
+    path.write_text(path.read_text().replace('"GPU"', '"h100"'))
+    job = load_job(path)
     assert (job.target, job.task, job.devices, job.model.layers) == ("vllm", "serve", 2, 2)
     assert (job.traffic.concurrency, job.traffic.input_len, job.traffic.output_len) == (5, 64, 32)
     assert job.launch.model_path == str(tmp_path / "tiny")

@@ -50,7 +50,8 @@ from kb.records import AutoscoutError, Job
 _STARTS = re.compile(
     r"(?<![\w/-])(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate launch|(swift|megatron) (pt|sft|rlhf)|"
     r"vllm serve|openai\.api_server|sglang\.launch_server|sglang serve|verl\.trainer|openrlhf\.cli|pretrain_gpt|"
-    r"llamafactory-cli train|axolotl train|trtllm-serve|trl (sft|dpo|grpo|kto|reward))(?![\w/])"
+    r"llamafactory-cli train|axolotl train|trtllm-serve|trl (sft|dpo|grpo|kto|reward)|colossalai run|composer|"
+    r"deepy\.py|uv run \S*run_\w+\.py|(bash|sh) run_mcore_\w+\.sh|primus-cli)(?![\w/])"
 )
 _NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which)$")
 _BLOCK = re.compile(r"^([ \t>]*)```(?:bash|shell|sh|console)[^\n]*\n(.*?)^[ \t>]*```", re.DOTALL | re.MULTILINE)
@@ -74,9 +75,25 @@ _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "torchtitan": (["*.sh", "*.slurm"], ["README.md", "docs/*.md"], {}),
     "recipes": ([], ["*/*.md"], {}),
     "sgl-cookbook": ([], ["docs/**/*.md"], {}),
-    "llm-d-deployer": ([], [], {"quickstart/**/*.yaml": ""}),
     "llm-d": ([], ["**/*.md"], {"guides/**/*.yaml": "", "recipes/**/*.yaml": ""}),
+    "llm-d-modelservice": ([], ["**/*.md"], {"examples/**/*.yaml": ""}),
+    "llm-d-infra": ([], ["**/*.md"], {"quickstart/**/*.yaml": ""}),
+    "llm-d-benchmark": ([], [], {"config/scenarios/**/*.yaml": ""}),
     "InferenceX": (["benchmarks/single_node/**/*.sh"], [], {}),
+    "Pai-Megatron-Patch": (["examples/**/*.sh"], ["examples/**/*.md"], {}),
+    "Megatron-DeepSpeed": (["examples/**/*.sh", "examples_deepspeed/**/*.sh"], [], {}),
+    "open-instruct": (["scripts/train/**/*.sh", "scripts/*.sh"], ["docs/**/*.md"], {}),
+    "NeMo-RL": ([], ["README.md", "docs/**/*.md"], {}),
+    "Primus": (["examples/**/*.sh"], ["README.md", "docs/**/*.md", "examples/**/*.md"], {}),
+    "ROLL": (["examples/**/*.sh"], ["docs_roll/docs/**/*.md"], {}),
+    "OLMo-core": (["src/scripts/train/**/*.sh"], ["README.md", "docs/**/*.md"], {}),
+    "open-r1": (["slurm/*.slurm"], ["README.md"], {}),
+    "ColossalAI": (["applications/**/*.sh", "examples/**/*.sh"], ["examples/**/*.md"], {}),
+    "vllm-ascend": (["examples/**/*.sh"], ["docs/source/**/*.md"], {}),
+    "gpt-neox": ([], ["README.md", "**/*.md"], {}),
+    "llm-foundry": ([], ["README.md", "scripts/**/*.md"], {}),
+    "kubernetes-engine-samples": ([], [], {"ai-ml/**/*.yaml": ""}),
+    "kserve": ([], [], {"docs/samples/**/*.yaml": ""}),
 }
 
 

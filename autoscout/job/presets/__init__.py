@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 # Keys of models.toml that are no part of a [model].
-_FURTHER = ("also", "preset", "context", "stored", "window", "windowed_layers", "sinks")
+_FURTHER = ("like", "also", "preset", "context", "stored", "window", "windowed_layers", "sinks")
 
 
 @functools.cache
@@ -32,7 +32,9 @@ def _by_name() -> dict[str, dict[str, Any]]:
 @functools.cache
 def _all() -> dict[str, dict[str, Any]]:
     text = files("autoscout.job.presets").joinpath("models.toml").read_text(encoding="utf-8")
-    return {name: {"also": [], "preset": [], **model} for name, model in tomllib.loads(text).items()}
+    written = tomllib.loads(text)
+    own = {"also": [], "preset": []}  # names belong to one record
+    return {name: {**written.get(model.get("like"), {}), **own, **model} for name, model in written.items()}
 
 
 def _plain(name: str) -> str:

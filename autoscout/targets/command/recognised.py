@@ -200,6 +200,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
         **({"model": model} if model else {}),
         "name": as_name(Path(named).name, "server"),
         "devices": [devices_of(line, served)],
+        "elsewhere": bool(known.gpus),
         "traffic": dict(GUESSED),
     }
 

@@ -37,6 +37,7 @@ _OTHER_LOSSES = re.compile(
     r"(^|[^a-z])(ppo|kto|cpo|bco|prm|ipo|rloo|gkd|rm|glue|mlm|ner|qa|asr)([^a-z]|$)"
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
 )
+_PLAIN = ("sft", "pt", "null")  # kinds of training on every token
 # FSDP's ways of sharding, as stages of ZeRO.
 _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
@@ -181,7 +182,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
     programs = [word for flag, word in pairs if word.endswith(".py") or flag == "trl"]
     named = [Path(word).name for word in (*programs, *modules)]
     kinds = [
-        value for name in ("stage", "rl") for value in given.get(name, []) if value.lower() not in ("sft", "pt", "null")
+        value for name in ("stage", "rl", "rlhf_type") for value in given.get(name, []) if value.lower() not in _PLAIN
     ]
     other = next((name for name in named if _OTHER_LOSSES.search(name.lower())), "") or next(iter(kinds), "")
     if other and not trained.prompt:

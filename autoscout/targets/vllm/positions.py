@@ -6,13 +6,14 @@ from pathlib import Path
 
 from autoscout.job.hf_config import part
 from autoscout.job.latent import kept_of_a_token
+from autoscout.job.presets import sizes_of
 from autoscout.line.kinds import arguments
 from autoscout.simulate.serving.weight_formats import KV_BYTES
 from autoscout.space.attributes import attributes_of
-from autoscout.targets.current_launch import NUMBER
+from autoscout.targets.current_launch import NUMBER, line_of
 from autoscout.targets.vllm.flag_kinds import PROGRAM
 from autoscout.targets.vllm.kept import longest
-from autoscout.targets.vllm.line_flags import count_of, given_flags
+from autoscout.targets.vllm.line_flags import count_of, given_flags, model_named
 from kb import door
 from kb.records import Job, shape
 
@@ -37,9 +38,10 @@ def position_problems(job: Job) -> Iterator[str]:
 
 def not_starting(job: Job) -> Iterator[str]:
     """A sentence where the line leaves the length of requests to the model, and one of that length takes more memory
-    than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py, check_enough_kv_cache_memory)."""
-    reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
+    than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py, check_enough_kv_cache_memory). The
+    length is that of the model's folder, or of the published model that the line names."""
     given, known = given_flags(job), attributes_of(job)
+    reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
     if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
         return
     tp, pp = (
@@ -58,6 +60,11 @@ def not_starting(job: Job) -> Iterator[str]:
             f"{max(room, 0):.1f} are left after the weights; experiments and exports say "
             f"--max-model-len {longest(job)}"
         )
+
+
+def _published(job: Job) -> int:
+    """The same of the model that the line names, by its card; 0 if unknown."""
+    return int(sizes_of(model_named(line_of(job))).get("context", 0))
 
 
 def _reach(folder: Path) -> int:

@@ -50,7 +50,7 @@ _PER_NODE = 8
 
 def job_of_server(given: Line) -> dict[str, Any] | None:
     """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if it
-    starts none. `notes`: what the user should check."""
+    starts none. `notes`: what the user should check. `elsewhere`: the line's vLLM is not on this machine."""
     start, words = begins(given), given.words
     if start is None:
         return None
@@ -97,7 +97,8 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     if asked := _asked_for(flags):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
-    return {**made, "notes": notes, "devices": _nodes(flags, ranks)}
+    elsewhere = not _is_here(launch.get("python", ""))
+    return {**made, "notes": notes, "devices": _nodes(flags, ranks), "elsewhere": elsewhere}
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
@@ -123,6 +124,11 @@ def _before(line: Line) -> tuple[list[str], str]:
     if words[-1] == "serve":
         return [*words[:-2]], words[-2]
     return [*words[:-3]], words[-3] if len(words) > 2 else "python3"
+
+
+def _is_here(python: str) -> bool:
+    """Whether a Python of this machine has vLLM."""
+    return any(Path(python).absolute().parent.parent.glob("lib/python*/*-packages/vllm")) if python else False
 
 
 def _model_first(line: Line) -> Line:

@@ -314,7 +314,7 @@ def test_names_of_kernels_are_formats_of_weights(tmp_path, name, said, as_stored
 def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
     """A trace became requests that were all as long as its longest, at a rate of 0."""
     (tmp_path / "chat.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,200,30\n4,6000,20\n")
-    text, path = job_file(LINE, tmp_path)[0], tmp_path / "job.toml"
+    text, path = job_file(LINE, tmp_path)[0].replace('"GPU"', '"h100"'), tmp_path / "job.toml"
     usual = "concurrency = 32\ninput_len = 1024\noutput_len = 256"
     assert usual in text
     path.write_text(text.replace(usual, 'trace = "chat.csv"'))
@@ -330,7 +330,7 @@ def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
 
 def test_a_metric_that_the_engines_tool_does_not_say_is_answered_with_those_that_it_does(tmp_path):
     """It named each latency in five units, and highest rates as unknown."""
-    text, path = job_file(LINE, tmp_path)[0], tmp_path / "job.toml"
+    text, path = job_file(LINE, tmp_path)[0].replace('"GPU"', '"h100"'), tmp_path / "job.toml"
     asked = 'maximize = "output_tokens_per_s"'
     limited = 'constraints = ["ttft_p99_ms <= 1500", "tpot_p99_ms <= 50", "itl_p99_s <= 1"]'
     path.write_text(text.replace(asked, f"{asked}\n{limited}"))
