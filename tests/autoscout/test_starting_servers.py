@@ -66,7 +66,7 @@ def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
     ("name", "preset"),
     [
         ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
-        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.3-70b"),
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
     ],
 )
