@@ -131,11 +131,11 @@ rivals:
 	.venv-rivals-$*/bin/autoscout bench --help > /dev/null
 	@touch $@
 
-# What docs/lab/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
-# without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
+# What docs/lab/gpu-check.md says of a GPU node, on this machine; without GPUs on CPU ranks, where what needs a GPU is
+# skipped. PROVE_JOB names another interpreter or other devices.
 PROVE_JOB ?=
-gpu-check: $(VENV)/megatron
-	$(BIN)/autoscout doctor $(PROVE_JOB) --prove --out build/gpu-check
+gpu-check: $(VENV)/dev
+	PROVE_JOB=$(PROVE_JOB) $(BIN)/python -m pytest -rA tests/autoscout/profile/test_gpu_node.py --junitxml=build/gpu-check.xml
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

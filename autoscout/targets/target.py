@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
 
@@ -170,43 +171,22 @@ class Target:
         one line per node, or one for all, where NODE is 0, 1, … and HEAD the first node's address."""
         return ""
 
-    def shadow(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: Path | None,
-        limit_s: float,
-        ranks: list[int] | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        *,
-        parts: bool = False,
-    ) -> "Shadow | ServingShadow":
+    def shadow(self, asked: "ShadowAsked") -> "Shadow | ServingShadow":
         """Runs the engine's own code for some ranks without a device: tells whether it starts, whether it fits, and
-        what it communicates; for a serving engine, under the job's load. `parts`: the answer is composed from traces of
-        small jobs, which other configurations share. Errors: AutoscoutError (exit 2) if the engine cannot be traced."""
+        what it communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine
+        cannot be traced."""
         raise AutoscoutError(
             f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
             f"`autoscout predict` and `autoscout profile` work on it",
             2,
         )
 
-    def losing(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: Path | None,
-        limit_s: float,
-        losses: Sequence[tuple[float, int]],
-    ) -> "ServingShadow":
-        """A shadow in which engines end: (seconds of the load, number of the engine). Errors: AutoscoutError (exit 2)
-        if the target's shadows are of no engines, or none is left."""
+    def losing(self, asked: "ShadowAsked") -> "ServingShadow":
+        """A shadow in which engines end. Errors: AutoscoutError (exit 2) if the target's shadows are of no engines, or
+        none is left."""
         raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end, only vLLM has", 2)
 
-    def one_device(
-        self, job: Job, configuration: Configuration, name: str, kb: Path | None, limit_s: float
-    ) -> "Shadow":
+    def one_device(self, asked: "ShadowAsked") -> "Shadow":
         """A shadow with its ranks' kernels measured on one device, one rank after the other; communication is priced.
         Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' has no run on one device yet, only Megatron-core has", 2)

@@ -1,17 +1,35 @@
-"""The common part of all targets' shadows: answers kept next to the knowledge base, which ranks exist, and the memory
-of the devices that a configuration uses."""
+"""The common part of all targets' shadows: what is asked, answers kept next to the knowledge base, which ranks exist,
+and the memory of the devices that a configuration uses."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.hardware.device import hardware
 from kb import traces
-from kb.records import AutoscoutError, Node
+from kb.records import AutoscoutError, Configuration, Job, Node
 
 _CONTEXT_GIB = 0.7  # GiB that the driver and the communicators hold, for a device without constants
+
+
+class ShadowAsked(msgspec.Struct, frozen=True):
+    """A shadow that somebody asks for. `kb`: beside which answers are kept; None keeps nothing. `limit_s`: 0 only uses
+    kept answers. `ranks`: those to trace; [] one of each kind. `parts`: composed from traces of small jobs, which other
+    configurations share. `losses`: (seconds of the load, number) of engines that end."""
+
+    job: Job
+    configuration: Configuration
+    name: str = ""
+    kb: Path | None = None
+    limit_s: float = 300.0
+    ranks: list[int] = []
+    stopping: Callable[[], bool] = lambda: False
+    parts: bool = False
+    losses: list[tuple[float, int]] = []
 
 
 class Answer(Protocol):
@@ -23,14 +41,15 @@ A = TypeVar("A", bound=Answer)
 
 
 def answered(
-    keys: list[str], kind: type[A], kb: Path | None, limit_s: float, ask: Callable[[list[int]], Iterable[A]]
+    keys: list[str], kind: type[A], asked: ShadowAsked, ask: Callable[[list[int]], Iterable[A]]
 ) -> tuple[list[A], int]:
     """(answers in the order of the keys, how many of them were known). `ask`: answers the unknown ones, given their
-    positions; each answer is kept when it comes, except one that ran out of time. `kb`: None keeps nothing. Errors:
-    AutoscoutError where `limit_s` is 0 and an answer is not known."""
+    positions; each answer is kept when it comes, except one that ran out of time. Errors: AutoscoutError where
+    `asked.limit_s` is 0 and an answer is not known."""
+    kb = asked.kb
     found: list[A | None] = [traces.known(kb, key, kind) if kb is not None else None for key in keys]
     unknown = [i for i, known in enumerate(found) if known is None]
-    if unknown and limit_s <= 0:
+    if unknown and asked.limit_s <= 0:
         raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
     if unknown:
         for i, answer in zip(unknown, ask(unknown), strict=True):
@@ -40,9 +59,9 @@ def answered(
     return [one for one in found if one is not None], len(keys) - len(unknown)
 
 
-def existing(ranks: list[int] | None, world: int) -> None:
+def existing(ranks: list[int], world: int) -> None:
     """Errors: AutoscoutError (exit 2) for a rank that the user asks for but the configuration does not have."""
-    if outside := [r for r in ranks or [] if not 0 <= r < world]:
+    if outside := [r for r in ranks if not 0 <= r < world]:
         raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
 
 

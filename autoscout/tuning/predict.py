@@ -28,6 +28,7 @@ from autoscout.simulate.training.step import Training
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import beside_engine
 from kb import store, traces
@@ -166,7 +167,7 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
     if kb is None or not traces.folder(kb).is_dir():
         return None
     try:
-        found = target_of(job).shadow(job, configuration, name, kb, 0.0)
+        found = target_of(job).shadow(ShadowAsked(job, configuration, name, kb, 0.0))
     except AutoscoutError:
         return None
     if isinstance(found, ServingShadow):

@@ -29,6 +29,7 @@ from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.environment import WORKER
 from autoscout.targets.megatron.profiler import profiler
 from autoscout.targets.megatron.shadow import ask, question_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job, identity
 from kb.sizes import active_parameters, parameters
 
@@ -153,7 +154,7 @@ def test_a_line_that_trains_another_model_is_refused(
 
 def test_parts_say_nothing_of_layers_that_differ(tmp_path: Path) -> None:
     with pytest.raises(AutoscoutError, match="its first layers have no experts"):
-        shadow_parts.from_parts(job(tmp_path), Configuration(SPREAD), "x", None)
+        shadow_parts.from_parts(ShadowAsked(job(tmp_path), Configuration(SPREAD), "x", None))
 
 
 def test_the_first_layers_lie_in_the_first_chunks_of_the_pipeline() -> None:

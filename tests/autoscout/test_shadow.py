@@ -19,6 +19,7 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import shadow as shadows
 from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 from tui.cli import cli
 from tui.printing.shadows import timeline
@@ -228,13 +229,13 @@ class TestOfAConfiguration:
         kb = tmp_path / "kb.duckdb"
         of = job(devices=4, memory_gib=0.2)
         configuration = laid_out(dp=1, distopt=False)
-        first = target_of(of).shadow(of, configuration, "a", kb, 300.0)
+        first = target_of(of).shadow(ShadowAsked(of, configuration, "a", kb, 300.0))
         assert isinstance(first, Shadow)
         assert (first.verdict, first.cached) == ("starts", 0)
         assert first.oom_probability is not None
         assert first.oom_probability > 0.95
         monkeypatch.setattr(shadows, "ask", None)  # nothing may be started
-        again = target_of(of).shadow(of, configuration, "a", kb, 0.0)
+        again = target_of(of).shadow(ShadowAsked(of, configuration, "a", kb, 0.0))
         assert isinstance(again, Shadow)
         assert again.cached == len(again.ranks)
         assert msgspec.structs.replace(again, cached=0) == first
@@ -314,8 +315,8 @@ class TestWithoutTheEngine:
     def test_user_buffers_are_beside_torchs_memory(self):
         """Ten of the gathered input's size (8 × 512 tokens of 512 numbers), and two more workspaces of 32 MiB."""
         overlapped = {"sp": True, "tp_comm_overlap": True, "mbs": 8}
-        plain = shadows.summarised(job(), laid_out(mbs=8), "a", [_empty()], {}, 0, priced_too=False)
-        buffered = shadows.summarised(job(), laid_out(**overlapped), "a", [_empty()], {}, 0, priced_too=False)
+        plain = shadows.summarised(ShadowAsked(job(), laid_out(mbs=8), ranks=[0]), [_empty()], {}, 0)
+        buffered = shadows.summarised(ShadowAsked(job(), laid_out(**overlapped), ranks=[0]), [_empty()], {}, 0)
         assert buffered.beside - plain.beside == pytest.approx(10 * 8 * 512 * 512 * 2 / GIB)
         assert flags(job(), **overlapped)["workspace"] - flags(job(), mbs=8)["workspace"] == 64 * 2**20
 
@@ -352,25 +353,25 @@ class TestWithoutTheEngine:
 
     def test_a_rank_that_does_not_exist(self):
         with pytest.raises(AutoscoutError, match=r"--rank 4096: the configuration has the ranks 0 to 1023"):
-            shadows.shadow(job(), laid_out(), "a", None, 1.0, ranks=[4096])
+            shadows.shadow(ShadowAsked(job(), laid_out(), "a", None, 1.0, ranks=[4096]))
 
     def test_an_interpreter_without_torch(self):
         of = job(python="/usr/bin/python3")
         if not Path("/usr/bin/python3").exists():
             pytest.skip("no /usr/bin/python3")
         with pytest.raises(AutoscoutError, match="has no torch, and a shadow runs the framework's own code"):
-            shadows.shadow(of, laid_out(), "a", None, 1.0)
+            shadows.shadow(ShadowAsked(of, laid_out(), "a", None, 1.0))
 
     def test_what_was_not_traced_is_not_known(self, tmp_path):
         if importlib.util.find_spec("megatron") is None:
             pytest.skip("needs the megatron extra")
         with pytest.raises(AutoscoutError, match="has not been traced yet"):
-            shadows.shadow(job(), laid_out(), "a", tmp_path / "kb.duckdb", 0.0)
+            shadows.shadow(ShadowAsked(job(), laid_out(), "a", tmp_path / "kb.duckdb", 0.0))
 
     def test_another_target_says_so(self):
         of = JobSpace.load("fixtures/jobs/tiny-gpt-deepspeed-cpu.toml").job
         with pytest.raises(AutoscoutError, match="target = 'deepspeed' cannot be run as a shadow yet"):
-            target_of(of).shadow(of, Configuration({}), "a", None, 1.0)
+            target_of(of).shadow(ShadowAsked(of, Configuration({}), "a", None, 1.0))
 
     def test_a_picture_over_time(self):
         rows = [[i, 2, 2, 2, i, 0, 0] for i in range(20)]

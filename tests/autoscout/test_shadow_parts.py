@@ -10,6 +10,7 @@ from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.megatron import shadow_parts
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from kb import query
 from kb.records import AutoscoutError, Configuration, Job
 from tests.autoscout.test_shadow import engine, job, laid_out
@@ -110,7 +111,7 @@ class TestFromParts:
     )
     def test_says_where_it_says_nothing(self, knobs, why):
         with pytest.raises(AutoscoutError, match=why):
-            shadow_parts.from_parts(job(devices=8192), laid_out(**knobs), "a", None, 0.0)
+            shadow_parts.from_parts(ShadowAsked(job(devices=8192), laid_out(**knobs), "a", None, 0.0))
 
     def test_the_verb_composes_whole_pipelines_only(self):
         asked = ["shadow", "fixtures/jobs/llama-3.2-3b.toml", "--parts", "--rank", "0"]
@@ -131,8 +132,9 @@ def test_sql_is_told_and_told_again(tmp_path):
         ranks=[traced(2, 2)],
         allocated=3.0,
     )
-    whole.remember(kb, of, configuration, found)
-    whole.remember(kb, of, configuration, found)
+    asked = ShadowAsked(of, configuration, kb=kb)
+    whole.remember(asked, found)
+    whole.remember(asked, found)
     rows = query.run(kb, "SELECT job, name, verdict, allocated_gib, knobs ->> 'tp', from_parts FROM shadows").rows
     assert rows == [("small", "tp2_pp2", "starts", 3.0, "2", True)]
 
@@ -148,7 +150,7 @@ class TestAgainstWholeTraces:
         kind = target_of(of)
 
         def shadow(of: Job, configuration: Configuration, limit_s: float, parts: bool = False) -> Shadow:
-            found = kind.shadow(of, configuration, "a", kb, limit_s, parts=parts)
+            found = kind.shadow(ShadowAsked(of, configuration, "a", kb, limit_s, parts=parts))
             assert isinstance(found, Shadow)
             return found
 

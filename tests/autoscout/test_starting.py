@@ -407,3 +407,11 @@ def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
     (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
     time = next(f for f in preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb") if f.subject == "time")
     assert time.found.startswith("about 30 minutes if every run took launch.timeout_s: budget.wall = 5m, the")
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 4), ("1,GPU-c", 2), ("MIG-x", 4)])
+def test_of_a_nodes_gpus_those_are_ours_that_were_given(visible, count, driver, monkeypatch):
+    """All of the node's were asked for, of which torch shows fewer."""
+    driver("printf '%s, GPU-%s, NVIDIA H100 80GB HBM3, 5, 81559\\n' 0 a 1 b 2 c 3 d")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert here() == ("h100", count)

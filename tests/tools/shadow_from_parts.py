@@ -14,6 +14,7 @@ from autoscout.simulate.shadow.traced import GIB
 from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.megatron.shadow_parts import from_parts
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 PLAIN: dict[str, Value] = {"tp": 2, "pp": 4, "cp": 1, "dp": 4, "mbs": 1, "distopt": True, "sp": True}
@@ -65,11 +66,11 @@ def main(layers: int, hidden: int) -> None:
             knobs = {**PLAIN, **more}
             degrees = [int(knobs[k]) for k in ("tp", "pp", "cp", "dp")]
             of = job(layers, hidden, 8 if name in EXPERTS else 0, degrees[0] * degrees[1] * degrees[2] * degrees[3])
-            asked = of, Configuration(knobs), name, kb, 900.0
-            traced = whole.shadow(*asked)
-            from_parts(*asked)
+            asked = ShadowAsked(of, Configuration(knobs), name, kb, 900.0)
+            traced = whole.shadow(asked)
+            from_parts(asked)
             began = time.process_time()
-            again = from_parts(*asked)
+            again = from_parts(asked)
             spent = time.process_time() - began
             known = {(r.rank, r.imbalance): peak(r) for r in traced.ranks}
             errors = [

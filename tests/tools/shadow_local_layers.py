@@ -7,6 +7,7 @@ for jobs of one GPU a real run but for 8 MiB (docs/lab/shadow.md, "One device").
 import sys
 
 from autoscout.targets.megatron.shadow import ask, question_of, shadow
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
@@ -53,7 +54,7 @@ def _asked(model: Model, knobs: dict[str, Value]) -> tuple[Job, Configuration]:
 
 def price_s(knobs: dict[str, Value]) -> float | None:
     """Of a step of Llama's, its kernels and collectives priced."""
-    return shadow(*_asked(LLAMA, knobs), "", None).step_s
+    return shadow(ShadowAsked(*_asked(LLAMA, knobs), "", None)).step_s
 
 
 if __name__ == "__main__":

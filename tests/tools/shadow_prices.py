@@ -28,6 +28,7 @@ from autoscout.simulate.shadow.verdict import stages
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import Row, columns_of, of_row, step_seconds
 from autoscout.targets.megatron.shadow import answers, micro_batches, question_of, shadow, versions_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 ROWS = TABLE.parent / "train_end_to_end.csv.gz"
@@ -123,7 +124,7 @@ def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, 
     """(what, stages differ, measured, closed form, traced, its parts)."""
     job, configuration = job_of(rows[0])
     if job.launch.transformer_engine:
-        ranks = shadow(job, configuration, "", kb, LIMIT_S).ranks
+        ranks = shadow(ShadowAsked(job, configuration, "", kb, LIMIT_S)).ranks
     else:
         micro = micro_batches(job, configuration)
         ranks = [_of(r, micro) for r in _asked(_with_apex(question_of(job, configuration)), kb)]
@@ -161,9 +162,10 @@ def of_recipe(recipe: Recipe, kb: Path) -> tuple[str, bool, float, float, float,
 
 def _asked(question: dict[str, Any], kb: Path) -> list[Rank]:
     pp = question["arguments"].get(f"--{_PP}", 1)
-    asked = [{**question, "rank": rank} for rank in stages(question["world"], pp)]
-    python = [sys.executable]
-    return answers(asked, python, versions_of(python), kb, LIMIT_S, lambda: False)[0]
+    questions = [{**question, "rank": rank} for rank in stages(question["world"], pp)]
+    nobodys = Job(name="", target="megatron", objective=Objective(minimize="step_time_s"))
+    asked, python = ShadowAsked(nobodys, Configuration({}), kb=kb, limit_s=LIMIT_S), [sys.executable]
+    return answers(asked, questions, python, versions_of(python))[0]
 
 
 def _with_apex(question: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,11 @@
 """What `doctor`, `check` and `targets` say: text for people, or the same as one JSON document."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from autoscout.machine.doctor import Finding
 from autoscout.targets.target import Target
 from tui.printing.document import document
 from tui.text import mark
-
-if TYPE_CHECKING:
-    from autoscout.machine.prove import Proof  # which loads an engine's profiler
 
 
 def doctor(findings: list[Finding], as_json: bool) -> None:
@@ -23,18 +17,6 @@ def doctor(findings: list[Finding], as_json: bool) -> None:
             if f.remedy:
                 click.echo(f"  {'':<16} → {f.remedy}")
     if any(f.needed and not f.ok for f in findings):
-        raise SystemExit(1)
-
-
-def proof(found: "Proof", paths: list[Path], as_json: bool) -> None:
-    if as_json:
-        document(found)
-    else:
-        for step in found.steps:
-            sign = {"passed": "✓", "failed": "✗"}.get(step.came, "–")
-            click.echo(f"{sign} {step.name:<18} {step.found.split(' (log')[0]}")
-        click.echo(f"report: {', '.join(str(path) for path in paths)}")
-    if found.failed:
         raise SystemExit(1)
 
 

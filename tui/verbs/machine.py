@@ -12,15 +12,10 @@ from tui.options import PATH, common, kb_path, load_job, note
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
-@click.option("--prove", is_flag=True, help="Run what the documentation claims of a GPU node, and report what held.")
-@click.option("--out", type=PATH, default="build/gpu-check", help="Folder of the proof's report.")
 @click.option("--exclude", type=PATH, help="Writes the sick hosts there, for the scheduler.")
 @common
-def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, kb: Path | None, as_json: bool) -> None:
+def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json: bool) -> None:
     """Say what this machine, or the hosts of a job, can profile, what is missing and how to get it."""
-    if prove:
-        _prove(job_file, out, as_json)
-        return
     from autoscout.machine.doctor import examine
     from tui.printing import machine_report
 
@@ -35,19 +30,6 @@ def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, 
         exclude.write_text(cluster_health.excluded(job, list(health.sick)))
         note(f"{len(health.sick)} of {len(health.sick) + len(health.healthy)} hosts are sick ({health.seconds:.0f} s)")
     machine_report.doctor([*examine(kb_path(kb), job), *cluster_health.findings(job, health)], as_json)
-
-
-def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
-    from autoscout.machine import prove_report
-    from autoscout.machine.prove import prove
-    from autoscout.running.cluster import slots
-    from tui.options import note
-    from tui.printing import machine_report
-
-    with slots.machine(lambda: note("another AutoScout measures on this machine; waiting for it"), lambda: False):
-        job = load_job(job_file) if job_file else None
-        proof = prove(job, out / "experiments", note, lambda so_far: prove_report.write(so_far, out))
-    machine_report.proof(proof, prove_report.write(proof, out), as_json)
 
 
 @click.command()

@@ -51,6 +51,7 @@ def shadow(
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.targets.target import target_of
+    from autoscout.targets.tracing import ShadowAsked
     from kb.records import AutoscoutError, Configuration
     from tui.printing import serving_shadows, shadows
 
@@ -70,12 +71,9 @@ def shadow(
     if one_device and (parts or ranks):
         raise AutoscoutError("--one-device runs a rank of every stage that differs; leave --parts and --rank away", 2)
     remembered = None if fresh else kb_path(kb)
-    if lose:
-        found = kind.losing(job, configuration, name, remembered, limit_s, [_loss(text) for text in lose])
-    elif one_device:
-        found = kind.one_device(job, configuration, name, remembered, limit_s)
-    else:
-        found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
+    losses = [_loss(text) for text in lose]
+    asked = ShadowAsked(job, configuration, name, remembered, limit_s, list(ranks), parts=parts, losses=losses)
+    found = kind.losing(asked) if lose else kind.one_device(asked) if one_device else kind.shadow(asked)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     elif isinstance(found, ServingShadow):

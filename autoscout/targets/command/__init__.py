@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoscout.targets.command.preset import Preset
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.tracing import ShadowAsked
 
 
 class Command(Target):
@@ -195,30 +196,18 @@ class Command(Target):
 
         return probe_line(job, configuration, experiment)
 
-    def shadow(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: "Path | None",
-        limit_s: float,
-        ranks: list[int] | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        *,
-        parts: bool = False,
-    ) -> "Shadow":
+    def shadow(self, asked: "ShadowAsked") -> "Shadow":
         from autoscout.targets.command.own_shadow import shadow
         from autoscout.targets.megatron.shadow import remember
 
-        if job.task == "rl":
+        if asked.job.task == "rl":
             raise AutoscoutError(
                 "an iteration of RL samples answers, which fake tensors cannot do; `autoscout profile` runs it", 2
             )
-        if parts:
+        if asked.parts:
             raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)
-        found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)
-        if kb is not None and limit_s > 0 and not ranks and found.verdict != "timeout":
-            remember(kb, job, configuration, found)
+        found = shadow(asked)
+        remember(asked, found)
         return found
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":

@@ -9,6 +9,7 @@ from autoscout.targets.command.own_shadow import shadow
 from autoscout.targets.foretold import LIMIT_S, Doubts, Stopping
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import Configuration, Job
 from kb.store import default_path
 
@@ -19,7 +20,7 @@ def doubts(job: Job) -> Doubts:
     model, attributes = memory_of(job, space, []), encode.of_job(job)
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
-        return shadow(job, configuration, name, default_path(), LIMIT_S, None, stopping)
+        return shadow(ShadowAsked(job, configuration, name, default_path(), LIMIT_S, stopping=stopping))
 
     alike = [knob.name for knob in space.knobs if reads_batches(knob)]
     blind = bool(target_of(job).not_modelled(job))  # parts without a model may need less, and shadows leave them out

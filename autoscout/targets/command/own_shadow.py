@@ -17,7 +17,7 @@ from autoscout.simulate.shadow.traced import DOUBTED_ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged
 from autoscout.targets.command import surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
-from autoscout.targets.tracing import answered, existing, room
+from autoscout.targets.tracing import ShadowAsked, answered, existing, room
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
@@ -30,36 +30,28 @@ STOOD_IN = (
 )
 
 
-def shadow(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    kb: Path | None,
-    limit_s: float = 300.0,
-    ranks: list[int] | None = None,
-    stopping: Callable[[], bool] = lambda: False,
-) -> Shadow:
-    """`ranks`: those to trace, else the first: of data parallelism all are alike. `kb`: None remembers nothing.
-    `limit_s`: 0 answers from there only.
+def shadow(asked: ShadowAsked) -> Shadow:
+    """Of the first rank, where none is asked for: of data parallelism all are alike.
 
     Errors: AutoscoutError (exit 2) for a command that is not a Python script's, a rank that does not exist."""
+    job, configuration = asked.job, asked.configuration
     run = _run(job, configuration)
     world = sum(node.count for node in used_nodes(job, configuration))
-    existing(ranks, world)
+    existing(asked.ranks, world)
     versions = surroundings.describe(job, run)
-    asked = [question(job, configuration, run, world, rank) for rank in ranks or [0]]
+    questions = [question(job, configuration, run, world, rank) for rank in asked.ranks or [0]]
     files = [*WORKER.glob("*.py"), *_SHARED.glob("*.py"), *(_SHARED / "shadow").glob("*.py")]
     code = interpreter.hash_of(sorted(files))
-    keys = [content_hash([each, versions, code]) for each in asked]
+    keys = [content_hash([each, versions, code]) for each in questions]
 
     def traced(unknown: list[int]) -> Iterator[Rank]:
-        return (ask(asked[i], job, run, limit_s, stopping) for i in unknown)
+        return (ask(questions[i], job, run, asked.limit_s, asked.stopping) for i in unknown)
 
-    traces, cached = answered(keys, Rank, kb, limit_s, traced)
+    traces, cached = answered(keys, Rank, asked, traced)
     shown = {package: version for package, version in versions.items() if package in ("torch", "transformers")}
     base = Shadow(
         job=job.name,
-        name=name,
+        name=asked.name,
         configuration=configuration.knobs,
         verdict="starts",
         sentence="",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.tracing import ShadowAsked
 
 
 class Megatron(Target):
@@ -156,40 +157,23 @@ class Megatron(Target):
             return shlex.join(torchrun_command(python, RANK, experiment, world_size(configuration)))
         return "\n".join(on_nodes(python, RANK, experiment, ranks))
 
-    def shadow(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: Path | None,
-        limit_s: float,
-        ranks: list[int] | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        *,
-        parts: bool = False,
-    ) -> "Shadow":
+    def shadow(self, asked: "ShadowAsked") -> "Shadow":
         from autoscout.targets.megatron.shadow import remember, shadow
         from autoscout.targets.megatron.shadow_parts import from_parts
 
-        if limit_s <= 0:
+        if asked.limit_s <= 0:
             try:
-                return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+                return shadow(asked)
             except AutoscoutError:
-                return from_parts(job, configuration, name, kb, limit_s, stopping)
-        if parts:
-            found = from_parts(job, configuration, name, kb, limit_s, stopping)
-        else:
-            found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)
-        if kb is not None and not ranks and found.verdict != "timeout":
-            remember(kb, job, configuration, found)
+                return from_parts(asked)
+        found = from_parts(asked) if asked.parts else shadow(asked)
+        remember(asked, found)
         return found
 
-    def one_device(
-        self, job: Job, configuration: Configuration, name: str, kb: Path | None, limit_s: float
-    ) -> "Shadow":
+    def one_device(self, asked: "ShadowAsked") -> "Shadow":
         from autoscout.targets.megatron.one_device import one_device
 
-        return one_device(job, configuration, name, kb, limit_s)
+        return one_device(asked)
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.running import power

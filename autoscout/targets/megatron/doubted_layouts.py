@@ -13,6 +13,7 @@ from autoscout.space.attributes import attributes_of
 from autoscout.targets.foretold import LIMIT_S, Doubts, Stopping
 from autoscout.targets.megatron.shadow import shadow
 from autoscout.targets.megatron.shadow_parts import from_parts
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 from kb.store import default_path
 
@@ -35,9 +36,10 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         known = kb or default_path()
         until = time.monotonic() + LIMIT_S
         with contextlib.suppress(AutoscoutError):
-            return shadow(job, configuration, name, known, 0.0)
+            return shadow(ShadowAsked(job, configuration, name, known, 0.0))
         with contextlib.suppress(AutoscoutError):
-            return from_parts(job, configuration, name, known, LIMIT_S, stopping)
-        return shadow(job, configuration, name, known, max(1.0, until - time.monotonic()), None, stopping)
+            return from_parts(ShadowAsked(job, configuration, name, known, LIMIT_S, stopping=stopping))
+        left_s = max(1.0, until - time.monotonic())
+        return shadow(ShadowAsked(job, configuration, name, known, left_s, stopping=stopping))
 
     return Doubts(job, likely, traced, _LAYS_NOTHING_OUT, ("timeout", "untraceable"))

@@ -4,7 +4,6 @@ communication. The step is composed as in the shadow, with measured seconds in p
 """
 
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,29 +16,25 @@ from autoscout.simulate.shadow.traced import Shadow, Timed
 from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER
 from autoscout.targets.megatron.shadow import differing, shadow, with_price
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 
 RANK = WORKER / "one_device" / "one_device_rank.py"
 _REPEATS = 3
 
 
-def one_device(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    kb: Path | None,
-    limit_s: float,
-) -> Shadow:
+def one_device(asked: ShadowAsked) -> Shadow:
     """The configuration's shadow with `timed`, one rank of every distinct pipeline stage, and the resulting `step_s`. A
     shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, exit 1 if a
     rank does not run on it."""
+    job, configuration = asked.job, asked.configuration
     python = interpreter.target_python(job)
     probed = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
     chosen = _free(job, probed)
-    found = shadow(job, configuration, name, kb, limit_s)
+    found = shadow(asked)
     if found.verdict != "starts":
         return found
-    timed = run(job, configuration, python, probed, chosen, limit_s)
+    timed = run(job, configuration, python, probed, chosen, asked.limit_s)
     return on_one(job, configuration, found, timed)
 
 

@@ -4,7 +4,6 @@ Earlier answers are kept next to the knowledge base."""
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import WORKER
-from autoscout.targets.tracing import answered, existing, room
+from autoscout.targets.tracing import ShadowAsked, answered, existing, room
 from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
@@ -38,35 +37,25 @@ STOOD_IN = (
 )
 
 
-def shadow(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    kb: Path | None,
-    limit_s: float = 300.0,
-    ranks: list[int] | None = None,
-    stopping: Callable[[], bool] = lambda: False,
-) -> Shadow:
-    """`ranks`: those to trace, else one of each kind of pipeline stage. `kb`: None stores nothing. `limit_s`: 0 only
-    uses stored answers.
+def shadow(asked: ShadowAsked) -> Shadow:
+    """Of one rank of each kind of pipeline stage, where no ranks are asked for.
 
     Errors: AutoscoutError (exit 2) for a configuration without flags for it, an interpreter that lacks torch or
     megatron-core, a rank that does not exist.
     """
+    job, configuration, ranks = asked.job, asked.configuration, asked.ranks
     existing(ranks, arguments.world_size(configuration))
     python = interpreter.target_python(job)
     versions = versions_of(python)
     experts = bool(job.model.experts)
     question = question_of(job, configuration)
-    asked = [{**question, "rank": rank} for rank in ranks or differing(job, configuration)]
-    found, cached = answers(asked, python, versions, kb, limit_s, stopping)
+    each = [{**question, "rank": rank} for rank in ranks or differing(job, configuration)]
+    found, cached = answers(asked, each, python, versions)
     if experts and all(r.verdict == "starts" for r in found):
         fullest = max(found, key=lambda r: r.peak).rank
-        tilted, again = answers(
-            [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, kb, limit_s, stopping
-        )
+        tilted, again = answers(asked, [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions)
         found, cached = [*found, *tilted], cached + again
-    return summarised(job, configuration, name, found, versions, cached, priced_too=not ranks)
+    return summarised(asked, found, versions, cached)
 
 
 def differing(job: Job, configuration: Configuration) -> list[int]:
@@ -76,23 +65,16 @@ def differing(job: Job, configuration: Configuration) -> list[int]:
 
 
 def summarised(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    found: list[Rank],
-    versions: dict[str, str],
-    cached: int,
-    *,
-    priced_too: bool,
-    more_error: float = 0.0,
+    asked: ShadowAsked, found: list[Rank], versions: dict[str, str], cached: int, more_error: float = 0.0
 ) -> Shadow:
-    """Conclusions for the configuration from its traced ranks. `more_error`: error in addition to that of a whole
-    trace."""
+    """Conclusions for the configuration from its traced ranks; without a price, if only some ranks were asked for.
+    `more_error`: error in addition to that of a whole trace."""
+    job, configuration = asked.job, asked.configuration
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
     base = Shadow(
         job=job.name,
-        name=name,
+        name=asked.name,
         configuration=configuration.knobs,
         verdict="starts",
         sentence="",
@@ -107,7 +89,7 @@ def summarised(
     overhead += _user_buffers_gib(job, configuration)
     error = _error(job, configuration) + more_error
     judgement = judged(base, found, error, overhead, gib, IMBALANCE)
-    return with_price(job, configuration, judgement) if priced_too else judgement
+    return judgement if asked.ranks else with_price(job, configuration, judgement)
 
 
 def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
@@ -121,13 +103,15 @@ def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
     return msgspec.structs.replace(found, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
 
 
-def remember(kb: Path, job: Job, configuration: Configuration, found: Shadow) -> None:
-    """So that SQL can ask (the table `shadow`). Errors: AutoscoutError."""
+def remember(asked: ShadowAsked, found: Shadow) -> None:
+    """So that SQL can ask (the table `shadow`) for what was traced whole. Errors: AutoscoutError."""
+    if asked.kb is None or asked.limit_s <= 0 or asked.ranks or found.verdict == "timeout":
+        return
     fits = found.verdict == "starts"
     shadowed.remember(
-        kb,
-        job,
-        configuration,
+        asked.kb,
+        asked.job,
+        asked.configuration,
         {
             "name": found.name,
             "versions": ", ".join(f"{package} {version}" for package, version in found.versions.items()),
@@ -204,22 +188,20 @@ def _user_buffers_gib(job: Job, configuration: Configuration) -> float:
 
 
 def answers(
-    asked: list[dict[str, Any]],
+    asked: ShadowAsked,
+    questions: list[dict[str, Any]],
     python: list[str],
     versions: Mapping[str, str],
-    kb: Path | None,
-    limit_s: float,
-    stopping: Callable[[], bool],
     kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
     """Answers in order, and how many of them were stored. `kept`: the part of a trace to store."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
-    keys = [content_hash([question, dict(versions), code]) for question in asked]
+    keys = [content_hash([question, dict(versions), code]) for question in questions]
 
     def traced(unknown: list[int]) -> list[Rank]:
-        return [kept(rank) for rank in ask([asked[i] for i in unknown], python, limit_s, stopping)]
+        return [kept(rank) for rank in ask([questions[i] for i in unknown], python, asked.limit_s, asked.stopping)]
 
-    return answered(keys, Rank, kb, limit_s, traced)
+    return answered(keys, Rank, asked, traced)
 
 
 def ask(

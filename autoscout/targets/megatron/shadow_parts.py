@@ -1,8 +1,6 @@
 """A configuration's shadow from parts: traces of small jobs that differ from it only in the depth of a stage and in the
 numbers of stages and replicas. They are remembered, and so the next one that differs in those takes no trace."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ from autoscout.simulate.shadow.traced import Rank, Shadow
 from autoscout.simulate.shadow.verdict import traced_micro_batches
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron import shadow as whole
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 
 ERROR = 0.005  # standard deviation of log(composed / traced whole); docs/lab/shadow.md
@@ -29,16 +28,10 @@ class Stage(msgspec.Struct, frozen=True):
     small: tuple[int, ...]
 
 
-def from_parts(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    kb: Path | None,
-    limit_s: float = 120.0,
-    stopping: Callable[[], bool] = lambda: False,
-) -> Shadow:
+def from_parts(asked: ShadowAsked) -> Shadow:
     """Errors: AutoscoutError if parts do not determine the answer, one of them does not start, or (`limit_s` 0) is not
     stored."""
+    job, configuration = asked.job, asked.configuration
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)
     python = interpreter.target_python(job)
@@ -46,11 +39,13 @@ def from_parts(
 
     def ranks(of: list[Stage], imbalance: float) -> tuple[list[Rank], int]:
         depths = [(s, Depth(layers, pp)) for s in of for pp in s.small for layers in _depths(configuration)]
-        asked = [small(question, configuration, s.place, depth, imbalance) for s, depth in depths]
-        found, known = whole.answers(asked, python, versions, kb, limit_s, stopping, _slim)
+        each = [small(question, configuration, s.place, depth, imbalance) for s, depth in depths]
+        found, known = whole.answers(asked, each, python, versions, _slim)
         if broken := next((r for r in found if r.verdict != "starts"), None):
             why = f"{broken.type} {broken.message[:200]}" if broken.type else broken.verdict
-            raise AutoscoutError(f"a part of {name} was not traced: {why}; `autoscout shadow` without --parts asks it")
+            raise AutoscoutError(
+                f"a part of {asked.name} was not traced: {why}; `autoscout shadow` without --parts asks it"
+            )
         joined = []
         for stage in of:
             corners = [(depth, rank) for (s, depth), rank in zip(depths, found, strict=True) if s is stage]
@@ -64,7 +59,7 @@ def from_parts(
         fullest = max(found, key=lambda r: r.peak).rank
         tilted, more = ranks([s for s in stages if s.rank == fullest], whole.IMBALANCE)
         found, known = [*found, *tilted], known + more
-    return whole.summarised(job, configuration, name, found, versions, known, priced_too=True, more_error=ERROR)
+    return whole.summarised(asked, found, versions, known, ERROR)
 
 
 def _stages(job: Job, configuration: Configuration) -> list[Stage]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autoscout.targets.audited import Audit
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import SeamFit
+    from autoscout.targets.tracing import ShadowAsked
 
 
 _LARGE_GIB = 32  # of random weights, which are made in memory and written to disk
@@ -153,39 +154,19 @@ class Vllm(Target):
         engine = arguments.engine_arguments(job, configuration)
         return shlex.join(arguments.serve_command(job, model_of(job), engine, 8000))
 
-    def shadow(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: Path | None,
-        limit_s: float,
-        ranks: list[int] | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        *,
-        parts: bool = False,
-    ) -> "ServingShadow":
+    def shadow(self, asked: "ShadowAsked") -> "ServingShadow":
         from autoscout.targets.vllm.serving_shadow import remember, shadow
 
-        if ranks or parts:
+        if asked.ranks or asked.parts:
             raise AutoscoutError("a shadow of vLLM is of whole engines; leave --rank and --parts away", 2)
-        found = shadow(job, configuration, name, kb, limit_s, stopping)
-        if kb is not None and limit_s > 0 and found.verdict != "timeout":
-            remember(kb, job, configuration, found)
+        found = shadow(asked)
+        remember(asked, found)
         return found
 
-    def losing(
-        self,
-        job: Job,
-        configuration: Configuration,
-        name: str,
-        kb: Path | None,
-        limit_s: float,
-        losses: Sequence[tuple[float, int]],
-    ) -> "ServingShadow":
+    def losing(self, asked: "ShadowAsked") -> "ServingShadow":
         from autoscout.targets.vllm.serving_shadow import shadow
 
-        return shadow(job, configuration, name, kb, limit_s, losses=losses)
+        return shadow(asked)
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.vllm.launching import launch

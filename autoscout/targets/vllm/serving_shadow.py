@@ -28,7 +28,7 @@ from autoscout.simulate.serving.step_times import StepTimes
 from autoscout.simulate.shadow.served import EngineCounts, EngineShare, ServedTrace, ServingShadow
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.space.attributes import memory_gib
-from autoscout.targets.tracing import answered
+from autoscout.targets.tracing import ShadowAsked, answered
 from autoscout.targets.vllm import arguments, fleet_servers, load_plan
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.served_model import OFFLINE, model_of
@@ -60,32 +60,25 @@ _UNKNOWN = {
 }
 
 
-def shadow(
-    job: Job,
-    configuration: Configuration,
-    name: str,
-    kb: Path | None,
-    limit_s: float = 300.0,
-    stopping: Callable[[], bool] = lambda: False,
-    losses: Sequence[tuple[float, int]] = (),
-) -> ServingShadow:
-    """`kb`: None stores nothing. `limit_s`: 0 only uses stored answers. `losses`: (seconds of the load, number) of
-    engines that end.
-
-    Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an interpreter without vLLM.
-    """
+def shadow(asked: ShadowAsked) -> ServingShadow:
+    """Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an interpreter without vLLM."""
+    job = asked.job
     model = model_of(job)
-    question = question_of(job, configuration, losses)
+    question = question_of(job, asked.configuration, asked.losses)
     python = interpreter.target_python(job)
     versions = _versions(python)
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
     key = content_hash([question, model, versions, interpreter.hash_of(files)])
-    (found,), known = answered([key], ServedTrace, kb, limit_s, lambda _: ask([question], python, limit_s, stopping))
-    return _summarised(job, configuration, name, found, versions, known > 0)
+    (found,), known = answered(
+        [key], ServedTrace, asked, lambda _: ask([question], python, asked.limit_s, asked.stopping)
+    )
+    return _summarised(asked, found, versions, known > 0)
 
 
-def remember(kb: Path, job: Job, configuration: Configuration, found: ServingShadow) -> None:
+def remember(asked: ShadowAsked, found: ServingShadow) -> None:
     """So that SQL can ask (the table `shadow`). Errors: AutoscoutError."""
+    if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
+        return
     row = {
         "name": found.name,
         "versions": ", ".join(f"{package} {version}" for package, version in found.versions.items()),
@@ -97,7 +90,7 @@ def remember(kb: Path, job: Job, configuration: Configuration, found: ServingSha
         "device_gib": found.device_gib,
         "cpu_s": found.cpu_s,
     }
-    shadowed.remember(kb, job, configuration, row)
+    shadowed.remember(asked.kb, asked.job, asked.configuration, row)
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
@@ -229,14 +222,13 @@ def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> Non
             raise AutoscoutError(f"--lose ends all {roles.count(role)} engines; who {does[role]} then? leave one", 2)
 
 
-def _summarised(
-    job: Job, configuration: Configuration, name: str, found: ServedTrace, versions: dict[str, str], known: bool
-) -> ServingShadow:
+def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:
+    job, configuration = asked.job, asked.configuration
     one, kind = sized(job, configuration)
     reading = int(configuration.knobs.get(fleet_servers.PREFILL, 0))
     base = ServingShadow(
         job=job.name,
-        name=name,
+        name=asked.name,
         configuration=configuration.knobs,
         verdict=found.verdict,
         sentence=_refusal(found),

@@ -18,6 +18,7 @@ from autoscout.targets.command.recognised import job_of
 from autoscout.targets.command.rewards import FirstUpdates
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Measurement
 from tui.cli import cli
 from tui.draw.iteration_bars import has_phases, of_iteration
@@ -118,7 +119,7 @@ def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
 
 def test_a_shadow_of_an_iteration_is_refused(job):
     with pytest.raises(AutoscoutError, match="samples answers, which fake tensors cannot do") as told:
-        target_of(job()).shadow(job(), JobSpace.of_job(job()).reference, "one", None, 1.0)
+        target_of(job()).shadow(ShadowAsked(job(), JobSpace.of_job(job()).reference, "one", None, 1.0))
     assert told.value.exit_code == 2
 
 

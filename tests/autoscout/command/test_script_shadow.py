@@ -16,6 +16,7 @@ from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.command import own_shadow as shadows
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from kb.records import AutoscoutError, Configuration, Job
 from tui.cli import cli
 
@@ -241,11 +242,11 @@ class TestOfAScript:
         assert first.return_value == 0, first.output
         assert "on 4 ranks: starts; rank 0 has the highest peak" in first.output
         job = load_job(job_file)
-        found = target_of(job).shadow(job, default(job), "a", Path(kb), 0.0)
+        found = target_of(job).shadow(ShadowAsked(job, default(job), "a", Path(kb), 0.0))
         assert found.cached == 1
         (tmp_path / "ddp.py").write_text(SCRIPTS["ddp"] + "\n# edited\n")
         with pytest.raises(AutoscoutError, match="has not been traced yet"):
-            target_of(job).shadow(job, default(job), "a", Path(kb), 0.0)
+            target_of(job).shadow(ShadowAsked(job, default(job), "a", Path(kb), 0.0))
 
 
 HUGGING_FACE = """
@@ -282,17 +283,17 @@ class TestWithoutTorch:
     def test_what_is_no_python_script(self, tmp_path: Path) -> None:
         job = load_job(written(tmp_path, "deepspeed train.py"))
         with pytest.raises(AutoscoutError, match="deepspeed cannot be run as a shadow: only `python"):
-            shadows.shadow(job, default(job), "a", None)
+            shadows.shadow(ShadowAsked(job, default(job), "a", None))
 
     def test_a_rank_that_does_not_exist(self, tmp_path: Path) -> None:
         job = load_job(written(tmp_path, "torchrun train.py"))
         with pytest.raises(AutoscoutError, match="--rank 9: the configuration has the ranks 0 to 3"):
-            shadows.shadow(job, default(job), "a", None, ranks=[9])
+            shadows.shadow(ShadowAsked(job, default(job), "a", None, ranks=[9]))
 
     def test_parts_are_megatrons(self, tmp_path: Path) -> None:
         job = load_job(written(tmp_path, "torchrun train.py"))
         with pytest.raises(AutoscoutError, match="leave --parts away"):
-            target_of(job).shadow(job, default(job), "a", None, 1.0, parts=True)
+            target_of(job).shadow(ShadowAsked(job, default(job), "a", None, 1.0, parts=True))
 
 
 def default(job: Job) -> Configuration:

@@ -11,6 +11,7 @@ from serving_bench import PYTHON, needs_vllm
 from test_vllm_shadow import KNOBS, gpu_job, question
 
 from autoscout.simulate.shadow.served import EngineCounts, ServedTrace
+from autoscout.targets.tracing import ShadowAsked
 from autoscout.targets.vllm import fleet_servers, load_plan
 from autoscout.targets.vllm import serving_shadow as shadows
 from kb.records import AutoscoutError, Configuration, Sessions
@@ -143,7 +144,7 @@ class TestOfAFleet:
 
     def test_the_engines_are_told_one_by_one(self, tmp_path: Any) -> None:
         of = gpu_job(**OPEN)
-        found = shadows.shadow(of, Configuration(KNOBS), "a", None, 300.0, losses=[(0.5, 1)])
+        found = shadows.shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 300.0, losses=[(0.5, 1)]))
         assert [share.number for share in found.each] == [0, 1]
         assert sum(share.requests for share in found.each) == found.requests == OPEN["requests"]
         worst = max(found.each, key=lambda share: share.e2el_p99_ms)

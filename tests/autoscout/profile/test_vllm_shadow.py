@@ -22,6 +22,7 @@ from autoscout.simulate.serving.step_times import PromptAttention, StepTimes
 from autoscout.simulate.shadow.served import ServedTrace, ServingShadow
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
+from autoscout.targets.tracing import ShadowAsked
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm import serving_shadow as shadows
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Traffic
@@ -176,7 +177,7 @@ class TestOfAConfiguration:
         assert "to the first token, ms" in first.output
         assert "2 devices, 2 engines: starts;" in first.output
         job = JobSpace.load(job_file).job
-        again = target_of(job).shadow(job, configuration, "a", kb, 0.0)
+        again = target_of(job).shadow(ShadowAsked(job, configuration, "a", kb, 0.0))
         assert isinstance(again, ServingShadow)
         assert again.verdict == "starts"
         assert again.cached
@@ -187,7 +188,7 @@ class TestOfAConfiguration:
     @pytest.mark.thorough
     def test_ends_with_its_time_and_leaves_nothing_running(self, tmp_path: Path) -> None:
         of = gpu_job(**MANY)
-        found = shadows.shadow(of, Configuration(KNOBS), "a", tmp_path / "kb.duckdb", 0.3)
+        found = shadows.shadow(ShadowAsked(of, Configuration(KNOBS), "a", tmp_path / "kb.duckdb", 0.3))
         assert found.verdict == "timeout"
         assert not list(folder(tmp_path / "kb.duckdb").glob("*"))
         ours = processes.family(os.getpid())
@@ -252,12 +253,12 @@ class TestWithoutTheEngine:
         if not Path("/usr/bin/python3").exists():
             pytest.skip("no /usr/bin/python3")
         with pytest.raises(AutoscoutError, match="has no vLLM, and a shadow runs the engine's own code"):
-            shadows.shadow(of, Configuration(KNOBS), "a", None, 1.0)
+            shadows.shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 1.0))
 
     def test_ranks_and_parts_are_of_training(self) -> None:
         of = gpu_job()
         with pytest.raises(AutoscoutError, match="leave --rank and --parts away"):
-            target_of(of).shadow(of, Configuration(KNOBS), "a", None, 1.0, parts=True)
+            target_of(of).shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 1.0, parts=True))
 
 
 def _toml(job: Job) -> str:
