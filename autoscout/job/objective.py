@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
@@ -15,6 +17,8 @@ _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
+# Measurement condition: how many times slower the machine was than when the session's reference was first measured.
+DRIFT = "drift"
 
 
 def constraint(text: str) -> tuple[str, str, float]:
@@ -73,11 +77,12 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
     """As `cost`, also for a run that breaks a constraint: its measurement is still true of the configuration, which
-    just may not be recommended."""
+    just may not be recommended. What a run took on a machine that drifted (tuning/anchors.py) is converted to the
+    session's start."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
         return None
-    return from_metric(objective, value)
+    return from_metric(objective, value) / measurement.conditions.get(DRIFT, 1.0)
 
 
 def measurable(value: float) -> bool:
@@ -100,13 +105,15 @@ def others(objective: Objective) -> list[Objective]:
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
     """The costs by the first objective and by each of `also`; None if the measurement does not qualify by any one of
     them."""
-    found = [cost(objective, measurement), *(cost(other, measurement) for other in others(objective))]
+    raw = msgspec.structs.replace(measurement, conditions={})  # the drift is the first objective's
+    found = [cost(objective, measurement), *(cost(other, raw) for other in others(objective))]
     return _all_known(found)
 
 
 def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
     """As `costs`, also for a run that breaks a constraint."""
-    return _all_known([cost_of_run(each, measurement) for each in (objective, *others(objective))])
+    raw = msgspec.structs.replace(measurement, conditions={})
+    return _all_known([cost_of_run(objective, measurement), *(cost_of_run(each, raw) for each in others(objective))])
 
 
 def rows_of(

@@ -98,6 +98,7 @@ class Engine:
             started.default,
             stand_in=self.kind is None or not self.kind.asks_simulators,
             past=measured_by_others(kb, self.job, mark) if mark and learns and started.warm_start != "off" else [],
+            doubts=self.anchors.doubts,
         )
         self.proposals = Proposals(self.kind)
         self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite, self.proposals.deaf)
@@ -143,6 +144,7 @@ class Engine:
         asking = self._waiting.pop(number, None)
         purpose = (experiment := self._running.pop(number)).purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
+        measurement = self.anchors.heard(measurement) if purpose in _SEARCH_PURPOSES else measurement
         ended = ExperimentEnded(number=number, purpose=purpose, measurement=measurement, placement=placement)
         self.tape.emit(ended, sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
@@ -154,8 +156,9 @@ class Engine:
             return measurement
         purpose, measurement = self.disturbances.settled(purpose, measurement)
         self.evaluator.measured(measurement)
-        if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
-            self.anchors.tell(measurement, self.searched)
+        of_reference = purpose in (*_SEARCH_PURPOSES, "anchor") and experiment.configuration == self.started.default
+        if of_reference and self.anchors.tell(measurement, self.searched) and self._strategy is not None:
+            self._strategy = self._begun()  # the machine drifted: some of what was measured is doubted
         if purpose in _SEARCH_PURPOSES:
             paid = charged(measurement)
             self.searched -= not paid
@@ -182,8 +185,7 @@ class Engine:
 
     def _search_on(self) -> bool:
         """One step of the search: the user's orders, then the strategy."""
-        if self._strategy is None:
-            self._strategy = self._begun()
+        self._strategy = self._strategy or self._begun()
         waited = len(self._ready)
         if not self._steered():
             return False
@@ -343,14 +345,8 @@ class Engine:
             return
         self.best = c
         self.stopping.found(c)
-        self.tape.emit(
-            BestFound(
-                configuration=measurement.configuration,
-                name=measurement.name,
-                value=to_metric(self.job.objective, c),
-                experiments=self.searched,
-            )
-        )
+        x, value = measurement.configuration, to_metric(self.job.objective, c)
+        self.tape.emit(BestFound(configuration=x, name=measurement.name, value=value, experiments=self.searched))
 
     # ---- the user's orders ----------------------------------------------------------------------------------------
 
@@ -416,8 +412,9 @@ class Engine:
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
-        known = [m for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)]
-        done = [self.reference.rejudge(m) for m in known]
+        done = [
+            self.reference.rejudge(m) for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)
+        ]
         says = self.job.launch.current or self.job.launch.command
         on_note = (lambda text: None) if self.tape.replaying else self.on_note  # no note is repeated on replay
         today = self.space.recipes[0] if says and self.space.recipes else None

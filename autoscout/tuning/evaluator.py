@@ -9,7 +9,7 @@ experiments: every experiment is a check, and the switch records that the simula
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -26,7 +26,7 @@ from autoscout.simulate.trust import TrustGuard
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
 from autoscout.tuning.bounds import foreseen
-from autoscout.tuning.periods import Periods
+from autoscout.tuning.periods import Periods, doubted
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
@@ -77,15 +77,17 @@ class Evaluator:
         default: Configuration,
         stand_in: bool = True,
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+        doubts: Mapping[str, float] = {},
     ) -> None:
         """`judge` runs the equivalence check on the KB's measurements against this session's reference; `remembered`:
         (session, measurement) of this job, hardware and versions from the KB, oldest first; `stand_in`: simulators
         answer instead of experiments, as in the paper; otherwise the strategy queries them itself (`predictors`), and
-        `past` holds other jobs' measurements, on which they are fitted. Errors: AutoscoutError if only simulators are
+        `past` holds other jobs' measurements, on which they are fitted; `doubts`: by id, standard deviation of the
+        log-cost of what was measured while the machine drifted. Errors: AutoscoutError if only simulators are
         wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default, self.stand_in, self._past = default, stand_in, past
-        self._judge = judge
+        self._judge, self._doubts = judge, doubts
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._periods = Periods(job, remembered)
         self._answered: dict[str, str] = {}  # configuration id → the earlier session that measured it
@@ -162,9 +164,12 @@ class Evaluator:
 
     def as_today(self, measurement: Measurement) -> Measurement:
         """The measurement for the search: a value of an earlier session is rescaled to this one, with its remaining
-        uncertainty."""
+        uncertainty, which one of a machine that drifted has, too."""
         session = self._answered.get(measurement.configuration.id)
-        return measurement if session is None else self._periods.as_today(session, measurement)
+        if session is not None:
+            return self._periods.as_today(session, measurement)
+        doubt = self._doubts.get(measurement.configuration.id)
+        return measurement if doubt is None else doubted(measurement, doubt)
 
     def today(self) -> list[Measurement]:
         """Everything known, in today's terms."""

@@ -3,6 +3,7 @@ start and resuming are in session.py.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -213,9 +214,12 @@ class Loop:
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
         """The bar for ending an experiment early; the reference and the final rounds are never ended early."""
-        gives_up = experiment.purpose == "search" and experiment.configuration != self.engine.started.default
-        known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
-        return early.bar(self.job.objective, known.values(), gives_up)
+        reference, anchors = self.engine.started.default, self.engine.anchors
+        gives_up = experiment.purpose == "search" and experiment.configuration != reference
+        told = [*self.engine.evaluator.done.values(), *(m for m in self._told if m.configuration != reference)]
+        known = {m.id: m for m in [*told, *anchors.again]}
+        bar = early.bar(self.job.objective, known.values(), gives_up)
+        return bar and msgspec.structs.replace(bar, cost=bar.cost * math.exp(anchors.drift))
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from autoscout.job.objective import cost_of_run, to_metric
+from autoscout.job.objective import DRIFT, cost_of_run, to_metric
 from kb.records import Job, Measurement
 
 _SPREAD = 0.3  # prior standard deviation of a period's effect on the log cost
@@ -69,11 +69,12 @@ class Periods:
             return measurement
         offset, doubt = self.offset(session)
         value = to_metric(objective, then * math.exp(offset))
-        return msgspec.structs.replace(
-            measurement,
-            metrics={**measurement.metrics, metric: value},
-            conditions={
-                **measurement.conditions,
-                "doubt": math.hypot(doubt, measurement.conditions.get("doubt", 0.0)),
-            },
-        )
+        kept = {name: value for name, value in measurement.conditions.items() if name != DRIFT}
+        metrics = {**measurement.metrics, metric: value}
+        return doubted(msgspec.structs.replace(measurement, metrics=metrics, conditions=kept), doubt)
+
+
+def doubted(measurement: Measurement, doubt: float) -> Measurement:
+    """A copy whose log-cost is uncertain by a further standard deviation."""
+    doubt = math.hypot(doubt, measurement.conditions.get("doubt", 0.0))
+    return msgspec.structs.replace(measurement, conditions={**measurement.conditions, "doubt": doubt})

@@ -105,10 +105,10 @@ def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
     left = remaining(fold(running()))
     assert left is not None
     assert left.search_s == pytest.approx((JOB.budget.profiles - 9) * (10.0 + 5.0), rel=0.05)  # 10 s each, 5 s between
-    assert left.confirm_s == pytest.approx(
-        2 * 5 * 15.0, rel=0.05
-    )  # three finalists and, twice, the default, in two rounds
+    # Three finalists and, twice, the default in two rounds; four further ones on a machine that may be noisy.
+    assert left.confirm_s == pytest.approx((2 * 5 + 4 * 4 / 4) * 15.0, rel=0.05)
     assert left.low <= left.total <= left.high
+    assert left.high >= left.search_s + (2 * 5 + 4 * 4) * 15.0 * 0.95
     assert remaining(fold(ended())) is None
 
 
@@ -125,7 +125,7 @@ def test_while_rounds_may_follow_there_is_time_left():
 
 
 def test_the_time_left_is_believable_and_gets_better():
-    """On the recorded session, against what it really took."""
+    """On the recorded session, against what it really took, which its interval used to leave out."""
     events = journals.events(RECORDED)
     end, whole = events[-1].at, events[-1].at - events[0].at
     errors = []
@@ -134,6 +134,7 @@ def test_the_time_left_is_believable_and_gets_better():
             left = remaining(fold(events[: i + 1]))
             assert left is not None
             errors.append(abs(left.total - (end - event.at)) / whole)
+            assert left.low <= end - event.at <= left.high
     assert max(errors) < 0.3
     assert errors[-1] < errors[0]
     assert errors[-1] < 0.1

@@ -7,11 +7,13 @@ import statistics
 import msgspec
 
 from autoscout.job.duration import seconds
+from autoscout.job.objective import cost
 from tui.session.state import Run, State
 
 _RECENT = 20  # the most recent experiments predict the next ones best
 _FINALISTS, _WITHIN = 3, 1.15  # expected finalists (without the default), and their distance from the best single run
-_ROUNDS = 2  # rounds needed on a quiet machine, or when nothing is close to the reference
+_ROUNDS = 2  # rounds needed on a quiet machine
+_NEEDED = 0.25  # share of the further rounds' measurements: half of the rounds, of half of the finalists
 _SIGMAS = 1.96
 
 
@@ -54,13 +56,27 @@ def remaining(state: State) -> Left | None:
     done = len(state.confirms) if confirming else 0
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done
+    most = _after_two(state, finalists) + min(0, repeats)
     if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of the next
         repeats = finalists - -repeats % max(1, finalists)
-    confirm = max(0.0, repeats * cycle - (begun if confirming else 0.0))
-    n = searches + repeats
+        most = max(0, most - repeats)
+    confirm = max(0.0, (repeats + _NEEDED * most) * cycle - (begun if confirming else 0.0))
+    n = searches + repeats + _NEEDED * most
     error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
-    total = search + confirm
-    return Left(search, confirm, max(0.0, total - error), total + error)
+    total, more = search + confirm, most * cycle
+    low, high = total - error - _NEEDED * more, total + error + (1 - _NEEDED) * more
+    return Left(search, confirm, max(0.0, low), high)
+
+
+def _after_two(state: State, finalists: int) -> int:
+    """Measurements of the rounds that may follow the first two: none where the reference repeats closely."""
+    from autoscout.tuning.evidence import Noise
+    from autoscout.tuning.trial import most_rounds
+
+    assert state.job is not None
+    job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
+    costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]
+    return 0 if Noise.of(costs).quiet else (most_rounds(job.launch.repeats, state.searched) - _ROUNDS) * finalists
 
 
 def to_confirm(state: State) -> int:
