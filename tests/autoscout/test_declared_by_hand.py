@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
+from asking import refusal
 
 from autoscout.job.device_records import records
 from autoscout.space import attributes, declared, explain
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, Knob, KnobEntry
 from kb.records import (
-    AutoscoutError,
     Cluster,
     Job,
     Model,
@@ -27,12 +26,6 @@ from kb.records import (
 
 def knob(name: str, *values: Any, **more: Any) -> Knob:
     return Knob(name=name, kind="sparse", layer="l", values=values, meaning="m", sets="s", **more)
-
-
-def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments, **options)
-    return str(caught.value), caught.value.exit_code
 
 
 def job(*nodes: Node, **more: Any) -> Job:

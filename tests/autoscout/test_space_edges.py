@@ -11,6 +11,7 @@ import msgspec
 import networkx as nx
 import numpy as np
 import pytest
+from asking import refusal
 
 from autoscout.space import attributes, explain, picture
 from autoscout.space.compiled import build, diagram, entangled
@@ -21,7 +22,7 @@ from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, instantiate, read_catalog
 from autoscout.space.language import expression
 from autoscout.space.language.expression import Expression
-from kb.records import AutoscoutError, Configuration
+from kb.records import Configuration
 
 
 def knob(name: str, *values: Any, kind: str = "sparse", layer: str = "l", **more: Any) -> Knob:
@@ -31,12 +32,6 @@ def knob(name: str, *values: Any, kind: str = "sparse", layer: str = "l", **more
 
 def rule(holds: str) -> Rule:
     return Rule(id=holds, holds=Expression(holds), reason="", source="", checked="ours")
-
-
-def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments, **options)
-    return str(caught.value), caught.value.exit_code
 
 
 def test_derived_names_may_be_written_out_to_a_depth_and_a_size(monkeypatch: pytest.MonkeyPatch):

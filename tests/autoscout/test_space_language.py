@@ -8,19 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asking import refusal
 
 from autoscout.space import from_table
 from autoscout.space.language import arrays
 from autoscout.space.language.expression import Expression
 from autoscout.space.language.functions import divisors
 from kb.records import AutoscoutError
-
-
-def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments, **options)
-    return str(caught.value), caught.value.exit_code
-
 
 EXPRESSIONS = [
     "a + b", "a - b", "a * b", "a / b", "a // b", "a % b", "-a", "not a", "a and b", "a or b", "a == b", "a != b",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from asking import refusal
 
 from autoscout.space import attributes, explain, opened, picture
 from autoscout.space.graph import Space
@@ -16,7 +17,6 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.network import topological
 from kb.cluster_links import Links
 from kb.records import (
-    AutoscoutError,
     Cluster,
     Configuration,
     Job,
@@ -36,12 +36,6 @@ def knob(name: str, *values: Any, kind: str = "sparse", layer: str = "l", **more
 
 def rule(holds: str, reason: str = "", id: str = "r") -> Rule:
     return Rule(id=id, holds=Expression(holds), reason=reason, source="here", checked="ours")
-
-
-def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments, **options)
-    return str(caught.value), caught.value.exit_code
 
 
 def test_limits_of_a_job():

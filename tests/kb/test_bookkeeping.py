@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import refusal
 from kb_samples import asked, ended, job, measured, started, write
 
 from kb import care, connect, forget, imports, journal, journal_rows, lock, migrate, rows, store
 from kb.records import (
-    AutoscoutError,
     Cluster,
     LaunchSettings,
     Measurement,
@@ -22,12 +22,6 @@ from kb.records import (
     SpaceLimits,
     Traffic,
 )
-
-
-def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments)
-    return str(caught.value), caught.value.exit_code
 
 
 def append(path: Path, *events: journal.Event) -> None:

@@ -5,16 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import refusal
 from kb_samples import job, measured
 
 from kb import door, older
 from kb.records import DESIGNED, RECORDS, AutoscoutError, Configuration, Measurement
-
-
-def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments)
-    return str(caught.value), caught.value.exit_code
 
 
 def test_an_error_says_that_it_failed_unless_told():

@@ -9,19 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import refusal
 from kb_samples import ended, job, measured, write
 
 from kb import journal, outcomes, shadowed, shared_hosts, store
 from kb.connect import reader, writer
 from kb.lineage import Lineage, Source, device_hours, lineage
-from kb.records import AutoscoutError, Configuration, Measurement
+from kb.records import Configuration, Measurement
 from kb.sharing import author_trust, ducklake, hosts, lake, places, signatures
-
-
-def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments)
-    return str(caught.value), caught.value.exit_code
 
 
 def test_where_a_target_leads(tmp_path: Path):

@@ -6,22 +6,15 @@ import gzip
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import msgspec
 import pytest
+from asking import refusal
 from kb_samples import ended, measured, started
 
 from kb import choices, journal, orders, sources, table_files, traces
 from kb.orders import Order
-from kb.records import AutoscoutError
-
-
-def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        call(*arguments)
-    return str(caught.value), caught.value.exit_code
 
 
 def test_a_journal_is_cut_at_its_last_whole_line(tmp_path: Path):

@@ -8,18 +8,15 @@ NIM of 2024 (TensorRT-LLM behind Triton), Llama-3 8B and 70B on A100 and H100, 1
 tokens of whole prompts a step, and its front end 4 ms: both chosen by the four deployments in sight.
 """
 
-import argparse
 import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from kb.records import Traffic
-from tests.tools.published_serving import METRICS, line
-from tui.text import table
+from tests.tools.published_serving import METRICS, asked, compare, of_serving
 
 Row = dict[str, Any]
 
@@ -66,8 +63,7 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
     columns, _ = columns_of_rows([{**row, "requests": 1}])
     columns |= {"front_end_ms": np.array([_FRONT_END_MS]), "request_ms": np.array([_REQUEST_MS])}
     traffic = Traffic(**{name: row[name] for name in ("concurrency", "input_len", "output_len", "requests")})
-    told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS}
-    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+    return of_serving({**columns, "traffic": traffic}, METRICS)
 
 
 def crowd(users: int) -> str:
@@ -77,27 +73,17 @@ def crowd(users: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from measured closed loops.")
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--held-out", action="store_true", help="the deployments that nothing was chosen by")
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    found: dict[str, dict[str, list[tuple[float, float, float]]]] = {metric: {} for metric in METRICS}
-    for row in rows_of(options.table):
-        if (row["name"] in IN_SIGHT) == options.held_out:
-            continue
-        told = predicted(row)
-        for metric, (value, error) in told.items():
-            for name in (f"{crowd(row['concurrency'])} users", row["name"]):
-                found[metric].setdefault(name, []).append((value, row[metric], error))
-        if options.rows:
-            said = " ".join(
-                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in told.items()
-            )
-            print(row["name"], f"{row['input_len']}/{row['output_len']} c{row['concurrency']}", said)
-    for metric, by_name in found.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    options = asked("How far the serving simulator is from measured closed loops.", held_out=True)
+    rows = [row for row in rows_of(options.pages) if (row["name"] in IN_SIGHT) != options.held_out]
+    compare(rows, predicted, _names, _label if options.rows else None)
+
+
+def _names(row: Row) -> tuple[str, str]:
+    return f"{crowd(row['concurrency'])} users", row["name"]
+
+
+def _label(row: Row) -> str:
+    return f"{row['name']} {row['input_len']}/{row['output_len']} c{row['concurrency']}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Without --held-out: the rows that constants may be chosen by. Revisions: docs/la
 import argparse
 import csv
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kb.records import Traffic
 from tests.tools.published_serving_pages import Row, rows_of
 from tui.text import table
 
+Groups = dict[str, dict[str, list[tuple[float, float, float]]]]  # metric → group → (predicted, measured, deviation)
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 AT_ONCE = 1e5  # requests a second, where a page sends all of them at once
 # Of requests that vLLM's benchmark takes from ShareGPT the pages have means only; it drops prompts of more than 1,024
@@ -50,12 +52,7 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
         output_len=lengths(row["output_len"], row["random"]),
         requests=row["requests"],
     )
-    found = {}
-    for metric in METRICS:
-        if metric in row:
-            told = ServingSimulator(metric).predict({**columns, "traffic": traffic})
-            found[metric] = (float(told.value[0]), float(told.error[0]))
-    return found
+    return of_serving({**columns, "traffic": traffic}, [metric for metric in METRICS if metric in row])
 
 
 def kind(row: Row) -> str:
@@ -84,12 +81,50 @@ def line(name: str, found: list[tuple[float, float, float]]) -> list[str]:
     return [name, str(int(known.sum())), *(f"{cell:.0f}" for cell in cells)]
 
 
-def show(groups: dict[str, dict[str, list[Any]]], reasons: Counter[str]) -> None:
+def show(groups: Groups, reasons: Counter[str]) -> None:
     """Prints a table of each metric, by group, and how many rows were not expressed, and why."""
     for metric, by_name in groups.items():
         header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
         print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
-    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+    if reasons:
+        print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+
+
+def of_serving(columns: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Metric → (what the simulator says of one row's columns, its log deviation)."""
+    told = {metric: ServingSimulator(metric).predict(columns) for metric in metrics}
+    return {metric: (float(each.value[0]), float(each.error[0])) for metric, each in told.items()}
+
+
+def compare(
+    rows: Iterable[Row],
+    predicted: Callable[[Row], dict[str, tuple[float, float]]],
+    names: Callable[[Row], Iterable[str]],
+    label: Callable[[Row], str] | None,
+    reasons: Counter[str] | None = None,
+) -> None:
+    """Prints how far each metric is from what was measured, by the groups (`names`) that a row counts in. `label`: of a
+    row, which is printed, too; None: no row is. `reasons`: of what is no row."""
+    groups: Groups = {}
+    for row in rows:
+        found = predicted(row)
+        for metric, (value, error) in found.items():
+            for name in names(row):
+                groups.setdefault(metric, {}).setdefault(name, []).append((value, row[metric], error))
+        if label:
+            off = (f"{m} {row[m]:.4g} {value:.4g} {value / row[m] - 1:+.2f}" for m, (value, _) in found.items())
+            print(label(row), *off, flush=True)
+    show(groups, reasons or Counter())
+
+
+def asked(about: str, held_out: bool = False) -> argparse.Namespace:
+    """What such a tool is started with: `pages`, `rows` and perhaps `held_out`."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("pages", type=Path, help="the page, or a folder with clones of the pages' repositories")
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    if held_out:
+        parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
+    return parser.parse_args()
 
 
 def main() -> None:
@@ -106,21 +141,17 @@ def main() -> None:
             writer = csv.DictWriter(file, sorted({name for row in rows for name in row}))
             writer.writeheader()
             writer.writerows(rows)
-    groups: dict[str, dict[str, list[Any]]] = {metric: {} for metric in METRICS}
-    for row in rows:
-        if row["held_out"] != options.held_out or not row["source"].startswith(options.source):
-            continue
-        found = predicted(row)
-        for metric, (value, error) in found.items():
-            for name in (f"all {row['framework']}", f"{row['source']} {kind(row)}"):
-                groups[metric].setdefault(name, []).append((value, row[metric], error))
-        if options.rows:
-            said = " ".join(
-                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in found.items()
-            )
-            print(row["page"], row["framework"], row["quantization"], f"tp{row.get('tp', 1):.0f}",
-                  f"{row['input_len']:.0f}/{row['output_len']:.0f} c{row['concurrency']}", said)  # fmt: skip
-    show(groups, reasons)
+    rows = [r for r in rows if r["held_out"] == options.held_out and r["source"].startswith(options.source)]
+    compare(rows, predicted, _names, _label if options.rows else None, reasons)
+
+
+def _names(row: Row) -> tuple[str, str]:
+    return f"all {row['framework']}", f"{row['source']} {kind(row)}"
+
+
+def _label(row: Row) -> str:
+    load = f"{row['input_len']:.0f}/{row['output_len']:.0f} c{row['concurrency']}"
+    return f"{row['page']} {row['framework']} {row['quantization']} tp{row.get('tp', 1):.0f} {load}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Llama-3.1-70B, Qwen3-235B, DeepSeek-V3.1 and MiniMax-M2.5. `random` draws length
 the model knows is not expressed; nor is a page that names several kinds of device.
 """
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name, served_model
 from kb.records import Traffic
-from tests.tools.published_serving import METRICS, show
+from tests.tools.published_serving import METRICS, asked, compare, of_serving
 
 Row = dict[str, Any]
 _IN_SIGHT = ("llama-3.1-70b", "qwen3-235b", "deepseek-v3.1", "minimax-m2.5")
@@ -113,32 +111,19 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
     load = {name: row[name] for name in ("input_len", "output_len", "concurrency", "requests")}
     traffic = Traffic(rate=0.0 if row["concurrency"] else 1e5, **load)
     columns, _ = columns_of_rows([{**row, "input_len": 1, "output_len": 1}])
-    told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS}
-    return {m: (float(of.value[0]), float(of.error[0])) for m, of in told.items()}
+    return of_serving({**columns, "traffic": traffic}, METRICS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from SGLang's cookbook.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    rows, reasons = rows_of(options.folder)
-    groups: dict[str, dict[str, list[Any]]] = {m: {} for m in METRICS}
-    for row in rows:
-        if row["held_out"] != options.held_out:
-            continue
-        found = predicted(row)
-        for metric, (value, error) in found.items():
-            for name in ("all", row["page"]):
-                groups[metric].setdefault(name, []).append((value, row[metric], error))
-        if options.rows:
-            told = " ".join(
-                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in found.items()
-            )
-            lengths = f"{np.mean(row['input_len']):.0f}/{np.mean(row['output_len']):.0f}"
-            print(row["page"], f"tp{row['tp']} {lengths} c{row['concurrency']}", told, flush=True)
-    show(groups, reasons)
+    options = asked("How far the serving simulator is from SGLang's cookbook.", held_out=True)
+    rows, reasons = rows_of(options.pages)
+    rows = [row for row in rows if row["held_out"] == options.held_out]
+    compare(rows, predicted, lambda row: ("all", row["page"]), _label if options.rows else None, reasons)
+
+
+def _label(row: Row) -> str:
+    lengths = f"{np.mean(row['input_len']):.0f}/{np.mean(row['output_len']):.0f}"
+    return f"{row['page']} tp{row['tp']} {lengths} c{row['concurrency']}"
 
 
 if __name__ == "__main__":

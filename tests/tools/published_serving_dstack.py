@@ -10,7 +10,6 @@ settings one after the other, and prompts of gpt-oss-120b that are read by serve
     two pools   SGLang 0.5.2 on eight H200: 3, 2 or 1 servers of two devices read prompts, the others answer
 """
 
-import argparse
 import csv
 import json
 import re
@@ -20,14 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from kb.records import Traffic
-from tests.tools.published_serving import AT_ONCE, line
-from tui.text import table
+from tests.tools.published_serving import AT_ONCE, METRICS, asked, compare, of_serving
 
 Row = dict[str, Any]
-_METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 _LLAMA: Row = {
     "model": "llama-3.1-405b",
     "quantization": "fp8",
@@ -144,34 +140,22 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
     columns |= {name: np.array([float(row[name])]) for name in ("prefill", "prefill_tp") if name in row}
     if "traffic" in row:
         columns["traffic"] = row["traffic"]
-    found = {}
-    for metric in _METRICS:
-        if metric in row:
-            told = ServingSimulator(metric).predict(columns)
-            found[metric] = float(told.value[0]), float(told.error[0])
-    return found
+    return of_serving(columns, [metric for metric in METRICS if metric in row])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from dstack's benchmarks.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    groups: dict[str, list[tuple[float, float, float]]] = {}
-    for row in rows_of(options.folder):
-        for metric, (value, error) in predicted(row).items():
-            for name in (row["group"], row["group"].split()[0]):
-                groups.setdefault(f"{metric} {name}", []).append((value, row[metric], error))
-            if options.rows:
-                of = {
-                    name: row[name]
-                    for name in ("batch", "input_len", "scheduler_steps", "chunked_prefill")
-                    if name in row
-                }
-                load = row["traffic"].rate or row["traffic"].concurrency if "traffic" in row else ""
-                print(row["group"], metric, of, load, f"{row[metric]:.4g} {value:.4g} {value / row[metric] - 1:+.2f}")
-    header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-    print(table([line(name, groups[name]) for name in sorted(groups)], header))
+    options = asked("How far the serving simulator is from dstack's benchmarks.")
+    compare(rows_of(options.pages), predicted, _names, _label if options.rows else None)
+
+
+def _names(row: Row) -> tuple[str, str]:
+    return row["group"], row["group"].split()[0]
+
+
+def _label(row: Row) -> str:
+    of = {name: row[name] for name in ("batch", "input_len", "scheduler_steps", "chunked_prefill") if name in row}
+    load = row["traffic"].rate or row["traffic"].concurrency if "traffic" in row else ""
+    return f"{row['group']} {of} {load}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ cache of the later ones but for their last block. Of their lengths the results h
 runs are beside these, is a card that the model has no constants for.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from kb.records import Traffic
-from tests.tools.published_serving import METRICS, lengths, line
-from tui.text import table
+from tests.tools.published_serving import METRICS, asked, compare, lengths, of_serving
 
 Row = dict[str, Any]
 _FIRST, _BLOCK = 32.0, 16  # requests a second of a server's first run; tokens of a block of its cache
@@ -76,26 +73,20 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
     """Our metric → (prediction, its log deviation)."""
     columns, _ = columns_of_rows([{**row, "input_len": 1, "output_len": 1, "requests": 1}])
     columns |= {name: np.array([float(value)]) for name, value in row.get("shape", {}).items()}
-    told = {m: ServingSimulator(m).predict({**columns, "traffic": row["traffic"]}) for m in METRICS}
-    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+    return of_serving({**columns, "traffic": row["traffic"]}, METRICS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from io.net's runs.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {m: {} for m in METRICS}
-    for row in rows_of(options.folder):
-        for metric, (value, error) in predicted(row).items():
-            rate = row["traffic"].rate
-            for name in ("all", f"{rate:2.0f} a second", f"{row['tp']} cards"):
-                groups[metric].setdefault(name, []).append((value, row[metric], error))
-            if options.rows:
-                print(row["page"], rate, metric, f"{row[metric]:.4g} {value:.4g} {value / row[metric] - 1:+.2f}")
-    for metric, by_name in groups.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    options = asked("How far the serving simulator is from io.net's runs.")
+    compare(rows_of(options.pages), predicted, _names, _label if options.rows else None)
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    return "all", f"{row['traffic'].rate:2.0f} a second", f"{row['tp']} cards"
+
+
+def _label(row: Row) -> str:
+    return f"{row['page']} {row['traffic'].rate}"
 
 
 if __name__ == "__main__":

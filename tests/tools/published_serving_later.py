@@ -11,7 +11,6 @@ is what these pages say:
     DeepSeek   github.com/tenstorrent/tt-inference-server/issues/356 ("DeepSeek-R1-0528: GPU Benchmarks", AWQ, vLLM)
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from kb.records import Traffic
-from tests.tools.published_serving import AT_ONCE, METRICS, line
+from tests.tools.published_serving import AT_ONCE, METRICS, asked, compare, of_serving
 from tests.tools.published_serving_pages import told_runner
-from tui.text import table
 
 Row = dict[str, Any]
 
@@ -141,8 +138,7 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
         output_len=row.get("answers") or round(row["output_len"]),
         requests=row["requests"],
     )
-    told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS if m in row}
-    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+    return of_serving({**columns, "traffic": traffic}, [metric for metric in METRICS if metric in row])
 
 
 def kind(row: Row) -> str:
@@ -153,33 +149,15 @@ def kind(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Public runs read after the serving model was made.")
-    parser.add_argument("folder", type=Path, help="with clones of the pages' repositories")
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    found: dict[str, dict[str, list[tuple[float, float, float]]]] = {metric: {} for metric in METRICS}
-    rows = [
-        *typed(),
-        *(row for part in ("verified", "community") for row in of_suite(options.folder / "accelmark/results" / part)),
-    ]
-    for row in rows:
-        told = predicted(row)
-        for metric, (value, error) in told.items():
-            found[metric].setdefault(kind(row), []).append((value, row[metric], error))
-        if options.rows:
-            said = " ".join(
-                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in told.items()
-            )
-            print(
-                kind(row),
-                row["gpu"],
-                row["version"],
-                f"{row['input_len']}/{row['output_len']:.0f} c{row['concurrency']}",
-                said,
-            )
-    for metric, by_name in found.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    options = asked("Public runs read after the serving model was made.")
+    suites = [options.pages / "accelmark/results" / part for part in ("verified", "community")]
+    rows = [*typed(), *(row for suite in suites for row in of_suite(suite))]
+    compare(rows, predicted, lambda row: [kind(row)], _label if options.rows else None)
+
+
+def _label(row: Row) -> str:
+    load = f"{row['input_len']}/{row['output_len']:.0f} c{row['concurrency']}"
+    return f"{kind(row)} {row['gpu']} {row['version']} {load}"
 
 
 if __name__ == "__main__":

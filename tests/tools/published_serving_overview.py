@@ -10,14 +10,12 @@ experts, of which each has its part (DEPn). A table that says 1.2's default of a
 and 0.95 of the free memory. 1.2's figures are those of a device, 1.0's of all.
 """
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tools.published_serving import line, predicted
+from tests.tools.published_serving import asked, compare, predicted
 from tests.tools.published_serving_pages import Row
-from tui.text import table
 
 _MODELS = {
     "deepseek r1": "deepseek-r1",
@@ -95,24 +93,13 @@ def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str, re
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from TensorRT-LLM's own overview.")
-    parser.add_argument("page", type=Path)
-    parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    groups: dict[str, list[tuple[float, float, float]]] = {}
-    for row in rows_of(options.page):
-        if row["held_out"] != options.held_out:
-            continue
-        ((value, error),) = predicted(row).values()
-        measured = row["output_tokens_per_s"]
-        for name in ("all", row["page"]):
-            groups.setdefault(name, []).append((value, measured, error))
-        if options.rows:
-            lengths = f"{row['input_len']}/{row['output_len']}"
-            print(row["page"], lengths, f"{measured:.5g} {value:.5g} {value / measured - 1:+.2f}", flush=True)
-    header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-    print(table([line(name, groups[name]) for name in sorted(groups)], header))
+    options = asked("How far the serving simulator is from TensorRT-LLM's own overview.", held_out=True)
+    rows = [row for row in rows_of(options.pages) if row["held_out"] == options.held_out]
+    compare(rows, predicted, lambda row: ("all", row["page"]), _label if options.rows else None)
+
+
+def _label(row: Row) -> str:
+    return f"{row['page']} {row['input_len']}/{row['output_len']}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ suite's page says of prompts (their median), and the mean answer of the same pro
 `sustained`, spread evenly around it up to the suite's limit.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -16,13 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from kb.records import Traffic
-from tests.tools.published_serving import line
+from tests.tools.published_serving import asked, compare, of_serving
 from tests.tools.published_serving_later import FORMATS, answers
 from tests.tools.published_serving_pages import Row, told_runner
-from tui.text import table
 
 _FORMATS = {name: ours for name, ours in FORMATS.items() if name != "W4A16"}  # by GPTQ's own kernels, which it asks for
 METRICS = ("ttft_p50_ms", "tpot_p50_ms")
@@ -72,28 +69,22 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
         columns["max_num_seqs"] = np.array([128.0])
     columns |= {"front_end_ms": np.array([5.0]), "request_ms": np.array([1e-3])}
     traffic = Traffic(**{name: row[name] for name in ("rate", "input_len", "output_len", "requests")})
-    told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS}
-    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+    return of_serving({**columns, "traffic": traffic}, METRICS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How far the serving simulator is from AccelMark's runs at a rate.")
-    parser.add_argument("folder", type=Path, help="with a clone of AccelMark")
-    parser.add_argument("--rows", action="store_true", help="prints each row, too")
-    options = parser.parse_args()
-    found: dict[str, dict[str, list[tuple[float, float, float]]]] = {metric: {} for metric in METRICS}
-    for row in rows_of(options.folder / "accelmark/results"):
-        told = predicted(row)
-        for metric, (value, error) in told.items():
-            names = f"all {row['framework']} {row['version'][:4]}", row["framework"] + " " + row["quantization"]
-            for name in (*names, row["name"]):
-                found[metric].setdefault(name, []).append((value, row[metric], error))
-        if options.rows:
-            said = " ".join(f"{m[:4]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in told.items())
-            print(row["name"], row["quantization"], f"tp{row['tp']} {row['rate']}/s", said)
-    for metric, by_name in found.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    options = asked("How far the serving simulator is from AccelMark's runs at a rate.")
+    rows = rows_of(options.pages / "accelmark/results")
+    compare(rows, predicted, _names, _label if options.rows else None)
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    engine = row["framework"]
+    return f"all {engine} {row['version'][:4]}", f"{engine} {row['quantization']}", row["name"]
+
+
+def _label(row: Row) -> str:
+    return f"{row['name']} {row['quantization']} tp{row['tp']} {row['rate']}/s"
 
 
 if __name__ == "__main__":

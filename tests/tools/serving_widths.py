@@ -69,11 +69,7 @@ def told(folder: Path) -> Iterator[tuple[str, dict[str, Any], dict[str, tuple[fl
             yield path.stem, row, published_serving.predicted(row)
     for path in sorted(folder.glob("rocm*.md")):
         for row in published_serving_rocm.rows_of(path):
-            yield (
-                path.stem,
-                {**row, row["metric"]: row["measured"]},
-                {row["metric"]: published_serving_rocm.predicted(row)},
-            )
+            yield path.stem, row, published_serving_rocm.predicted(row)
     if (folder / "nim.csv").exists():
         for row in published_closed_loops.rows_of(folder / "nim.csv"):
             yield "NIM of 2024", row, published_closed_loops.predicted(row)

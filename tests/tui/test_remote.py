@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from asking import until
 from pty_terminal import PtyScreens
 from tui_samples import configuration, ended, experiment, measured, running
 
@@ -49,13 +50,6 @@ def other(tmp_path, monkeypatch) -> Path:
 def write(folder: Path, events, mode="ab") -> None:
     with open(folder / "journal.jsonl", mode) as file:
         file.writelines(msgspec.json.encode(e) + b"\n" for e in events)
-
-
-def until(said, within_s: float = 1800.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not said():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def vanish(tmp_path: Path, how: signal.Signals = signal.SIGKILL) -> None:

@@ -3,11 +3,11 @@
 import os
 import statistics
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from asking import until, with_variable
 
 from autoscout.running import early
 from autoscout.running.supervised import Ended
@@ -109,15 +109,7 @@ def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):
 
 def test_a_script_that_ignores_the_signal_is_killed(ending, tmp_path):
     assert run(ending("deaf"), tmp_path).status == "ok"
-    mine = b"AUTOSCOUT_RESULT=" + os.fsencode(tmp_path)
-    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mine in _environment(p)]
-
-
-def _environment(process: Path) -> bytes:
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
+    assert not with_variable(f"AUTOSCOUT_RESULT={tmp_path}")
 
 
 def test_a_loud_script_leaves_a_small_log(ending, tmp_path):
@@ -236,17 +228,10 @@ def test_a_killed_autoscout_leaves_nothing_running(job, tmp_path):
         [sys.executable, "-c", script, str(tmp_path / "e")], env={**os.environ, "END": mark}, stderr=subprocess.DEVNULL
     )
     log = tmp_path / "e" / "output.log"
-    _until(lambda: log.is_file() and b"elapsed" in log.read_bytes())
+    until(lambda: log.is_file() and b"elapsed" in log.read_bytes())
     process.kill()
     process.wait()
-    _until(lambda: not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mark.encode() in _environment(p)])
-
-
-def _until(true) -> None:
-    limit = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    until(lambda: not with_variable(mark))
 
 
 def test_a_command_that_is_not_there_is_bad_input(write):

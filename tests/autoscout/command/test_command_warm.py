@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from asking import until, with_variable
 from click.testing import CliRunner
 
 from autoscout.line.launch_line import Line
@@ -129,10 +129,10 @@ def test_a_killed_autoscout_leaves_nothing_running(warm, tmp_path):
     mark = f"MARK{os.getpid()}"
     variables = {**os.environ, "MARK": mark, "END": "mute"}  # what prints nothing is not ended as known well enough
     process = subprocess.Popen([sys.executable, "-c", script], env=variables, stderr=subprocess.DEVNULL)
-    _until(lambda: len(_marked(mark)) >= 4)  # ours, the warm interpreter, what watches, the script
+    until(lambda: len(with_variable(mark)) >= 4)  # ours, the warm interpreter, what watches, the script
     process.kill()
     process.wait()
-    _until(lambda: not _marked(mark))
+    until(lambda: not with_variable(mark))
 
 
 def test_a_session_searches_warm_and_ends_with_the_persons_own_starts(write, tmp_path, monkeypatch):
@@ -166,21 +166,3 @@ def test_an_interpreter_that_dies_is_a_failure_that_says_so(warm, tmp_path):
     warm._warm._process.kill()
     warm._warm._process.wait()
     assert warm.run(C, "c", tmp_path / "e").status == "ok"  # another is started
-
-
-def _marked(mark: str) -> list[Path]:
-    return [p for p in Path("/proc").iterdir() if p.name.isdigit() and mark.encode() in _variables(p)]
-
-
-def _variables(process: Path) -> bytes:
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def _until(true) -> None:
-    limit = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.05)

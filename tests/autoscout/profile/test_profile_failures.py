@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from asking import until
 from cases import few
 from profile_bench import Bench, configuration, tiny_job
 
@@ -42,18 +43,11 @@ def cmdline(process: psutil.Process) -> list[str]:
         return []
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 1800.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become visible as our children
     yield
-    wait_until(lambda: not [rank for rank in ranks() if rank.status() != psutil.STATUS_ZOMBIE])
+    until(lambda: not [rank for rank in ranks() if rank.status() != psutil.STATUS_ZOMBIE])
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
@@ -82,7 +76,7 @@ def in_background(bench: Bench, job: Job, **knobs: Any) -> tuple[threading.Threa
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: len(list(folder.glob("rank-*.log"))) == 2)
+    until(lambda: len(list(folder.glob("rank-*.log"))) == 2)
     time.sleep(0.5)
     return thread, answers
 
@@ -173,7 +167,7 @@ def test_an_interrupt_while_the_warm_process_starts(bench: Bench) -> None:
     answers: list[Measurement] = []
     thread = threading.Thread(target=lambda: answers.append(profiler.run(configuration(), "tiny", bench.folder())))
     thread.start()
-    wait_until(lambda: any("zygote.py" in " ".join(cmdline(child)) for child in psutil.Process().children()))
+    until(lambda: any("zygote.py" in " ".join(cmdline(child)) for child in psutil.Process().children()))
     profiler.interrupt()
     thread.join()
     assert answers[0].status == "killed"
@@ -192,7 +186,7 @@ def test_nothing_is_left_of_what_ranks_of_a_killed_torchrun_started(bench: Bench
     prefix = ["env", f"PYTHONPATH={tmp_path}"]
     job = tiny_job(launcher="torchrun", command_prefix=prefix, timeout_s=600.0, **ENDLESS)
     thread, answers = in_background(bench, job, tp=2)
-    wait_until(lambda: sum(cmdline(process) == ["sleep", "601"] for process in ranks()) == 2)
+    until(lambda: sum(cmdline(process) == ["sleep", "601"] for process in ranks()) == 2)
     time.sleep(3.0)  # AutoScout looks once a second for what there is
     next(child for child in psutil.Process().children() if "torch.distributed.run" in cmdline(child)).kill()
     thread.join()

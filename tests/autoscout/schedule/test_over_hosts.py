@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from a_rank import __file__ as A_RANK
+from asking import until
 
 from autoscout.running import outcome as failures
 from autoscout.running.cluster.choosing import chooser
@@ -73,13 +73,6 @@ def experiment(folder: Path, **told: str) -> Path:
     path = folder / "experiment.json"
     path.write_text(json.dumps(told))
     return path
-
-
-def wait_until(true: Callable[[], bool], limit_s: float = 240.0) -> None:
-    until = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def never() -> bool:
@@ -145,12 +138,12 @@ def test_a_killed_controller_leaves_nothing_on_any_host(tmp_path, hosts):
     controller = subprocess.Popen([sys.executable, "-c", script, job, A_RANK, str(path)])
     try:
         for host in (0, 1):
-            wait_until(lambda host=host: sum("sleep 600" in line for line in hosts.processes(host)) == 2)
+            until(lambda host=host: sum("sleep 600" in line for line in hosts.processes(host)) == 2)
     finally:
         controller.kill()
         controller.wait()
     for host in (0, 1):
-        wait_until(lambda host=host: hosts.processes(host) == [])
+        until(lambda host=host: hosts.processes(host) == [])
 
 
 def test_a_host_that_dies_is_the_machines_fault_and_others_are_taken(launcher, tmp_path, hosts):
@@ -158,7 +151,7 @@ def test_a_host_that_dies_is_the_machines_fault_and_others_are_taken(launcher, t
     path = experiment(tmp_path / "x", **{str(rank): "hangs" for rank in range(4)})
 
     def killing() -> None:
-        wait_until(lambda: sum("sleep 600" in line for line in hosts.processes(1)) == 2)
+        until(lambda: sum("sleep 600" in line for line in hosts.processes(1)) == 2)
         hosts.kill(1)
 
     killer = threading.Thread(target=killing)
@@ -297,7 +290,7 @@ def test_a_persons_own_command_runs_on_every_host(tmp_path, hosts):
     assert 0.009 < found.metrics["step_time_s"] < 0.012
     assert "node 0 of 2 on h0 has 2 ranks" in (tmp_path / "x" / "output.log").read_text()
     assert "node 1 of 2 on h1 has 1 ranks" in (tmp_path / "x" / "node-1.log").read_text()
-    wait_until(lambda: hosts.processes(0) == hosts.processes(1) == [])
+    until(lambda: hosts.processes(0) == hosts.processes(1) == [])
 
 
 def test_an_own_commands_worst_host_is_what_is_told(tmp_path):
@@ -319,7 +312,7 @@ def test_an_own_command_that_is_killed_there_is_no_error_of_its_own(tmp_path, ho
     found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
     said = "h1: ended with exit code 137 (SIGKILL), from outside"
     assert (found.status, found.evidence.partition(" (log")[0]) == ("killed", said)
-    wait_until(lambda: hosts.processes(0) == hosts.processes(1) == [])
+    until(lambda: hosts.processes(0) == hosts.processes(1) == [])
 
 
 def test_an_own_command_that_cannot_be_started_there_is_said_at_once(tmp_path):
