@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from autoscout.job.device_names import is_cpu
+from autoscout.job.objective import constraint
 from autoscout.job.toml_text import toml
 from autoscout.line.launch_line import split
 from autoscout.machine.devices_here import NO_GPU, times_on_gpus
 from autoscout.machine.starting import described
+from autoscout.targets.guessed_load import REVIEW_PROMISE
 from autoscout.targets.target import target
 
 _TRAINS = ("pretrain", "finetune")
@@ -35,7 +37,7 @@ class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
 class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """`source`: a preset's name, a config.json or its folder, or anything else that `init` reads. "" and 0 keep the
     value that `init` chooses. `length` and `batch`: tokens a sample and samples a step for training; prompt tokens and
-    users for serving."""
+    users for serving. `limits`: constraints with commas between them."""
 
     source: str
     engine: str = ""
@@ -44,13 +46,14 @@ class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     length: int = 0
     batch: int = 0
+    limits: str = ""
     profiles: int = 30
     wall: str = "1h"
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     """`text`: the job file's text; `notes`: points that a person should review; `own`: the source is a person's own
-    launch line, so engine and traffic cannot be chosen."""
+    launch line, so that its engine, and what it trains on, cannot be chosen."""
 
     name: str
     text: str
@@ -81,7 +84,8 @@ def _engine(name: str, serves: bool, folder: Path) -> ModelEngine:
 
 
 def drafted(answers: JobAnswers, folder: Path) -> Drafted:
-    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch."""
+    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, or a limit that is no
+    constraint."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
     if not own and answers.engine:
@@ -91,6 +95,14 @@ def drafted(answers: JobAnswers, folder: Path) -> Drafted:
         given = {"device": answers.device, "count": answers.count}
         job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
         notes = [note for note in notes if not note.startswith(NO_GPU)]
+    if own and job["task"] == "serve":
+        job["traffic"] |= {"input_len": answers.length} if answers.length else {}
+        job["traffic"] |= {"concurrency": answers.batch} if answers.batch and "rate" not in job["traffic"] else {}
+    if limits := [text.strip() for text in answers.limits.split(",") if text.strip()]:
+        for text in limits:
+            constraint(text)
+        job["objective"]["constraints"] = limits
+        notes = [note for note in notes if note != REVIEW_PROMISE]
     _precise(job, notes, own)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
     known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)
@@ -106,6 +118,8 @@ def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
     elif not own and not cpu:
         job["model"].pop("dtype", None)
         notes[:] = [note for note in notes if not note.startswith("dtype:")]
+    if own and not cpu:
+        job["launch"] = times_on_gpus(job["target"]) | job["launch"]
     if not own:
         ours = ("transformer_engine", "timeout_s", "measure_s")
         launch = {name: value for name, value in job.pop("launch", {}).items() if name not in ours}

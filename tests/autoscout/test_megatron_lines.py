@@ -216,7 +216,7 @@ def test_words_of_a_shell_stay_together(tmp_path):
 def test_init_says_that_there_is_another_way(tmp_path):
     line = ["torchrun", "--nproc_per_node", "8", "pretrain_gpt.py", *shlex.split(FLAGS)]
     done = verbs.run("init", "--json", "--", *line)
-    assert "`autoscout init --target megatron` tunes all knobs" in done.stderr
+    assert "`autoscout init --target megatron` tunes all of megatron's knobs" in done.stderr
     done = verbs.run("init", "--target", "megatron", "--", *line)
     assert 'target = "megatron"' in done.stdout
     assert "--target megatron" not in done.stderr

@@ -102,6 +102,9 @@ class NewJob(Screen[Path]):
         yield row("engine", Choice([], "engine", self.ascii), Static("", id="engine-found", classes="beside"))
         yield row("devices", Choice([], "device", self.ascii), Static("each", classes="word"), box("count"))
         yield row("tokens", box("length"), Static("batch", classes="word", id="batch-word"), box("batch"))
+        limits = row("limits", Input(placeholder="ttft_p99_ms <= 500, tpot_p99_ms <= 50", id="limits", compact=True))
+        limits.display = False
+        yield limits
         yield row("budget", box("profiles", value="30"), Static("runs,", classes="word"), box("wall", "", "1h", "text"))
 
     def on_mount(self) -> None:
@@ -127,11 +130,23 @@ class NewJob(Screen[Path]):
 
     def _offer(self, kind: str, count: int, found: list[ModelEngine]) -> None:
         self.engines = found
-        self.query_one("#engine", Choice).offer([e.name for e in found])
-        self.query_one("#device", Choice).offer([kind, *(k for k in kinds() if k != kind)])
+        self._offer_engines("")
+        self._offer_devices(kind)
         self.query_one("#count", Input).placeholder = str(count or 1)
         self._say_engine()
         self.answer()
+
+    def _offer_engines(self, own: str) -> None:
+        """`own`: the only one, of a launch line that starts it."""
+        choice, offered = self.query_one("#engine", Choice), [own] if own else [e.name for e in self.engines]
+        if choice.values != offered:
+            choice.offer(offered)
+
+    def _offer_devices(self, first: str) -> None:
+        """The draft's own kind comes first, until another one is chosen."""
+        choice = self.query_one("#device", Choice)
+        if not choice.at and choice.value != first:
+            choice.offer([first, *(k for k in kinds() if k != first)])
 
     # ---- answers -----------------------------------------------------------------------------------------
 
@@ -157,19 +172,25 @@ class NewJob(Screen[Path]):
             self._due = self.set_timer(_PAUSE_S, partial(self._check_draft, self.draft))
 
     def _answers(self) -> JobAnswers:
-        words = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "wall", *_NUMBERS)}
+        words = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "limits", "wall", *_NUMBERS)}
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         engine = self.query_one("#engine", Choice).value
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)
-        return JobAnswers(source=words["source"], engine=engine, python=python, device=device.value,
-                       wall=words["wall"], **numbers)  # fmt: skip
+        return JobAnswers(source=words["source"], engine=engine, python=python, device=device.value if device.at else "",
+                       limits=words["limits"], wall=words["wall"], **numbers)  # fmt: skip
 
     def _fill(self, draft: Drafted) -> None:
         """Shows defaults as placeholders of empty inputs."""
-        traffic = draft.job.get("traffic", {})
+        traffic, nodes = draft.job.get("traffic", {}), draft.job["cluster"]["nodes"]
         serves = draft.job.get("task") == "serve"
+        self._offer_engines(draft.job["target"] if draft.own else "")
+        self._offer_devices(nodes[0]["device"])
+        self.query_one("#count", Input).placeholder = str(nodes[0]["count"])
+        limits = self.query_one("#limits", Input)
+        if limits.parent is not None:
+            limits.parent.display = serves
         self.query_one("#length", Input).placeholder = str(traffic.get("input_len" if serves else "seq_len", ""))
         self.query_one("#batch", Input).placeholder = str(traffic.get("concurrency" if serves else "global_batch", ""))
         self.query_one("#batch-word", Static).update("users" if serves else "batch")
@@ -178,6 +199,9 @@ class NewJob(Screen[Path]):
     def _say_engine(self) -> None:
         chosen = self.query_one("#engine", Choice).value
         engine = next((e for e in self.engines if e.name == chosen), None)
+        own = self.draft is not None and self.draft.own
+        if engine is None and own:
+            self.query_one("#engine-found", Static).update(Text("your own launch line"))
         if engine is not None:
             what = "serves" if engine.serves else "trains"
             self.query_one("#engine-found", Static).update(Text(f"{what}; {engine.missing or engine.found}"))

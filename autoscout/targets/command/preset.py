@@ -136,11 +136,12 @@ class Preset(Framework, frozen=True, kw_only=True):
     flags for experiments, not for the user's own launch. `where_said`: the same, only for flags that the line gives.
     `soak`: flags for the long check of an export. `reads`: flag → the job field that it gives (`init`), or a multiple
     of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on. `objective`: the default. `metrics_of`: another
-    preset whose `metrics` it also has. `simulated`: what the knobs mean to the simulators. `line`: names of `derived` →
-    the flags of the line that set them; no knob changes these, but rules mention them. `taken_by`: first parts of
-    setting names → the classes, in sources of packages, whose fields these settings are. `phases`: an RL trainer whose
-    iterations our clock times (phases.py). `redraws`: its knobs and settings that change the sampled answers.
-    `follows`: knob → further settings that go with any value of it but the one that is off.
+    preset whose `metrics` it also has. `simulated`: what the knobs mean to the simulators, unless the line has a flag
+    of `unpriced`. `line`: names of `derived` → the flags of the line that set them; no knob changes these, but rules
+    mention them. `taken_by`: first parts of setting names → the classes, in sources of packages, whose fields these
+    settings are. `phases`: an RL trainer whose iterations our clock times (phases.py). `redraws`: its knobs and
+    settings that change the sampled answers. `follows`: knob → further settings that go with any value of it but the
+    one that is off.
 
     Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may come
     first. `configs`: the folder in its packages with settings that `--config` names without .yaml. `copies`: the
@@ -188,6 +189,7 @@ class Preset(Framework, frozen=True, kw_only=True):
     failure: list[FailureText] = []
     derived: dict[str, str] = {}
     simulated: dict[str, str] = {}
+    unpriced: list[str] = []
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
     starts: list[Start] = []

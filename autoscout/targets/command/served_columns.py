@@ -1,4 +1,4 @@
-"""Simulator columns for a server's line and its preset's knobs: its `[simulated]`, and flags without a knob."""
+"""Simulator columns for a line and its preset's knobs: its `[simulated]`, and a server's flags without a knob."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,12 +20,11 @@ _STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the simulator's columns; {} if `lacking` gives a reason, or for a training with an unknown
-    model."""
-    if preset.served is None:
-        return preset.simulated if job.model.layers else {}
+    """Expressions by the simulator's columns; {} if `lacking` gives a reason."""
     if lacking(job, preset):
         return {}
+    if preset.served is None:
+        return preset.simulated
     columns = {name: value for name, value in _from_flags(job, preset.served).items() if name not in preset.derived}
     if _STORED in columns:
         columns[_STORED] = preset.served.formats.get(str(columns[_STORED]), "none")
@@ -39,11 +38,13 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names with their values in the line. Errors: AutoscoutError (exit 2) for an open quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
+    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # stand for a name
+    names = {name: repr(value) for name, value in values.items() if name in quoted and isinstance(value, str)}
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
     numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
     own = {knob.name for knob in job.space.knob} & preset.line.keys()  # knobs replace the line's values
-    return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
+    return {name: names.get(name, numbers.get(name, text)) for name, text in preset.derived.items() if name not in own}
 
 
 def _not_zero(text: str) -> bool:
@@ -87,15 +88,21 @@ def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def lacking(job: Job, preset: Preset) -> str:
-    """ "" or why nothing of a server is predicted, as a clause."""
-    if preset.served is None:
+    """ "" or why nothing is predicted, as a clause."""
+    if not preset.simulated:
         return ""
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
-    line = command_line(job)
-    flag = next((flag for flag in preset.served.unpriced if line.value(flag) is not None), "")
-    stored = _from_flags(job, preset.served).get(_STORED)
-    if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
+    line, unpriced = command_line(job), preset.served.unpriced if preset.served else preset.unpriced
+    flag = next((flag for flag in unpriced if line.value(flag) is not None), "")
+    stored = _from_flags(job, preset.served).get(_STORED) if preset.served else None
+    if (
+        preset.served
+        and not flag
+        and stored is not None
+        and not job.model.stored
+        and stored not in preset.served.formats
+    ):
         flag = f"--quantization {stored}"
     return f"nothing models {flag}" if flag else ""
 

@@ -210,6 +210,8 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
     if given.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
         del given[_CHUNKS]
+    if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
+        given.setdefault("--expert-tensor-parallel-size", tp)  # as ModelParallelConfig does
     if "--fp8-format" in given:
         given.setdefault("--fp8-recipe", [RECIPE])
     if "--optimizer-cpu-offload" in given:

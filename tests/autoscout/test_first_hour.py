@@ -1,0 +1,66 @@
+"""What a newcomer's first commands give, on a machine without GPUs."""
+
+import math
+import re
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError
+
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gres=gpu:h100:8
+RANKS="--nproc_per_node 8 --nnodes $SLURM_NNODES --rdzv_backend c10d --rdzv_endpoint $HEAD:6000"
+srun torchrun $RANKS pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+  --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 --swiglu --bf16 \\
+  --max-position-embeddings 8192 --position-embedding-type rope --normalization RMSNorm --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 128 --use-distributed-optimizer \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce \\
+  --tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-8B {more}
+"""
+
+
+def of_script(folder, more: str, engine: str = "") -> JobSpace:
+    script, file = folder / "run.sbatch", folder / f"{engine or 'plain'}.toml"
+    script.write_text(SBATCH.format(more=more))
+    file.write_text(job_file([str(script)], folder, engine)[0])
+    return JobSpace.of_job(load_job(file))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "--overlap-param-gather",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+        "--recompute-activations",
+        "--context-parallel-size 2",
+        "--num-layers-per-virtual-pipeline-stage 4 --overlap-param-gather",
+        "--fp8-format hybrid",
+        "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2 --moe-token-dispatcher-type alltoall",
+    ],
+)
+def test_a_line_is_predicted_alike_with_and_without_a_target(tmp_path, more):
+    """Without --target megatron nothing could be predicted. The two differ by the gradient buckets, which the line does
+    not give."""
+    plain, asked = (predict(of_script(tmp_path, more, engine), {}, None) for engine in ("", "megatron"))
+    assert math.isclose(plain.value, asked.value, rel_tol=0.01)
+    assert plain.memory
+    assert asked.memory
+    assert math.isclose(plain.memory.gib, asked.memory.gib, rel_tol=0.01)
+
+
+def test_a_line_with_what_no_model_knows_is_not_predicted(tmp_path):
+    with pytest.raises(AutoscoutError, match="nothing models --use-megatron-fsdp"):
+        predict(of_script(tmp_path, "--use-megatron-fsdp"), {}, None)
+
+
+def test_a_line_whose_model_is_not_read_names_what_is_missing(tmp_path):
+    of_script(tmp_path, "")
+    file = tmp_path / "plain.toml"
+    file.write_text(re.sub(r"\[model\].*?\n\n", "", file.read_text(), flags=re.DOTALL))
+    with pytest.raises(AutoscoutError, match=r"the job has no \[model\]"):
+        predict(JobSpace.of_job(load_job(file)), {}, None)
