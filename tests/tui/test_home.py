@@ -174,6 +174,36 @@ def test_a_draft_is_a_job_file_that_loads_and_is_never_written_over_another(mode
     assert line.own
 
 
+def test_a_servers_line_gets_devices_limits_and_a_load(tmp_path):
+    """The line's timeouts were those of CPU ranks, and nothing took limits."""
+    line, limits = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4", ["ttft_p99_ms <= 500", "tpot_p99_ms <= 50"]
+    answers = JobAnswers(source=line, device="h100", count=4, batch=64, limits=" , ".join(limits))
+    job = load_job(write(drafted(answers, tmp_path), tmp_path))
+    assert (job.cluster.nodes[0].device, job.devices, job.traffic.concurrency) == ("h100", 4, 64)
+    assert job.objective.constraints == limits
+    assert (job.launch.timeout_s, job.launch.measure_s) == (900, 60)
+    with pytest.raises(AutoscoutError, match="'fast' is not a constraint"):
+        drafted(JobAnswers(source=line, limits="fast"), tmp_path)
+
+
+async def test_a_line_s_engine_and_devices_stand_in_the_answers(tmp_path):
+    """The engine stayed megatron, and the devices those of this machine, whatever the line has."""
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, NewJob) and len(app.screen.query_one(Choice).values) > 1)
+        line = "srun --gres=gpu:h100:4 vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4"
+        app.screen.query_one("#source", Input).value = line
+        await until(pilot, lambda: "‹ h100 ›" in text_of(app))
+        shown = text_of(app)
+        assert "‹ vllm ›" in shown
+        assert "limits" in shown
+        assert app.screen.draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 4}]
+        app.screen.query_one("#source", Input).value = "llama-3.1-8b"
+        await until(pilot, lambda: "limits" not in text_of(app))
+        assert len(app.screen.query_one("#engine", Choice).values) == 2
+
+
 @pytest.mark.parametrize("source", ["nothing-of-that-name", "'unclosed quote", "/dev/null", "\u202eoops"])
 def test_a_source_that_is_none_is_said_in_a_sentence(source, tmp_path):
     with pytest.raises(AutoscoutError) as raised:

@@ -172,14 +172,17 @@ class NewJob(Screen[Path]):
             self._due = self.set_timer(_PAUSE_S, partial(self._check_draft, self.draft))
 
     def _answers(self) -> JobAnswers:
-        words = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "limits", "wall", *_NUMBERS)}
+        words = {
+            name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "limits", "wall", *_NUMBERS)
+        }
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         engine = self.query_one("#engine", Choice).value
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)
-        return JobAnswers(source=words["source"], engine=engine, python=python, device=device.value if device.at else "",
-                       limits=words["limits"], wall=words["wall"], **numbers)  # fmt: skip
+        chosen = device.value if device.at else ""
+        return JobAnswers(source=words["source"], engine=engine, python=python, device=chosen, limits=words["limits"],
+                       wall=words["wall"], **numbers)  # fmt: skip
 
     def _fill(self, draft: Drafted) -> None:
         """Shows defaults as placeholders of empty inputs."""
