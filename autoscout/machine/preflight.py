@@ -36,7 +36,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
-    predicted = [] if target_of(job).designs else _predicted(job, space, kb)
+    predicted, step_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
     return [
         Finding(
             subject="space",
@@ -51,7 +51,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known)]
+            else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known, step_s)]
         ),
     ]
 
@@ -137,8 +137,9 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
     return found
 
 
-def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
-    """Findings on the simulators' predictions of the reference's memory and objective."""
+def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
+    """(findings on the simulators' predictions of the reference's memory and objective, the seconds of its step; 0 if
+    these are not predicted)"""
     from autoscout.tuning.predict import predict
 
     try:
@@ -146,21 +147,21 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     except AutoscoutError as error:
         if error.exit_code == 3:
             if job.objective.metric == HIGHEST_RATE:
-                return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)]
-            return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))]
+                return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)], 0.0
+            return [Finding(subject="memory", ok=False, found=str(error))], 0.0
+        return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))], 0.0
     error = (
         f"such predictions are off by {prediction.expected_error:.0%}"
         if math.isfinite(prediction.expected_error)
         else ""
     )
     between = f"{_figure(prediction.value)} ({_figure(prediction.low)} to {_figure(prediction.high)})"
-    found = f"{prediction.metric} of the reference {between}; {error}".removesuffix("; ")
+    sentence = f"{prediction.metric} of the reference {between}; {error}".removesuffix("; ")
     hopeless = (
         prediction.metric == "step_time_s" and prediction.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
     )
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
-    finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
+    finding = Finding(subject="predicted", ok=not hopeless, found=sentence, remedy=remedy if hopeless else "")
     broken = [
         Finding(
             subject="constraint",
@@ -172,13 +173,14 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         if not b.kept
     ]
     network = [Finding(subject="network", ok=True, found=prediction.network)] if prediction.network else []
-    return [
+    found = [
         _memory(space, prediction.memory),
         finding,
         *_all_answered(job, prediction.metric, prediction.value),
         *broken,
         *network,
     ]
+    return found, prediction.value if prediction.metric == "step_time_s" else 0.0
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
@@ -259,7 +261,8 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
     return math.sqrt(statistics.fmean(repeated)) if repeated else None
 
 
-def _time(space: JobSpace, known: list[Measurement]) -> Finding:
+def _time(space: JobSpace, known: list[Measurement], step_s: float) -> Finding:
+    """`step_s`: the predicted seconds of a step, 0 if unknown."""
     job, searched = space.job, min(space.job.budget.profiles, space.count)
     finalists, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
@@ -274,6 +277,10 @@ def _time(space: JobSpace, known: list[Measurement]) -> Finding:
             if every <= late
             else f": budget.wall = {job.budget.wall}, the experiment that runs then, and {finalists} runs that confirm"
         )
+        if step_s:
+            steps = job.launch.warmup + max(_LEAST, min(job.launch.iterations, round(job.launch.measure_s / step_s)))
+            runs = searched + finalists * repeats
+            found = f"by prediction {runs * steps * step_s / 60:.0f} minutes of steps, and {runs} starts; {found}"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, and loading, compiling and "

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.predict import predict
@@ -64,3 +65,13 @@ def test_a_line_whose_model_is_not_read_names_what_is_missing(tmp_path):
     file.write_text(re.sub(r"\[model\].*?\n\n", "", file.read_text(), flags=re.DOTALL))
     with pytest.raises(AutoscoutError, match=r"the job has no \[model\]"):
         predict(JobSpace.of_job(load_job(file)), {}, None)
+
+
+def test_check_counts_the_minutes_of_predicted_steps(tmp_path):
+    """It gave only what every run would take at launch.timeout_s: 810 minutes for steps of 8 s."""
+    space = of_script(tmp_path, "")
+    took = predict(space, {}, None).value
+    time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
+    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of steps, and (\d+) starts", time.found)[0])
+    least, most = (runs * (space.job.launch.warmup + steps) * took / 60 for steps in (2, 10))
+    assert least - 1 < minutes < most
