@@ -271,7 +271,9 @@ def _job_and_space(
 ) -> tuple[Job, Space]:
     if not isinstance(what, Space) or isinstance(what, JobSpace):
         if minimize or maximize or constraints:
-            raise AutoscoutError("a job says itself what it minimizes; give that with a space only", 2)
+            raise AutoscoutError(
+                "a job already has its objective; give minimize, maximize and constraints with a space only", 2
+            )
         job = what.job if isinstance(what, JobSpace) else what if isinstance(what, Job) else load_job(what)
         return job, what if isinstance(what, JobSpace) else JobSpace.of_job(job)
     if bool(minimize) == bool(maximize):

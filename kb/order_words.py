@@ -9,7 +9,7 @@ MEANING: dict[str, str] = {
     "validate": "run the configuration next that the simulators predict to be best, and check them by it",
     "try": "run this configuration next; knobs not given follow the best so far",
     "retry": "the same, also if it was measured or failed before",
-    "propose": "an idea for the search: it is tried as far as such ideas were right before (--why says why)",
+    "propose": "an idea for the search: it is tried as far as such ideas were right before (--why explains)",
     "hold": "try nothing more of what is proposed until `hear`",
     "hear": "listen to proposals again after `hold`",
     "pin": "only configurations with these knob values from now on",

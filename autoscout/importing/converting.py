@@ -188,7 +188,7 @@ class Converting:
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
-                raise ValueError("has no knob of the job: say what it ran with, by --set KNOB=VALUE or --set NAME")
+                raise ValueError("has no knob of the job: give what it ran with, by --set KNOB=VALUE or --set NAME")
             configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
             door.check_configuration(configuration)
             self._seen[texts] = configuration, self.space.name(configuration), self.space.is_valid(configuration)
@@ -212,7 +212,7 @@ class Converting:
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
-        return "" if self.named else ": --map COLUMN=METRIC says which column is one"
+        return "" if self.named else ": --map COLUMN=METRIC names the column that is one"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor

@@ -215,7 +215,7 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
         return {}, ""
     if not ours:
         return {}, f"its status '{word}' is unknown" if word is not None else "does not state how it ended"
-    return {"status": ours} | ({} if ours == "ok" else {"evidence": f"{tool.tool} says {word}"}), ""
+    return {"status": ours} | ({} if ours == "ok" else {"evidence": f"{tool.tool} reports {word}"}), ""
 
 
 def _moment(found: Any, form: str) -> float:

@@ -145,7 +145,7 @@ def _use(
     if column in meaning:
         name, _, its_unit = meaning[column].partition("@")
         if name == "-":
-            return Use("left out", column, why="says nothing about the configuration")
+            return Use("left out", column, why="does not describe the configuration")
         if name == "+":
             return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)

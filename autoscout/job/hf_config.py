@@ -127,7 +127,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: {kind} can only be served: a training cannot describe {lacking}", 2)
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
-        raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
+        raise AutoscoutError(f"{path}: lacks {listed([_FIELDS[name][0] for name in missing])}", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
         raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
     latent = _latent(path, config) if kind in _DEEPSEEK else {}
@@ -177,7 +177,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("kv_lora_rank"):
-        raise AutoscoutError(f"{path}: says nothing of kv_lora_rank", 2)
+        raise AutoscoutError(f"{path}: lacks kv_lora_rank", 2)
     return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}
 
 

@@ -96,7 +96,9 @@ def others(objective: Objective) -> list[Objective]:
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
         if goal not in ("minimize", "maximize") or not metric.strip().isidentifier():
-            raise AutoscoutError(f"objective.also: '{text}' is none; write for example minimize ttft_p99_ms", 2)
+            raise AutoscoutError(
+                f"objective.also: '{text}' is not an objective; write for example minimize ttft_p99_ms", 2
+            )
         metric = metric.strip()
         found.append(Objective(minimize=metric) if goal == "minimize" else Objective(maximize=metric))
     return found

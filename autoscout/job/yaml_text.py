@@ -80,7 +80,7 @@ def put(text: str, values: Mapping[str, Any]) -> str:
     except ValueError:
         kept = False
     if not kept:
-        raise ValueError(f"{' or '.join(values)} stands for several places (&name); write out what each says")
+        raise ValueError(f"{' or '.join(values)} stands for several places (&name); write each value out")
     return text
 
 

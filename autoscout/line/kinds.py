@@ -72,7 +72,7 @@ def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
     if not strange:
         return []
     return [
-        f"no known {title} has {listed(strange)}: {fate}; if it changes neither the model nor the speed, say so: "
+        f"no known {title} has {listed(strange)}: {fate}; if it changes neither the model nor the speed, declare it: "
         f"launch.neutral = {[*strange]}"
     ]
 

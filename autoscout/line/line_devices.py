@@ -37,7 +37,7 @@ _FLAGS_OF_A_NODE = {
 _REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
-    "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes says; for CPU ranks begin the "
+    "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
     "line with torchrun --nproc-per-node"
 )
 NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
@@ -166,7 +166,7 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
     try:
         text = Path(str(name)).read_text()
     except (OSError, UnicodeDecodeError):
-        return {}, (f"cluster: correct its nodes; {name}, which says how many processes run, cannot be read here",)
+        return {}, (f"cluster: correct its nodes; {name}, which gives the number of processes, cannot be read here",)
     numbers = re.findall(
         r"""(?:^|[{,])\s*["']?(num_processes|num_machines)["']?\s*:\s*["']?(\d+)""", text, re.MULTILINE
     )

@@ -280,7 +280,8 @@ def _time(space: JobSpace, known: list[Measurement], step_s: float) -> Finding:
         if step_s:
             steps = job.launch.warmup + max(_LEAST, min(job.launch.iterations, round(job.launch.measure_s / step_s)))
             runs = searched + finalists * repeats
-            found = f"by prediction {runs * steps * step_s / 60:.0f} minutes of steps, and {runs} starts; {found}"
+            each_s = min(steps * step_s, job.launch.timeout_s)
+            found = f"by prediction {runs * each_s / 60:.0f} minutes of steps, and {runs} starts; {found}"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, and loading, compiling and "

@@ -352,7 +352,7 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
     if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
         taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken
-        notes.append(f"cluster: the line does not say how many devices it runs on, so {taken} written; correct it")
+        notes.append(f"cluster: the line does not give how many devices it runs on, so {taken} written; correct it")
     elif sum(counts) % apart:
         notes.append(
             f"cluster: {sum(counts)} ranks do not divide into groups of {apart} that share a sample; correct it"

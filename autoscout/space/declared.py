@@ -123,7 +123,7 @@ def _own(path: Path, job: Job) -> Catalog:
     if own.extends and own.extends != job.target:
         raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
     if own.target and job.target != "command":
-        raise AutoscoutError(f'{path}: declares a target of its own; such a job says target = "command"', 2)
+        raise AutoscoutError(f'{path}: declares a target of its own; such a job has target = "command"', 2)
     return own
 
 
@@ -132,7 +132,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
-            taken = "the job itself already says what that is; call it otherwise"
+            taken = "the job itself already has something of this name; choose another"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # other values of what simulators know
             knob = msgspec.structs.replace(knob, priced=old.priced)

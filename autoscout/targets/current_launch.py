@@ -55,7 +55,7 @@ def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     for flag, value in of_job.items():
         there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
-            yield f"launch.current says {flag} {there}, but the job says {value}; make them agree"
+            yield f"launch.current has {flag} {there}, but the job has {value}; make them agree"
 
 
 class Wished(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def configuration(
         return nearest, [f"launch.current is measured with {moved}: {broken}"]
     why = f" ({broken})" if broken else ""
     near = f"the nearest valid configuration stands for it, with {moved}{why}"
-    return nearest, [f"launch.current cannot be had as it is: {near}"]
+    return nearest, [f"launch.current is not valid as it is: {near}"]
 
 
 def apart(there: Sequence[str], value: object) -> float:

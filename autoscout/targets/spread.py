@@ -146,7 +146,7 @@ def ray(launch: Launch) -> str:
         'ray.init(address="auto")',
         f'group = placement_group({bundles}, strategy="STRICT_SPREAD")',
         "if not group.wait(600):",
-        f'    raise SystemExit(f"the cluster has no nodes with {{RANKS}} {unit}s now; `ray status` says what it has")',
+        f'    raise SystemExit(f"the cluster has no nodes with {{RANKS}} {unit}s now; `ray status` lists what it has")',
         "at = [PlacementGroupSchedulingStrategy(group, index) for index in range(len(RANKS))]",
         "head = ray.get(address.options(scheduling_strategy=at[0]).remote())",
         f"options = [{{'num_{unit.lower()}s': count, 'scheduling_strategy': at[i]}} for i, count in enumerate(RANKS)]",

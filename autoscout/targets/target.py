@@ -140,7 +140,7 @@ class Target:
     def audit(self, job: Job | None) -> "Audit":
         """Compares what the engine of a job, or of our own interpreter, accepts with the catalog. Errors:
         AutoscoutError."""
-        raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` says what it was run against", 2)
+        raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
         """Catalog rows for flags that no knob sets. Errors: AutoscoutError (exit 2) for a flag that is not one."""

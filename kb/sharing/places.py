@@ -13,7 +13,7 @@ def push(kb: Path, target: str, data: Path | None = None, key: Path | None = Non
     AutoscoutError."""
     if catalog := _catalog(target):
         if key is not None:
-            raise AutoscoutError("files in a folder are signed; in a catalog its accounts say who wrote what", 2)
+            raise AutoscoutError("files in a folder are signed; in a catalog its accounts show who wrote what", 2)
         from kb.sharing import ducklake
 
         return ducklake.push(kb, catalog, data)

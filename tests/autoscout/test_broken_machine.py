@@ -52,7 +52,7 @@ def test_a_session_stops_and_says_what_to_mend(tmp_path: Path) -> None:
     first = ended(kb)
     assert {e.measurement.status for e in first} == {"infrastructure"}
     assert len({e.measurement.configuration.id for e in first}) == 2
-    assert len(first) <= 4, "each is tried once more, since it says nothing about the configuration"
+    assert len(first) <= 4, "each is tried once more, since it does not describe the configuration"
     assert store.measurements(kb) == []
     assert query.run(kb, "SELECT count(*) FROM failures").rows == [(0,)]
     assert query.run(kb, "SELECT count(*) FROM incidents").rows == [(len(first),)]

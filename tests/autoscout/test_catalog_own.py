@@ -74,7 +74,7 @@ sets = "TransformerConfig.fast"
     [
         (KNOB, 'write extends = "megatron" to add to a target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
-        ('target = "mine"\n' + KNOB, 'such a job says target = "command"'),
+        ('target = "mine"\n' + KNOB, 'such a job has target = "command"'),
         (
             'extends = "megatron"\n' + KNOB.replace("layer", "layr"),
             "knob[0].layr, which is unknown; did you mean 'layer'",
@@ -84,7 +84,10 @@ sets = "TransformerConfig.fast"
         ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of another kind"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions speak of it"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "write replace = true to declare it anew"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1), "the job itself already says what that is"),
+        (
+            'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
+            "the job itself already has something of this name",
+        ),
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "speaks of 'tpp', which is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),

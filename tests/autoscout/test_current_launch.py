@@ -140,9 +140,7 @@ def test_what_of_a_line_no_configuration_has_is_told():
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)
-    assert note.startswith(
-        "launch.current cannot be had as it is: the nearest valid configuration stands for it, with "
-    )
+    assert note.startswith("launch.current is not valid as it is: the nearest valid configuration stands for it, with ")
     assert "--micro-batch-size" in note
 
 
@@ -168,11 +166,11 @@ def test_a_line_that_contradicts_what_is_fixed_is_told():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("pretrain_gpt.py --micro-batch-size 1 --num-layers 32", "--num-layers 32, but the job says 80"),
+        ("pretrain_gpt.py --micro-batch-size 1 --num-layers 32", "--num-layers 32, but the job has 80"),
         ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1", "2 × 8 ranks, but the cluster"),
         ("bash train.sh", "none of Megatron-LM's flags"),
         ("pretrain_gpt.py --micro-batch-size '1", "No closing quotation"),
-        ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "says --use-torch-fsdp2, which neither"),
+        ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "has --use-torch-fsdp2, which neither"),
     ],
 )
 def test_a_line_that_contradicts_the_job_is_refused(line, said):

@@ -170,7 +170,7 @@ def test_accelerate_starts_one_process_on_a_cpu(folder):
     made = tomllib.loads(text)
     assert [node["count"] for node in made["cluster"]["nodes"]] == [1]
     assert made["traffic"]["global_batch"] == 2
-    assert any("starts one process, whatever --num_processes says" in note for note in notes)
+    assert any("starts one process, whatever --num_processes is" in note for note in notes)
 
 
 def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
@@ -181,7 +181,7 @@ def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
     assert made["traffic"]["global_batch"] == 32
     notes = job_file(shlex.split(line.replace("acc.yaml", "gone.yaml")), folder)[1]
     assert [note for note in notes if "gone.yaml" in note] == [
-        "cluster: correct its nodes; gone.yaml, which says how many processes run, cannot be read here"
+        "cluster: correct its nodes; gone.yaml, which gives the number of processes, cannot be read here"
     ]
 
 
@@ -408,7 +408,7 @@ def test_a_host_file_of_nonsense_is_said(folder):
 )
 def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
-    assert any("does not say how many devices it runs on" in note for note in notes) != said
+    assert any("does not give how many devices it runs on" in note for note in notes) != said
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         ("line 11", "step_time_s is 9.88131e-324, which is impossible"),
         ("line 12", "step_time_s is 1e+300, which is impossible"),
         ("line 13", "has no metric"),
-        ("line 14", "has no knob of the job: say what it ran with, by --set KNOB=VALUE or --set NAME"),
+        ("line 14", "has no knob of the job: give what it ran with, by --set KNOB=VALUE or --set NAME"),
         ("line 15", "its status 'splendid' is not understood"),
         ("line 16", "is no CSV (unexpected end of data)"),
     ]

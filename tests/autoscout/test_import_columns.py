@@ -56,7 +56,7 @@ def test_a_table_without_a_metric_says_how_to_name_one(tmp_path: Path):
     table = tmp_path / "t.csv"
     table.write_text("mbs;tp;Seconds a step\n1;2;5.2\n")
     job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
-    with pytest.raises(AutoscoutError, match="has no metric: --map COLUMN=METRIC says which column is one"):
+    with pytest.raises(AutoscoutError, match="has no metric: --map COLUMN=METRIC names the column that is one"):
         bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True))
 
 

@@ -92,7 +92,7 @@ def test_every_argument_of_the_recorded_exports_has_a_kind() -> None:
 
 @pytest.mark.parametrize("more", ["--mtp-num-layers 1", "--window-size 128,0", "--hybrid-override-pattern M*M-"])
 def test_a_line_of_another_model_is_refused_by_name(more: str, tmp_path: Path) -> None:
-    with pytest.raises(AutoscoutError, match=f"says {more.replace('*', '.')}, which neither"):
+    with pytest.raises(AutoscoutError, match=f"has {more.replace('*', '.')}, which neither"):
         job_file(shlex.split(f"torchrun --nproc-per-node 2 {FLAGS} {more}"), tmp_path, "megatron")
     assert [text for text in target_of(job(more)).problems(job(more)) if more in text]
 
@@ -124,7 +124,7 @@ def test_alternating_layers_are_refused_at_once_and_all_of_experts_are_not(tmp_p
     line = (
         f"{FLAGS} --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --moe-layer-freq"
     )
-    with pytest.raises(AutoscoutError, match=r"says --moe-layer-freq \(\[1,0\]\*4\), which neither"):
+    with pytest.raises(AutoscoutError, match=r"has --moe-layer-freq \(\[1,0\]\*4\), which neither"):
         job_file(shlex.split(f"torchrun {line} '([1,0]*4)'"), tmp_path, "megatron")
     for pattern in ("([1]*8)", "[0,0,1,1,1,1,1,1]"):
         path = tmp_path / "job.toml"

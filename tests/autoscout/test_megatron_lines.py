@@ -105,7 +105,7 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
         "$DATA",
     ):
         assert part in said
-    with pytest.raises(AutoscoutError, match="does not say --hidden-size, --num-attention-heads"):
+    with pytest.raises(AutoscoutError, match="does not give --hidden-size, --num-attention-heads"):
         begun("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2", tmp_path)
     with pytest.raises(AutoscoutError, match="is not a launch line of megatron"):
         begun("torchrun --nproc_per_node 8 train.py", tmp_path)
@@ -256,15 +256,15 @@ def test_what_only_a_shell_knows_is_no_number(tmp_path):
     made, notes = begun(f"{DENSE.format('pretrain_gpt.py')} {flags}", tmp_path)
     assert "global_batch" not in made["traffic"]
     for begins in (
-        "traffic.seq_len: 1024 tokens are guessed; the line does not say --seq-length as a number",
-        "traffic.global_batch: the samples of a step, which the line does not say",
+        "traffic.seq_len: 1024 tokens are guessed; the line does not give --seq-length as a number",
+        "traffic.global_batch: the samples of a step, which the line does not give",
         "model.ffn: write what the line's --ffn-hidden-size $F stands for",
     ):
         assert any(note.startswith(begins) for note in notes), begins
     (tmp_path / "job.toml").write_text(
         (tmp_path / "job.toml").read_text().replace("seq_len =", "global_batch = 64\nseq_len =")
     )
-    with pytest.raises(AutoscoutError, match=r"launch.current says --micro-batch-size \$B; write what it stands for"):
+    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write what it stands for"):
         load_job(tmp_path / "job.toml")
 
 
@@ -293,7 +293,7 @@ def test_a_vocabulary_that_is_padded_as_the_line_has_it_is_no_other_launch(tmp_p
     more = "--seq-length 1024 --global-batch-size 64 --vocab-size 50000 --make-vocab-size-divisible-by 128"
     begun(f"{DENSE.format('pretrain_gpt.py')} {more}", tmp_path)
     job = load_job(tmp_path / "job.toml")
-    assert not [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+    assert not [note for note in target_of(job).notes_on_job(job) if "not valid" in note]
 
 
 def test_the_layout_that_stands_for_a_line_is_said(tmp_path):
@@ -301,5 +301,5 @@ def test_the_layout_that_stands_for_a_line_is_said(tmp_path):
     line = f"{DENSE.format('pretrain_gpt.py')} --seq-length 1024 --global-batch-size 8 --micro-batch-size 4"
     begun(line, tmp_path)
     job = load_job(tmp_path / "job.toml")
-    (note,) = [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+    (note,) = [note for note in target_of(job).notes_on_job(job) if "not valid" in note]
     assert "with --context-parallel-size 4" in note

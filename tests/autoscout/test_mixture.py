@@ -130,11 +130,15 @@ def test_shared_experts_split_over_tensor_parallel_ranks(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "changes", "said"),
     [
-        ("--moe-shared-expert-intermediate-size 256", (), "says --moe-shared-expert-intermediate-size 256"),
+        ("--moe-shared-expert-intermediate-size 256", (), "has --moe-shared-expert-intermediate-size 256"),
         ("--moe-shared-expert-intermediate-size 192", (ALONE,), "but the job has no model.shared_ffn"),
         ("--moe-layer-freq ([0]*1+[1]*3)", (NONE,), "but the job has no model.dense_layers"),
-        ("--moe-layer-freq ([0]*2+[1]*2)", (), "says --moe-layer-freq ([0]*2+[1]*2), but the job model.dense_layers"),
-        ("--moe-layer-freq ([1,0]*2)", (), "says --moe-layer-freq ([1,0]*2), which neither [model] nor a knob"),
+        (
+            "--moe-layer-freq ([0]*2+[1]*2)",
+            (),
+            "has --moe-layer-freq ([0]*2+[1]*2), but the job has model.dense_layers",
+        ),
+        ("--moe-layer-freq ([1,0]*2)", (), "has --moe-layer-freq ([1,0]*2), which neither [model] nor a knob"),
         ("--multi-latent-attention", (), "has --multi-latent-attention, but the job has no model.latent"),
         ("--moe-layer-freq ([0]+[1]*3)", (), ""),
         ("--moe-layer-freq 1", (NONE,), ""),

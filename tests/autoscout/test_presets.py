@@ -207,7 +207,7 @@ def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path
     ("config", "said"),
     [
         ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
-        ({**QWEN, "model_type": "deepseek_v3"}, "says nothing of kv_lora_rank"),
+        ({**QWEN, "model_type": "deepseek_v3"}, "lacks kv_lora_rank"),
         (
             {**QWEN, "decoder_sparse_step": 2},
             r"experts in some layers only \(decoder_sparse_step = 2\), which .*describe",
@@ -219,7 +219,7 @@ def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
         ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),
         ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is no whole number"),
-        ({"model_type": "llama"}, "says nothing of num_hidden_layers"),
+        ({"model_type": "llama"}, "lacks num_hidden_layers"),
         ("{", "is no JSON"),
         ([], "it has no fields"),
     ],

@@ -77,7 +77,7 @@ def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: 
 def test_a_container_has_as_many_gpus_as_it_is_given(given: str, tmp_path: Path) -> None:
     job, notes = begun(f"docker run {given} pytorch/pytorch python train.py --mbs 2", tmp_path)
     assert counts(job) == [4]
-    assert not [note for note in notes if "does not say how many" in note]
+    assert not [note for note in notes if "does not give how many" in note]
 
 
 SCRIPTS = {
@@ -121,7 +121,7 @@ def test_gpus_that_only_a_shell_knows_are_gpus(asked: str, tmp_path: Path) -> No
     text, notes = job_file([str(tmp_path / "run.sbatch")], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "h100" if "h100" in asked else "GPU", "count": 1}]
     assert [note for note in notes if f"Slurm fills in no variable of #SBATCH {asked}" in note]
-    assert [note for note in notes if "does not say how many devices it runs on" in note]
+    assert [note for note in notes if "does not give how many devices it runs on" in note]
 
 
 ACCELERATE = """num_processes: 8

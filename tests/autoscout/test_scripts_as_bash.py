@@ -201,7 +201,7 @@ def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
         job_file([*f"{line} --micro-batch-size 1 --global-batch-size 8".split()], tmp_path)[0]
     )
     job = load_job(tmp_path / "job.toml")
-    said = [note for note in target_of(job).notes_on_job(job) if "cannot be had here" in note]
+    said = [note for note in target_of(job).notes_on_job(job) if "are not valid here" in note]
     assert len(said) == 1
     assert "pp 16 is not among 1, 2, 4, 8" in said[0]
     assert "the nearest stands for it, with tp=1, pp=8" in said[0]

@@ -131,7 +131,7 @@ def test_a_knob_that_the_line_leaves_nothing_to_decide_is_closed(engine):
 def test_a_line_without_a_dtype_takes_the_models(engine):
     """A model that is stored in float16 was served in bfloat16."""
     assert exported(says(engine, "--max-num-seqs 64"))["--dtype"] == "auto"
-    with pytest.raises(AutoscoutError, match=r"says --dtype float32, but model.dtype is 'bf16'"):
+    with pytest.raises(AutoscoutError, match=r"has --dtype float32, but model.dtype is 'bf16'"):
         checked(says(engine, "--dtype float32"))
 
 
@@ -214,7 +214,7 @@ def test_a_flag_that_the_installed_server_lacks_is_told_and_left_out(engine, tmp
     assert found.arguments["--api-key"] == "k"
     assert "--swap-space" not in found.arguments
     assert "what stands for --swap-space of your line, which the installed vLLM does not have" in found.missing
-    assert any(note.startswith("launch.current says --swap-space") for note in target_of(job).notes_on_job(job))
+    assert any(note.startswith("launch.current has --swap-space") for note in target_of(job).notes_on_job(job))
 
 
 def made(tmp_path: Path, line: str) -> tuple[dict[str, Any], list[str]]:
@@ -351,7 +351,7 @@ def test_numbers_of_the_line_are_among_the_values(engine):
         96,
         5,
     )
-    assert not [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+    assert not [note for note in target_of(job).notes_on_job(job) if "not valid" in note]
     space = JobSpace.of_job(job)
     assert space.knob["max_num_batched_tokens"].values == (512, 1024, 2048, 3000, 4096, 8192, 16384, 32768)
     assert 3 not in JobSpace.of_job(says(engine, "-tp 3 --gpu-memory-utilization 0.9")).knob["tp"].values

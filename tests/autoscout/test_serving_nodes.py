@@ -105,7 +105,7 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
     job = load_job(tmp_path / "job.toml")
     notes = target_of(job).notes_on_job(job)
-    assert "launch.command: 'trtllm-serve' is no program that can be run here" in notes
+    assert "launch.command: 'trtllm-serve' cannot be run here" in notes
     assert "no answers are compared, so a configuration that computes something else is not found out" in notes
 
 

@@ -160,7 +160,7 @@ def test_a_number_that_only_a_shell_knows_is_no_value_of_a_knob(tmp_path):
     text, notes = job_file([line], tmp_path)
     path = tmp_path / "job.toml"
     path.write_text(text.replace('"GPU"', '"h100"'))
-    with pytest.raises(AutoscoutError, match=r"says --max_batch_size \$CONC; write what it stands for"):
+    with pytest.raises(AutoscoutError, match=r"has --max_batch_size \$CONC; write what it stands for"):
         load_job(path)
     assert any("by the value" in note and "$CONC" in note for note in notes)
     path.write_text(path.read_text().replace("$((8 * CONC))", "4096").replace("$CONC", "16"))

@@ -30,7 +30,7 @@ def test_where_a_target_leads(tmp_path: Path):
             "(such as `aws s3 sync`): its files never change, so copying is merging",
             2,
         )
-    said = "files in a folder are signed; in a catalog its accounts say who wrote what"
+    said = "files in a folder are signed; in a catalog its accounts show who wrote what"
     assert refusal(places.push, tmp_path / "kb", "ducklake:x", None, tmp_path) == (said, 2)
 
 

@@ -366,7 +366,7 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
     program = {"vllm": "vllm", "megatron": "megatron-lm"}.get(job.target, "")
     known = arguments(program) if program else {}
     told = " ".join([*said, *launch.missing])
-    nearest = "cannot be had" in told  # and what stands for it
+    nearest = "not valid" in told  # and what stands for it
     there = {_spelt(flag): words for flag, words in there.items()}
     wrong = []
     for flag, words in given.items():

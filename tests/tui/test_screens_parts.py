@@ -179,7 +179,7 @@ def test_a_session_that_broke_off_says_how_to_go_on_with_it():
     stands = standing(state, False, message="Killed", kb="/a b/kb.duckdb")
     assert stands.kind == "crashed"
     assert "1 experiments are kept" in stands.advice
-    assert "It said: Killed" in stands.advice
+    assert "Its last message: Killed" in stands.advice
     assert "autoscout tune --resume gpt-1 --kb '/a b/kb.duckdb'" in stands.advice
 
 

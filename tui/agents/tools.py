@@ -248,7 +248,7 @@ def _ordered(call: Call, session: str, what: str, settings: list[str], why: str 
     folder = call.limits.own(session)
     running(call.limits.kb, session)
     if what != "stop" and searched(folder):
-        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured", 1)
+        raise AutoscoutError(f"{session} no longer searches; its finalists are being measured again", 1)
     give(folder, parsed(what, settings, f"{_AGENT} {call.client}", why))
     return {"session": session, "asked": what}
 

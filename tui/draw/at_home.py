@@ -40,7 +40,7 @@ def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text
     text = Text(no_wrap=True, overflow="ellipsis")
     for row in rows[:height]:
         wide = max(8, min(20, (width - 11) // 2))
-        text.append(f"{row['host'] or 'not told':<{wide}.{wide}} {row['cluster'] or '':<{wide}.{wide}} ")
+        text.append(f"{row['host'] or 'unknown':<{wide}.{wide}} {row['cluster'] or '':<{wide}.{wide}} ")
         text.append(f"{row['measurements']:>4} runs\n")
     text.right_crop(1)
     return text

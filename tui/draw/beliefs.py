@@ -73,7 +73,7 @@ def _why_not(state: State) -> str:
     if state.job is None:
         return ""
     if state.reasons.promises and not state.ended:
-        return "the search says what it believes every five experiments; not yet"
+        return "the search reports its beliefs every five experiments; none yet"
     who = "" if state.strategy == "autoscout" else f": strategy {state.strategy} has no belief to show"
     return f"{_NOT}{who or ' in this journal'}"
 

@@ -155,7 +155,7 @@ def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool)
     """Each knob's share of the predicted variance over the whole space."""
     effects = found["effects"]
     if not effects:
-        return Text("the simulators cannot say", style="dim")
+        return Text("no simulator predicts this", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, share in list(effects.items())[: max(1, height)]:
         text.append(f"{name:<16.15}{bar(share, 12, ascii_only)} {share:>5.0%} predicted\n")

@@ -10,7 +10,7 @@ from tui.grouped import Verbs, brief
 
 _CODES = (
     ("0", "done"),
-    ("1", "it ran and failed; the sentence on standard error says why"),
+    ("1", "it ran and failed; the sentence on standard error gives the reason"),
     ("2", "wrong usage or bad input"),
     ("3", "nothing feasible, or an invalid configuration"),
     ("130", "interrupted; everything measured is kept"),

@@ -128,12 +128,13 @@ def ranked(job: Job, found: PredictedRanking) -> None:
         for r in rows
     ]
     room = ("GiB", "out of memory") if len(cells[0]) == 6 else ()
-    click.echo(table(cells, ("gain", found.metric, "90 %", *room, "configuration")))
+    gain = "gain with risk" if room else "gain"
+    click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
-        click.echo(f"{reference_of(job)} {why}: `autoscout predict` says which")
+        click.echo(f"{reference_of(job)} {why}: `autoscout predict` shows why")
     elif rows[0].name == reference.name:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
 
@@ -267,7 +268,7 @@ def _calibration(memory: MemoryScores) -> str:
         by_software = "" if known else f"{bin_.low:.0%} to {bin_.high:.0%}"
         shares = f"{bin_.said:.0%}", by_software, f"{bin_.died:.0%}"
         rows.append((said, bin_.runs, *shares, bar[:at] + mark + bar[at + 1 :]))
-    return table(rows, ("said", "runs", "mean", "by software", "died", ""))
+    return table(rows, ("predicted", "runs", "mean", "by software", "died", ""))
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:

@@ -67,7 +67,7 @@ class KnowledgePane(Pane):
     help = (
         "ctrl+j runs the query, tab completes, ctrl+r lists what was asked before, escape cancels; ctrl+g draws the "
         "answer, enter on a row shows all of it; ctrl+s saves the question, ctrl+e exports all its rows to a file; "
-        "ctrl+o opens the contents; on a similar job enter says by what it is "
+        "ctrl+o opens the contents; on a similar job enter shows by what it is "
         "similar, a accepts and x rejects it as a warm start; n b turn the pages of an answer"
     )
     BINDINGS = [Binding("ctrl+o", "contents", "contents", show=False)]
@@ -303,7 +303,7 @@ class KnowledgePane(Pane):
         code, out, problem = await self._run_verb("similar", journal, "--json", on_wait=self._say)
         branch.remove_children()
         if code:
-            branch.add_leaf(Text(problem.strip() or "cannot say"))
+            branch.add_leaf(Text(problem.strip() or "unknown"))
             return
         self._similar = json.loads(out)
         for past in self._similar["similar"]:

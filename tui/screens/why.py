@@ -16,7 +16,7 @@ _ALL = 10_000  # lines
 class WhyPane(Pane):
     help = (
         "cost is that of the best configuration with a value, in times the best measured, as the search believed it "
-        "when it last said so; runs: how many with it were measured. Promised and got are gains over the best believed "
+        "at its last report; runs: how many with it were measured. Promised and got are gains over the best believed "
         "then. Nothing here is computed from anything but this journal"
     )
 

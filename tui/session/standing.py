@@ -71,7 +71,7 @@ def standing(state: State, alive: bool | None, read: float = 1.0, message: str =
     phase = _PHASES.get(state.phase, state.phase)
     if alive is False:
         lost = " The experiment that ran is lost." if state.running else ""
-        output = f" It said: {message}" if message else ""
+        output = f" Its last message: {message}" if message else ""
         return Standing(
             "crashed",
             "its process is gone",

@@ -38,7 +38,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     multiple=True,
     help="A free prediction of every row. With --job: good, biased, linear; good+80 with noise.",
 )
-@click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal, on what is told.")
+@click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
 @click.option("--strategies", metavar="A,B", help=f"Default: {_STRATEGIES}. NAME:KEY=VALUE changes a hyper-parameter.")
 @click.option("--seeds", type=click.IntRange(1), default=20, show_default=True)
 @click.option(
@@ -70,7 +70,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     if paper:
         for name in (*_TABLE_ONLY, "simulators", "strategies", "transfer", "shuffled", "as_sessions"):
             if options[name]:
-                raise click.UsageError(f"{_option(name)} does not go with --paper, which says itself what is run")
+                raise click.UsageError(f"{_option(name)} does not go with --paper, which fixes what is run")
         click.echo(asked.paper(options, as_json, progress))
         return
     if options["transfer"] and not options["group_by"]:

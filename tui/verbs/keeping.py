@@ -53,7 +53,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("session", shell_complete=session_names)
 @click.argument("source", metavar="URL|LOG")
 @_FOR
-@click.option("--watch", is_flag=True, help="Look until Ctrl-C, and say so once when the answer changes.")
+@click.option("--watch", is_flag=True, help="Look until Ctrl-C, and report once when the answer changes.")
 @click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write what is known there.")
 @common
 def when(
@@ -108,7 +108,7 @@ def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: P
             said = str(error)
         if watch.restarts > restarts:
             restarts = watch.restarts
-            note("the server or the log began anew, which says nothing about the winner; watching goes on")
+            note("the server or the log began anew, so this is no change of the winner; watching goes on")
         time.sleep(EVERY_S)
 
 

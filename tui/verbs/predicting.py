@@ -42,7 +42,7 @@ def predict(
     """
     if against is not None:
         if job_file is not None:
-            raise click.UsageError("--against scores rows of a table, which say themselves what ran; give no job file")
+            raise click.UsageError("--against scores rows of a table, which already state what ran; give no job file")
         _against(against, as_json)
         return
     if job_file is None:

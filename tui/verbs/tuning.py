@@ -68,7 +68,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 @click.option(
     "-v", "--verbose", is_flag=True, help="Lines of the search's own steps, too: tournaments, checks, anchors."
 )
-@click.option("--detach", is_flag=True, help="Start it in the background and say its name; `watch` shows it.")
+@click.option("--detach", is_flag=True, help="Start it in the background and print its name; `watch` shows it.")
 @click.option(
     "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
 )
@@ -165,7 +165,7 @@ def tune(
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)
     if not store.has_all(path, result.session):
-        note("not all of this session is in the knowledge base; `autoscout kb check` says what stays outside, and why")
+        note("not all of this session is in the knowledge base; `autoscout kb check` lists what stays outside, and why")
         raise SystemExit(1)
 
 

@@ -103,7 +103,7 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
     order = parsed(what, list(values), f"verb, pid {os.getpid()}", why)
     folder = running(kb_path(kb), session)
     if what != "stop" and searched(folder):
-        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured; {ANEW}", 1)
+        raise AutoscoutError(f"{session} no longer searches; its finalists are being measured again; {ANEW}", 1)
     give(folder, order)
     _report(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
 
@@ -121,7 +121,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     if now:
         pid = lock.holder(folder / "owner.lock")
         if pid is None:
-            raise AutoscoutError(f"session {session} does not say which process runs it; try again in a second")
+            raise AutoscoutError(f"session {session} does not name the process that runs it yet; try again in a second")
         os.kill(pid, signal.SIGTERM)
         _report(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
     else:

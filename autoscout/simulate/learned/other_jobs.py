@@ -28,7 +28,7 @@ class PastJobs:
         self.ensemble.fit(columns, values, jobs)
 
     def applies(self, columns: Columns) -> str:
-        return "" if self.ensemble.weights else "past jobs say nothing that holds for another job"
+        return "" if self.ensemble.weights else "nothing learned from past jobs holds for another job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Does nothing: corrections by this job's rows are learned on top of it."""

@@ -58,7 +58,7 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
     untold = on & known & ~(_accepted(columns, method) > 0)
     shares = ", ".join(f"{name} = 0.3" for name in np.unique(method[untold]))
     return {
-        "speculative decoding depends on how many drafted tokens are accepted; say it: launch.accepted = "
+        "speculative decoding depends on how many drafted tokens are accepted; state it: launch.accepted = "
         f"{{ {shares} }}, the share of first guesses that are": untold,
         "how fast a draft model guesses is not known": on & ~known,
     }

@@ -35,7 +35,7 @@ def network_matters(job: Job, columns: Columns) -> str:
         return f"the job's {stated:g} Gb/s between nodes decide: twice as much would make the step {saved:.0%} shorter"
     return (
         f"{gb_s * 8:g} Gb/s between nodes are assumed, and decide: twice as much would make the step {saved:.0%} "
-        f"shorter; say what yours are: cluster.network = {{ between_nodes_gbps = … }}"
+        f"shorter; state yours: cluster.network = {{ between_nodes_gbps = … }}"
     )
 
 

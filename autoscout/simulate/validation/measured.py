@@ -80,7 +80,7 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measure
         some = _predictable([rows[i] for i in measured], needed, metric, values[measured], skipped)
         found += [some] if some else []
     failed = sum(column_names.status_of(row) == "failed" for row in rows)
-    skipped.update({"its status says that it failed": failed} if failed else {})
+    skipped.update({"its status is a failure": failed} if failed else {})
     return found
 
 

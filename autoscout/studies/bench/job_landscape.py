@@ -127,7 +127,7 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.nd
     device = job.cluster.nodes[0].device
     model, memory = Training(device), Memory(device)
     if why := model.applies(columns) or memory.applies(columns):
-        raise AutoscoutError(f"{job.name}: the analytic model says nothing here: {why}", 2)
+        raise AutoscoutError(f"{job.name}: the analytic model predicts nothing here: {why}", 2)
     predicted = model.predict(columns)
     if job.objective.metric == "tokens_per_s":
         predicted = msgspec.structs.replace(predicted, value=tokens_of_step(job.traffic) / predicted.value)
@@ -146,7 +146,7 @@ def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.nda
         raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
     model = ServingSimulator(job.objective.metric)
     if why := model.applies(columns):
-        raise AutoscoutError(f"{job.name}: the serving model says nothing here: {why}", 2)
+        raise AutoscoutError(f"{job.name}: the serving model predicts nothing here: {why}", 2)
     nowhere = np.full(length(columns), -np.inf)
     return model.predict(columns), nowhere, nowhere
 

@@ -88,7 +88,7 @@ def kinds_of(
     if sparse is not None or dense is not None:
         chosen = set(sparse) if sparse is not None else set(knobs) - set(dense or [])
         if sparse is not None and dense is not None and (left := [k for k in knobs if k not in {*sparse, *dense}]):
-            raise AutoscoutError(f"{listed(left)}: say --sparse or --dense for every knob, or only one of the two", 2)
+            raise AutoscoutError(f"{listed(left)}: give --sparse or --dense for every knob, or only one of the two", 2)
     else:
         chosen = {name for name in knobs if not _is_ordered(table, name)}
     return [k for k in knobs if k in chosen], [k for k in knobs if k not in chosen]

@@ -114,7 +114,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
             status=status,
             metrics=metrics,
             rank_memory_gib=ranks,
-            evidence="" if status == "ok" else f"the landscape says {status}",
+            evidence="" if status == "ok" else f"the landscape has {status}",
             cost_s=spent,
             device_s=spent,
         )

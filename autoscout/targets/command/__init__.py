@@ -83,12 +83,12 @@ class Command(Target):
         yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
-            yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"
+            yield f"launch.command has {flag} {value}; write what it stands for, no shell fills it in"
         now = currently(job)
         for entry in declared(job).knob:
             if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
                 yield (
-                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
+                    f"launch.command has {entry.sets} {now[entry.name]}, which is not among the values of knob "
                     f"'{entry.name}'; add it there, as `autoscout init` does: what you launch now is what others are "
                     f"held against"
                 )
@@ -136,7 +136,7 @@ class Command(Target):
 
             notes += not_starting(line_of(job), preset, job.devices)
         if others := self.not_modelled(job):
-            notes.append(f"predictions know nothing of {listed(others)}")
+            notes.append(f"predictions leave out {listed(others)}")
         if preset.phases and (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
             notes.append(f"answers are trained on up to {lag} update{'s' * (lag > 1)} after the policy that drew them")
         if job.launch.script and not preset.proven:
@@ -145,7 +145,7 @@ class Command(Target):
                 f"launch.script = '{job.launch.script}' is unproven: it was never run here"
                 + (", nor were predictions compared with runs of it" if guessed else "")
             )
-        notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
+        notes += [f"launch.command: '{name}' cannot be run here" for name in lacking(job)]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
             notes.append(
@@ -156,7 +156,7 @@ class Command(Target):
         now = currently(job) if command_of(job) else {}
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:
-                notes.append(f"the command does not say {entry.name}: its first value stands for what you run now")
+                notes.append(f"the command does not give {entry.name}: its first value stands for what you run now")
         return notes + _not_to_be_had(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
@@ -310,4 +310,6 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     )
     if not broken:
         return []
-    return [f"what the command says cannot be had here ({broken}); the nearest stands for it, with {moved}"]
+    return [
+        f"the command's settings are not valid here ({broken}); the nearest valid ones stand for them, with {moved}"
+    ]

@@ -165,7 +165,7 @@ def not_on_hosts(job: Job) -> str:
     if not job.cluster.hosts or ({"node", "head"} <= placeholders and placeholders & {"ranks", "gpus"}):
         return ""
     return (
-        "launch.command is started once on each of cluster.hosts, so it has to say where it is: torchrun --nnodes "
+        "launch.command is started once on each of cluster.hosts, so it needs its place among them: torchrun --nnodes "
         "{nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port} …"
     )
 

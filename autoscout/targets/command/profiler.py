@@ -314,7 +314,7 @@ def _lacking(job: Job, metric: str, reader: OutputReader, log: Path) -> str:
         return reader.problem
     sources = metrics_of(job)
     if not sources:
-        return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
+        return f"no output gives {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
     values = reader.values()
     for name, source in sources.items():
         pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter

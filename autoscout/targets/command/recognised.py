@@ -68,7 +68,7 @@ def job_of(line: Line) -> dict[str, Any]:
     places, of_nodes = of_one_node(launched, len(counts))
     notes += [*asked.notes, *of_nodes, *not_starting(line, known, sum(counts))]
     if unread:
-        notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
+        notes.append(f"launch.current: {unread} lies in the container; put the knobs that it sets on the line")
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(str(line))
     if copies:
@@ -82,7 +82,7 @@ def job_of(line: Line) -> dict[str, Any]:
         }
         kept = {name: value for name, value in changing.items() if value is not None and not isinstance(value, str)}
         notes.append(
-            f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
+            f"traffic.global_batch: write the samples of a step, for all devices; the line does not give "
             f"{known.batch.flag} as a number; till then space.fix keeps {listed(kept) or 'what changes them'}"
         )
     if known.batch and known.batch.value != "{global_batch}":
@@ -123,7 +123,9 @@ def job_of(line: Line) -> dict[str, Any]:
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
-        notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
+        notes.append(
+            "launch.metrics: name the line of its log that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
+        )
         if pairs := [word for word in line.words if _SETTING.match(word)]:
             notes.append(
                 f"space.knob: key=value settings are neither read nor tried ({', '.join(pairs[:3])} …): declare "
@@ -212,9 +214,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
         try:
             settings = settings_files.read([Path(str(name))])
         except AutoscoutError:
-            notes.append(
-                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
-            )
+            notes.append(f"space.fix: {name} cannot be read here, and overrides the flags: name the knobs that it sets")
             continue
         decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
@@ -222,9 +222,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
                 today = line.value(knob.sets)
                 fixed[knob.name] = knob.default if today is None else today
         if decided:
-            notes.append(
-                f"space.fix: {name} says {listed(decided.values())} itself, which comes before the line's flags"
-            )
+            notes.append(f"space.fix: {name} sets {listed(decided.values())} itself, which overrides the line's flags")
     return fixed
 
 
@@ -248,7 +246,7 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
     elif model:
         sections["model"] = model
         if "vocab" in known.model:
-            notes.append(f"model.vocab: {model['vocab']} is assumed, since only the tokenizer says it")
+            notes.append(f"model.vocab: {model['vocab']} is assumed, since only the tokenizer has it")
     return sections
 
 

@@ -42,7 +42,7 @@ class FirstUpdates:
         if lag > usual and not self._lag_stated:
             return (
                 f"answers are trained on up to {lag:g} updates after the policy that drew them, the reference's up to "
-                f"{usual:g}: that is another training; say how old they may be, constraints = ['{LAG} <= {lag:g}']"
+                f"{usual:g}: that is another training; state how old they may be, constraints = ['{LAG} <= {lag:g}']"
             )
         redrawn = lag != usual or drawn_anew(reference.configuration, measured.configuration, self._redraws)
         spread = _SPREADS * math.hypot(*(_of_average(m) for m in (reference, measured)))

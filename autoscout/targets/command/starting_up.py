@@ -19,5 +19,5 @@ def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
         if unread or (start.unless and re.search(start.unless, str(line))) or Expression(start.holds)(values):
             continue
         own = {start.names[name][0].rstrip("="): values[name] for name, value in given.items() if value is None}
-        why = f"; the line does not say {', '.join(f'{name}, which is then {value}' for name, value in own.items())}"
+        why = f"; the line does not give {', '.join(f'{name}, which is then {value}' for name, value in own.items())}"
         yield f"launch.current does not start as it is: {start.reason.format_map(values)}{why * bool(own)}"

@@ -68,13 +68,13 @@ def describe(job: Job, started: Started) -> dict[str, str]:
 def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
     """Errors: AutoscoutError (exit 2)."""
     if not cwd.is_dir():
-        raise AutoscoutError(f"launch.path: {cwd} is no folder", 2)
+        raise AutoscoutError(f"launch.path: {cwd} is not a folder here; correct it, or run this where it is", 2)
     if "/" in name and not name.startswith("/"):
         name = str(cwd.absolute() / name)
     found = shutil.which(name, path=environment.get("PATH"))
     if found is None:
         raise AutoscoutError(
-            f"launch.command: '{name}' is no program that can be run here; give its path, or the folder of its "
+            f"launch.command: '{name}' cannot be run here: it is not on the PATH; give its path, or the folder of its "
             f"interpreter in launch.python",
             2,
         )

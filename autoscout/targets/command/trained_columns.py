@@ -90,12 +90,12 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
             return {}
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(given, name)), "")):
         asked = " or ".join(trained.adapted)
-        notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
+        notes.append(f"model: all weights are taken to be trained: the line has {rank}, but not {asked}")
     if trained.prompt:
         return {"model": model, **_of_answers(given, trained, notes)}
     length = _first(given, trained.length)
     if not length.isdecimal():
-        notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not say it")
+        notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not give it")
     if trained.weights and not _first(given, trained.weights):
         bits = 8 * _weight_bytes(given, trained, adapted="lora" in model)
         notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
@@ -164,7 +164,7 @@ def _lacking(job: Job, given: Settings, trained: Trained) -> str:
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     if not job.traffic.seq_len:
-        return "the job does not say traffic.seq_len, the tokens of a sample"
+        return "the job does not give traffic.seq_len, the tokens of a sample"
     return "experts that run one after the other, as Transformers' do, are in no model" if job.model.experts else ""
 
 
@@ -198,7 +198,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
         return f"nothing models --fsdp {shards}"
     for name, priced in trained.only.items() if given else ():
         if (value := _first(given, [name]).strip("\"'")) not in priced:
-            return f"nothing models {name}={value}" if value else f"the line does not say {name}"
+            return f"nothing models {name}={value}" if value else f"the line does not give {name}"
     unpriced = next((name for name in trained.unpriced if _fits(given, name) and not _is_one(given, name)), "")
     return f"nothing models --{unpriced}" if unpriced else ""
 

@@ -131,7 +131,7 @@ def model_of(line: Line, served: Served) -> str:
     """Errors: AutoscoutError (exit 2) for a line that says none."""
     found = next((value for flag in served.model if isinstance(value := line.value(flag), str)), "")
     if not found:
-        raise AutoscoutError(f"launch.current: the server's line says no model ({' or '.join(served.model)} NAME)", 2)
+        raise AutoscoutError(f"launch.current: the server's line names no model ({' or '.join(served.model)} NAME)", 2)
     return found
 
 

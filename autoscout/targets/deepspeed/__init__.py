@@ -74,13 +74,13 @@ class DeepSpeed(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {' and '.join(others)}")
         if not config_space.batch_of(job, config):
-            notes.append("the ds_config says no train_batch_size: configurations train different batches")
+            notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
             notes.append(f"tuned, too: {' and '.join(listed)}; DeepSpeed's own fast mode would hand a list to its "
                          f"engine, which refuses it")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
-            notes.append(f"{job.budget.profiles} experiments, as the budget says; the ds_config's tuner_num_trials = "
+            notes.append(f"{job.budget.profiles} experiments, by the job's budget; the ds_config's tuner_num_trials = "
                          f"{asked.tuner_num_trials} gives way to it")  # fmt: skip
         return notes
 
@@ -129,7 +129,7 @@ class DeepSpeed(Target):
         if not config_space.to_tune(job, config_space.read_config(job)):
             raise AutoscoutError(
                 'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as '
-                '"auto"; `autoscout predict` says what is predicted of it as it is',
+                '"auto"; `autoscout predict` predicts it as it is',
                 2,
             )
         return profiler.profiler(job)

@@ -35,7 +35,8 @@ _BY_SLURM = (
     "these nodes, and with --kb on a disk that all of them, and their container, have"
 )
 _NO_LOSS = (
-    "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
+    "launch.metrics: add the pattern of your script's loss, such as loss = 'loss: ([\\d.]+)'; it finds out what trains "
+    "something else"
 )
 
 
@@ -155,7 +156,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if flags.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(
             f"traffic.global_batch: write the samples of a step, for all devices; {HUGGING_FACE[STEPS]} "
-            f"{' '.join(steps)} does not say them, and is replaced"
+            f"{' '.join(steps)} does not give them, and is replaced"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 

@@ -23,7 +23,7 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
-    """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not say it) with the first value of
+    """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not give it) with the first value of
     each list; the advice of DeepSpeed's guides within its lists (no offloading, lowest stage, largest micro batch); the
     first value of each list, which its autotuner starts from. Of the first two the lowest stage and the largest micro
     batch that are estimated to fit, where the model is known."""

@@ -70,9 +70,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     if isinstance(throughput, int | float) and throughput > 0:
         measured["samples_per_s"] = throughput
         if not batch:
-            return Row(
-                where, {**cells, **measured}, 'its batch sizes are "auto": nothing says how many samples a step has'
-            )
+            return Row(where, {**cells, **measured}, 'its batch sizes are "auto": nothing gives the samples of a step')
         measured["step_time_s"] = batch / throughput
         measured["tokens_per_s"] = throughput * job.traffic.seq_len
     elif not measured:

@@ -49,7 +49,7 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     length = next((n for flag in _LENGTHS if (n := whole_number(flags, flag)) is not None), 0)
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not say it")
+        notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not give it")
     dtype = precision(config, flags, {}).strip("'")
     return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
 

@@ -54,10 +54,9 @@ def lacking(job: Job) -> str:
     """ "" or what a job lacks for predictions, as a clause."""
     if not job.model.layers:
         return (
-            "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, "
-            "heads and vocab"
+            "the job has no model: write [model] with from = 'its config.json', or its layers, hidden, heads and vocab"
         )
-    return "" if job.traffic.seq_len else "the job does not say traffic.seq_len, the tokens of a sample"
+    return "" if job.traffic.seq_len else "the job does not give traffic.seq_len, the tokens of a sample"
 
 
 def flags_of(job: Job) -> Flags:

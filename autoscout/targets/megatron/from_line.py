@@ -66,7 +66,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         )
     if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(flags, flag)]:
         raise AutoscoutError(
-            f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
+            f"the line does not give {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
         )
     if why := not_had(own):
         raise AutoscoutError(f"the line {why}", 2)
@@ -142,14 +142,14 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
     length = whole_number(given, "--seq-length")
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {length} tokens are guessed; the line does not say --seq-length as a number")
+        notes.append(f"traffic.seq_len: {length} tokens are guessed; the line does not give --seq-length as a number")
     found = {"seq_len": length}
     batch = whole_number(given, "--global-batch-size")
     if batch is None and not {*_unread(given, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
         batch = (whole_number(given, "--micro-batch-size") or 1) * (ranks // split)
     if batch:
         return {**found, "global_batch": batch}
-    notes.append("traffic.global_batch: the samples of a step, which the line does not say")
+    notes.append("traffic.global_batch: the samples of a step, which the line does not give")
     return found
 
 

@@ -83,7 +83,7 @@ def training_line_problems(job: Job) -> Iterator[str]:
         yield f"launch.current {why}"
     for flag in _OF_KNOBS:
         if any(re.search("[$`]", word) for word in given.get(flag, ())):
-            yield f"launch.current says {flag} {' '.join(given[flag])}; write what it stands for, no shell fills it in"
+            yield f"launch.current has {flag} {' '.join(given[flag])}; write what it stands for, no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(given, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, given, of_job)
@@ -115,7 +115,7 @@ def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str
     dense = dense_layers(given)
     if pattern and "--moe-layer-freq" in of_job and dense is not None and dense != job.model.dense_layers:
         yield (
-            f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
+            f"launch.current has --moe-layer-freq {pattern}, but the job has model.dense_layers = "
             f"{job.model.dense_layers}; make them agree"
         )
 
@@ -156,8 +156,8 @@ def not_had(line: Line) -> str:
     if not found:
         return ""
     return (
-        f"says {listed(found)}, which neither [model] nor a knob of target = 'megatron' has: another training would be "
-        f"measured than the one exported; tune the line as it is with target = 'command' (`autoscout init` without "
+        f"has {listed(found)}, which neither [model] nor a knob of target = 'megatron' covers: another training would "
+        f"be measured than the one exported; tune the line as it is with target = 'command' (`autoscout init` without "
         f"--target)"
     )
 
@@ -172,7 +172,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     found, notes = current_launch.configuration(space, _flags_today(job), mapped, USUAL)
     off = [name for name in asked(_flags_today(job)) if name not in job.space.allow]
     if off:
-        notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
+        notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not have allow = {off}"]
     there, known = mapped(found), arguments(PROGRAM)
     other = [
         flag

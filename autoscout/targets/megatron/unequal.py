@@ -91,7 +91,7 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
             id="H3",
             holds="not unequal or (vpp == 1 and stage_split == 'even' and first_layers == 0 and last_layers == 0)",
             reason="stages of the kinds of device are given their layers one by one, without virtual stages",
-            source="ours: a layout string says all of it",
+            source="ours: a layout string gives all of it",
             checked="ours",
         ),
         RuleEntry(

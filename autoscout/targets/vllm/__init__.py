@@ -73,7 +73,7 @@ class Vllm(Target):
             )
         if gone := unknown_flags(job):
             notes.append(
-                f"launch.current says {listed(gone)}, with which the installed vLLM does not start; experiments and "
+                f"launch.current has {listed(gone)}, with which the installed vLLM does not start; experiments and "
                 f"exports leave that out"
             )
         if job.launch.current:

@@ -21,7 +21,7 @@ def not_had(line: Line) -> str:
     if not found:
         return ""
     return (
-        f"says {listed(found)}, which serves no generated text, and target = 'vllm' knows no other load; tune the line "
+        f"has {listed(found)}, which serves no generated text, and target = 'vllm' knows no other load; tune the line "
         f"as it is with target = 'command' and a load of your own"
     )
 
@@ -56,7 +56,7 @@ def _otherwise(job: Job) -> Iterator[str]:
         words, fixed = given.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
         if words and fixed is not None and apart(words, fixed):
             yield (
-                f"launch.current says {flag_of(knob.sets)} {' '.join(words)}, and space.fix {knob.name} = {fixed!r}, "
+                f"launch.current has {flag_of(knob.sets)} {' '.join(words)}, and space.fix {knob.name} = {fixed!r}, "
                 f"which experiments and exports have: make them agree"
             )
 

@@ -57,7 +57,7 @@ def not_starting(job: Job) -> Iterator[str]:
         yield (
             f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "
             f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, where at most "
-            f"{max(room, 0):.1f} are left after the weights; experiments and exports say "
+            f"{max(room, 0):.1f} are left after the weights; experiments and exports use "
             f"--max-model-len {longest(job)}"
         )
 

@@ -203,10 +203,10 @@ def line_problems(job: Job) -> Iterator[str]:
     if not flags and not model_named(current_launch.line_of(job)):
         yield "launch.current serves no model; write the whole line of `vllm serve`, without variables"
     if "--config" in flags:
-        yield f"launch.current: write what {' '.join(flags['--config'])} says as flags (`autoscout init` does)"
+        yield f"launch.current: write the settings of {' '.join(flags['--config'])} as flags (`autoscout init` does)"
     single = "".join(flags.get("--dtype", ["auto"])) in ("float", "float32")
     if "--dtype" in flags and "auto" not in flags["--dtype"] and single != (job.model.dtype == "fp32"):
-        yield f"launch.current says --dtype {flags['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"
+        yield f"launch.current has --dtype {flags['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:

@@ -17,7 +17,7 @@ def with_file(line: Line, notes: list[str]) -> Line:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         flags = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
+        notes.append(f"launch.current: write the settings of {name} as flags; it cannot be read here ({error})")
         return line
     positional = bool(others) and not others[0].startswith("-")
     model = [others[0]] if positional else [str(settings["model"])] if "model" in settings else []

@@ -115,7 +115,7 @@ def test_yaml_and_toml_change_one_line():
         ((r"per iteration \(ms\): ([\d.]+)", r"per iteration (ms: ([\d.]+)"), "is no pattern"),
         ((r"per iteration \(ms\): ([\d.]+)", r"per iteration"), "has no group"),
         (('minimize = "step_time_s"', 'minimize = "step_tim_s"'), "did you mean 'step_time_s'"),
-        (("--mbs 2", "--mbs 3"), "says --mbs 3, which is not among the values of knob 'mbs'"),
+        (("--mbs 2", "--mbs 3"), "has --mbs 3, which is not among the values of knob 'mbs'"),
         (('command = "', 'script = "megatron"\ncommand = "'), "launch.script = 'megatron', which is unknown"),
         (('sets = "--fast"', 'set = "--fast"'), r"space.knob\[2\].set, which is unknown; did you mean 'sets'"),
     ],

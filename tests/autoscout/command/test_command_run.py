@@ -236,7 +236,7 @@ def test_a_killed_autoscout_leaves_nothing_running(job, tmp_path):
 
 def test_a_command_that_is_not_there_is_bad_input(write):
     job = load_job(write(("command = ", 'command = "trainr --mbs 2" # ')))
-    with pytest.raises(AutoscoutError, match="'trainr' is no program that can be run here"):
+    with pytest.raises(AutoscoutError, match="'trainr' cannot be run here"):
         CommandProfiler(job).environment()
 
 
@@ -249,9 +249,7 @@ def test_programs_of_a_shell_command_tell_its_interpreter_and_are_looked_for(wri
     job = load_job(write(('trainer.py --mbs 2"', f"trainer.py{shell}"), (f"{sys.executable} -S ", f"{script} ")))
     assert CommandProfiler(job).environment()["python"]
     said = target_of(job).notes_on_job(job)
-    assert [note for note in said if "no program" in note] == [
-        "launch.command: 'curll' is no program that can be run here"
-    ]
+    assert [note for note in said if "no program" in note] == ["launch.command: 'curll' cannot be run here"]
 
 
 def test_an_edited_script_is_another_context(write, tmp_path):

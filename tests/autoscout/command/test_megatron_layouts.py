@@ -123,7 +123,7 @@ def test_a_job_without_a_model_divides_the_lines_layers_all_the_same(tmp_path):
 @pytest.mark.parametrize("flag", ["--tensor-model-parallel-size", "--context-parallel-size", "--num-layers"])
 def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, flag):
     """tp ended in a ValueError, and two ranks a sequence were taken for one."""
-    with pytest.raises(AutoscoutError, match=f"launch.command says {flag} \\$N; write what it stands for"):
+    with pytest.raises(AutoscoutError, match=f"launch.command has {flag} \\$N; write what it stands for"):
         space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")
 
 
@@ -131,7 +131,7 @@ def test_a_micro_batch_that_cannot_be_had_with_what_the_line_leaves_out_is_said(
     """2 stood for it in silence: with two stages 4 would be valid, which the line has not."""
     job, space = space_of(tmp_path, "--global-batch-size 8 --micro-batch-size 4")
     assert (space.reference.knobs["tp"], space.reference.knobs["mbs"]) == (2, 2)
-    assert any("cannot be had here" in note and "mbs=2" in note for note in target_of(job).notes_on_job(job))
+    assert any("are not valid here" in note and "mbs=2" in note for note in target_of(job).notes_on_job(job))
 
 
 def test_a_global_batch_of_a_setting_keeps_the_samples_of_a_micro_batch(tmp_path):

@@ -154,7 +154,7 @@ def test_older_answers_have_to_be_allowed(tmp_path):
     ("change", "why"),
     [
         (("adv_estimator=grpo", "adv_estimator=gae"), "nothing models algorithm.adv_estimator=gae"),
-        (("algorithm.adv_estimator=grpo", ""), "the line does not say algorithm.adv_estimator"),
+        (("algorithm.adv_estimator=grpo", ""), "the line does not give algorithm.adv_estimator"),
         (("rollout.name=vllm", "rollout.name=sglang"), "nothing models actor_rollout_ref.rollout.name=sglang"),
         (("input_len = 256\noutput_len = 512", ""), "traffic.output_len"),
     ],

@@ -287,7 +287,7 @@ def test_what_a_file_says_in_vain_moves_nothing(begun):
     reference = JobSpace.of_job(job).reference
     assert reference.knobs["checkpointing"] is False
     assert started(job, reference, THERE).files == {"there/big.yml": text}
-    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+    assert not any("not valid" in note for note in target_of(job).notes_on_job(job))
 
 
 def test_an_accumulation_that_nobody_says_is_not_written_in(begun):
@@ -334,7 +334,7 @@ def test_what_is_said_beside_a_default_is_held_against_it(begun):
     """zero > 0 could not be evaluated: stage 0 is the program's own, and nobody said it."""
     text = NEOX.replace('"stage": 1, ', "").replace("{", '{\n  "num_gpus": 8,', 1)
     job, _ = begun("python deepy.py train.py big.yml", big_yml=text)
-    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+    assert not any("not valid" in note for note in target_of(job).notes_on_job(job))
     assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
 
 
@@ -389,7 +389,7 @@ def test_a_way_in_small_letters_is_none_of_its_own(begun):
     space = JobSpace.of_job(job)
     assert {*space.domain("sequence")} == {"ALL_REDUCE", "reduce_scatter"}
     assert space.reference.knobs["sequence"] == "reduce_scatter"
-    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+    assert not any("not valid" in note for note in target_of(job).notes_on_job(job))
 
 
 def test_a_file_that_was_edited_since_says_another_batch(begun, tmp_path):

@@ -90,7 +90,7 @@ def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: st
 
 def test_what_is_guessed_is_said() -> None:
     notes = job_of(Line((*CLM.split(), "--bf16")))["notes"]
-    assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not say it" in notes
+    assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not give it" in notes
     assert "model: weights are taken to be loaded in 32 bits, the line names no --dtype" in notes
     told = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--output_dir", "out")))["notes"]
     assert any(note.startswith("launch.current: say --gradient_checkpointing") for note in told)

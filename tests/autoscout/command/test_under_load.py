@@ -193,7 +193,7 @@ def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
     assert simulators_of(unknown) == []
     assert target_of(unknown).untold(unknown).startswith("the job has no [model] (from = its config.json")
     file = made(tmp_path, ["trtllm-serve", f"{tmp_path}/model", "--extra_llm_api_options", "more.yaml"])
-    assert "predictions know nothing of what --extra_llm_api_options names" in target_of(file).notes_on_job(file)
+    assert "predictions leave out what --extra_llm_api_options names" in target_of(file).notes_on_job(file)
 
 
 def test_todays_values_are_among_those_that_are_tried_and_predicted(tmp_path):
@@ -272,7 +272,7 @@ def test_one_copy_has_no_attention_of_its_own(tmp_path):
     assert "dp_attention" not in space.reference.knobs
     whole = of_line(tmp_path, "h100", 4, "--tp", "4", "--enable-dp-attention")
     assert (whole.reference.knobs["tp"], whole.reference.knobs["dp"]) == (4, 1)
-    assert not [note for note in target_of(whole.job).notes_on_job(whole.job) if "cannot be had" in note]
+    assert not [note for note in target_of(whole.job).notes_on_job(whole.job) if "not valid" in note]
 
 
 def test_copies_that_share_devices_divide_requests_and_chunks(tmp_path):
@@ -293,7 +293,7 @@ def test_what_a_line_turns_off_is_slower_and_what_it_says_beside_is_named(tmp_pa
     other = of_line(tmp_path, "h100", 2, "--tp", "2", "--attention-backend", "fa3", "--max-total-tokens", "9000")
     assert unpriced(other, [other.reference]) == ["--attention-backend", "--max-total-tokens"]
     notes = target_of(other.job).notes_on_job(other.job)
-    assert "predictions know nothing of --attention-backend, --max-total-tokens" in notes
+    assert "predictions leave out --attention-backend, --max-total-tokens" in notes
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_without_a_batch_every_configuration_trains_its_own(started):
 
 def test_a_job_that_does_not_say_its_model_says_so_in_a_sentence(started, tmp_path):
     job, notes = started("--deepspeed_config ds.json")
-    why = "the job does not say what is trained: write [model] with from = 'its config.json'"
+    why = "the job has no model: write [model] with from = 'its config.json'"
     with pytest.raises(AutoscoutError, match=re.escape(why)):
         of(job)
     told = verbs.run("check", "job.toml", "--kb", tmp_path / "kb.duckdb")
@@ -351,7 +351,7 @@ def test_sizes_that_hold_all_of_a_small_model_forbid_no_stage(place):
 def test_what_no_simulator_knows_is_said(started):
     zero = {**CONFIG["zero_optimization"], "zero_quantized_weights": True, "offload_optimizer": {"device": "nvme"}}
     job, _ = started(LINE, {**CONFIG, "zero_optimization": zero})
-    said = next(note for note in target_of(job).notes_on_job(job) if note.startswith("predictions know nothing of"))
+    said = next(note for note in target_of(job).notes_on_job(job) if note.startswith("predictions leave out"))
     assert "zero_quantized_weights" in said
     assert "'nvme'" in said
     objects = {**CONFIG["zero_optimization"], "offload_optimizer": [{"device": "cpu"}, None]}

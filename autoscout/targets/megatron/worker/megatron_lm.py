@@ -55,7 +55,7 @@ def trained(
         return device, built
     except SystemExit as error:  # by argparse, which printed the reason to stderr
         raise ValueError(
-            f"{_SCRIPT} refused its arguments; the end of the log says which (exit code {error.code})"
+            f"{_SCRIPT} refused its arguments; the end of the log shows which (exit code {error.code})"
         ) from error
     raise RuntimeError(f"{_SCRIPT} ended before enough iterations were trained")
 

@@ -5,9 +5,9 @@ import re
 import traceback
 from typing import Any
 
-_VALUES = "reads values, and a shadow's tensors have none"
-_SIZES = "returns as much as the values say, and a shadow's tensors have none"
-_NO_KERNEL = "has no fake kernel, which says what shape its result has: give it one with torch.library.register_fake"
+_VALUES = "reads values, and a shadow's tensors have no values"
+_SIZES = "returns as many elements as values decide, and a shadow's tensors have no values"
+_NO_KERNEL = "has no fake kernel, which would give the shape of its result: add one with torch.library.register_fake"
 _BY_TYPE = {
     "DynamicOutputShapeException": _SIZES,
     "DataDependentOutputException": _VALUES,
