@@ -34,12 +34,16 @@ def command_line(job: Job) -> Line:
     return read(job.launch.command or job.launch.current, "launch.command")
 
 
-def for_a_shell(line: Line) -> list[str]:
-    """A sentence if a line that no shell reads has variables or command substitutions."""
+def left_to_a_shell(line: Line) -> list[str]:
+    """Variables and command substitutions that no shell fills in, by name."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
     mine = line.words[: next(shells, None)]  # a shell inside the line expands its own arguments
-    found = sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
-    if not found:
+    return sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
+
+
+def for_a_shell(line: Line) -> list[str]:
+    """A sentence if a line that no shell reads has variables or command substitutions."""
+    if not (found := left_to_a_shell(line)):
         return []
     return [f"the line has {listed(found)}, which no shell fills in: write what it stands for, or no run may start"]
 

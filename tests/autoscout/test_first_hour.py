@@ -8,6 +8,7 @@ import pytest
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError
 
@@ -75,3 +76,11 @@ def test_check_counts_the_minutes_of_predicted_steps(tmp_path):
     minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of steps, and (\d+) starts", time.found)[0])
     least, most = (runs * (space.job.launch.warmup + steps) * took / 60 for steps in (2, 10))
     assert least - 1 < minutes < most
+
+
+def test_an_export_names_the_variables_that_its_quotes_hide(tmp_path):
+    """The printed command had '$HEAD:6000' in quotes, which no shell fills in, and nothing named it."""
+    space = of_script(tmp_path, "")
+    launch = target_of(space.job).launch(space.job, space.reference)
+    assert any("$HEAD:6000" in word for word in launch.program)
+    assert "the values of $HEAD, whose names stand in quotes" in launch.missing

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.job.words import listed
 from autoscout.line.launch_line import Line
 from autoscout.running import processes
 from autoscout.running.cluster.devices import device_kind, used_nodes
@@ -34,6 +35,7 @@ from autoscout.targets.command.failures import classify
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.rendered import NESTED, put_into
 from autoscout.targets.command.watched_run import OutputReader, launched, prepare
+from autoscout.targets.current_launch import command_line, left_to_a_shell
 from autoscout.targets.launch import PLACES, Launch
 from kb.records import AutoscoutError, Configuration, Job, Value
 
@@ -54,6 +56,9 @@ def exported(
     environment = run.environment
     placeholders = spoken(job)
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
+    line = command_line(job)
+    if not line.for_shell and (left := left_to_a_shell(line)):
+        missing.append(f"the values of {listed(left)}, whose names stand in quotes")
     if job.cluster.hosts:
         missing.append(PLACES)
     for name in kinds_by_knob(job):
