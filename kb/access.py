@@ -61,7 +61,7 @@ def _listed(path: Path, mode: int) -> _List:
 
 
 def _with_former(listed: _List, before: tuple[int, int], after: tuple[int, int]) -> _List:
-    """The list for another owner and group, with the former ones by name."""
+    """The list after a change of owner and group: entries by name keep the access of the former ones."""
     mask = listed.get((_MASK, _NO_ID), 7)
     made = {key: may & mask if key[0] in (_USER, _GROUP, _NAMED_GROUP) else may for key, may in listed.items()}
     if before[0] != after[0]:

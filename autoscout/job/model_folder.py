@@ -41,7 +41,9 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
         notes.append(f"model: {lost}: {str(error).removeprefix(f'{config}: ')}")
         return {}
     if "latent" in found and task != "serve":
-        notes.append(f"model: {lost}: it has latent attention, known here of Megatron-core and of servers")
+        notes.append(
+            f"model: {lost}: it has latent attention, which is modelled for Megatron-core and for servers only"
+        )
         return {}
     # In a download cache the file is a link to one without a readable name.
     return {"from": str(config.parent.resolve() / config.name)}

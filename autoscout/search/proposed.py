@@ -93,7 +93,7 @@ class ProposedArm:
         return Proposal(rows[0], PROPOSED, 0.0, self._open[rows[0]]) if rows else None
 
     def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
-        """The one of the largest (m,) `value`; the first if none is among the candidates."""
+        """The open proposal whose (m,) `value` is largest; the oldest if none is among the model's candidates."""
         rows = self.trials(pending)
         at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
         if not len(at):

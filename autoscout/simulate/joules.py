@@ -13,7 +13,7 @@ from autoscout.simulate.training.step import Training
 
 # Share of the device's limit while kernels compute; of its default limit while kernels exchange, and while none runs.
 COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
-ERROR = 0.15  # log error of these, in addition to the time's
+ERROR = 0.15  # log error of watts, in addition to that of the time
 _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 

@@ -253,8 +253,8 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 
 
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
-    """Correlation, clipped to 0 … 1, of the rough part between rows that are adjacent in a random lexicographic order
-    and differ in at most two knobs: near 1 for what follows from the knobs, near 0 for noise."""
+    """How much of the rough part follows from the knobs: its correlation between neighbours, rows that differ in at
+    most two knobs, clipped to 0 … 1. Near 0 it is noise. Neighbours are found by a random lexicographic order."""
     most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few outliers must not decide
     rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])

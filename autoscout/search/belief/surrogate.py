@@ -71,7 +71,7 @@ class Surrogate:
         """`foreseen`: bound → codes → predicted closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # unbent costs scatter too far for what a knob does near the best to show
+        self.members = [  # costs as they are scatter so far that a knob's effect near the best is lost
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]

@@ -26,7 +26,9 @@ Array = np.ndarray
 # 99th percentile is then six times its median, as in the length curves of reasoning models. No fit.
 SPREAD = 0.8
 SLACK = 0.25  # share of an engine's slots below which it is idle for the most part: there the tail begins
-_OWN_ERROR = 0.25  # of `generate`, whose kernels no record has: as of TTFT, the widest of a server's
+_OWN_ERROR = (
+    0.25  # log error of `generate`, whose kernels no record has; that of TTFT, the widest of a server's metrics
+)
 
 
 class RolloutTimes(NamedTuple):

@@ -154,7 +154,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
-    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a meaningful value of these
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # NaN: not given, since 0 may be
     found = EngineShapes(
         device=device,
         layers=layers,

@@ -185,9 +185,9 @@ class Engines:
 
 
 def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
-    """Engines by `framework` and `version`. `scheduler_v0` says whether prompts go first, and so does `scheduler_steps`
-    > 1: then the nearest release of the family that does so applies. With `chunked_prefill` such a release mixes them
-    all the same. `batch`: a fixed batch.
+    """Engines by `framework` and `version`. Where a row has `scheduler_v0` or `scheduler_steps` > 1, prompts go first,
+    and the family's nearest release that schedules so applies; with `chunked_prefill` it mixes them all the same.
+    `batch`: a fixed batch.
 
     Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure.
     """

@@ -17,7 +17,7 @@ Array = np.ndarray
 ANSWERING = 0.65  # share of the default limit while decoding few sequences; a usual figure, not measured
 FULL = 0.5  # share of time from which on products and attention over prompts draw full power
 TOKENS = 8192.0  # tokens of a step from which products are bound by compute
-ERROR = 0.2  # log error of these figures, besides the rate's
+ERROR = 0.2  # log error of watts, in addition to that of the rate
 
 
 class ServingEnergy:

@@ -103,8 +103,8 @@ def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
 def _in_buckets(
     links: Topology, size: Array, bucket: Array, among: tuple[Array, Array, Array], scatter: Array
 ) -> Array:
-    """Communication of `size` bytes of gradients in buckets, `among` a group at a stride over channels: every bucket
-    pays the latency, since NCCL runs one after the other."""
+    """Seconds to exchange `size` bytes of gradients in buckets. `among`: the group's ranks, their stride and NCCL's
+    channels. Every bucket pays the latency, since NCCL runs one after the other."""
     number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, *among), links.all_reduce(each, *among))

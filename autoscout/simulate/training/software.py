@@ -31,7 +31,7 @@ UNKNOWN = "unknown"
 TELLING = 3.0  # the most rows that a job's evidence counts for, since its rows' errors are correlated
 KNOWN = -1  # in the settled column: the row states everything that software decides
 _BITS = 40  # bits of conditions in a settled code; the number of the row's family is above them
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # by column, (least, most) or names
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # column → what it must have: (least, most), or one of these names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",

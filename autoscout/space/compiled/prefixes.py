@@ -79,7 +79,7 @@ class SortedTable:
 
 
 class LazyTree:
-    """The same for spaces with too many structures to list; leaves are configurations."""
+    """What SortedTable does, for spaces with too many structures to list; leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
         """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""

@@ -90,7 +90,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return lambda codes: predicted[self.rows(codes)]
 
     def foretold(self) -> dict[str, Predictor]:
-        """As `predictor`, of bounds."""
+        """For each constraint that is predicted: rows of codes → the metric that it bounds."""
         return {name: lambda codes, levels=levels: levels[self.rows(codes)] for name, levels in self.foreseen.items()}
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:

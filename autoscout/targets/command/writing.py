@@ -47,7 +47,9 @@ def slurm(launch: Launch) -> str:
         lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
         return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
     head = batch_head(launch)
-    if launch.program[0] == "srun" and (tasks := tasks_of_a_node(Line(tuple(launch.program)))):  # of its own ranks
+    if launch.program[0] == "srun" and (
+        tasks := tasks_of_a_node(Line(tuple(launch.program)))
+    ):  # the line gives its tasks
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 

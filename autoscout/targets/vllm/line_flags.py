@@ -36,7 +36,7 @@ _ALIASES = {
     "-r": "--node-rank",
     "-sc": "--speculative-config",
     "-tp": "--tensor-parallel-size",
-    # a field and a flag of its own: vLLM takes one of the two
+    # vLLM has these twice, as a field of a nested setting and as a flag, and accepts one of the two
     "--attention-config.backend": "--attention-backend",
     "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",

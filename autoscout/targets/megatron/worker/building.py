@@ -214,7 +214,7 @@ def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None
     multiprocessors = config["given"].get("tp_comm_overlap_cfg")
     buffers = multiprocessors and {name: {"num_sm": multiprocessors} for name in _OVERLAPPED_GEMMS}
     arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": buffers}
-    in_fp8 = shape.fp8 is not None  # a layer asks for the buffers of its own precision, and raises without them
+    in_fp8 = shape.fp8 is not None  # a layer raises if it has no buffers of its precision
     if is_te_min_version("2.7.0"):
         modes = te_module.base.UserBufferQuantizationMode
         arguments["quantization_modes"] = [modes.FP8 if in_fp8 else modes.NONE]
