@@ -195,12 +195,12 @@ async def test_a_line_s_engine_and_devices_stand_in_the_answers(tmp_path):
         line = "srun --gres=gpu:h100:4 vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4"
         app.screen.query_one("#source", Input).value = line
         await until(pilot, lambda: "‹ h100 ›" in text_of(app))
-        shown = text_of(app)
-        assert "‹ vllm ›" in shown
-        assert "limits" in shown
+        limits = app.screen.query_one("#limits", Input)
+        assert "‹ vllm ›" in text_of(app)
+        assert limits.parent.display
         assert app.screen.draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 4}]
         app.screen.query_one("#source", Input).value = "llama-3.1-8b"
-        await until(pilot, lambda: "limits" not in text_of(app))
+        await until(pilot, lambda: not limits.parent.display)
         assert len(app.screen.query_one("#engine", Choice).values) == 2
 
 

@@ -75,7 +75,7 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """The machine's conditions from run to run, from the journal."""
     measured = [run.measurement for run in state.runs if run.measurement and run.measurement.conditions]
     text = Text(no_wrap=True, overflow="ellipsis")
-    where = state.host or "a machine that is not recorded"
+    where = state.host or "an unknown machine"
     kinds = sorted({kind(d) for m in measured for d in m.rank_devices} or {state.environment.get("device", "")})
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
     if not measured:
