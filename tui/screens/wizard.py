@@ -176,7 +176,8 @@ class NewJob(Screen[Path]):
             name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "limits", "wall", *_NUMBERS)
         }
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
-        engine = self.query_one("#engine", Choice).value
+        choice, names = self.query_one("#engine", Choice), [e.name for e in self.engines]
+        engine = choice.value if choice.values == names else "".join(names[:1])  # the former source had its own
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)

@@ -72,7 +72,7 @@ class DeepSpeed(Target):
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
         if others := self.not_modelled(job):
-            notes.append(f"predictions know nothing of {' and '.join(others)}")
+            notes.append(f"predictions leave out {' and '.join(others)}")
         if not config_space.batch_of(job, config):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)

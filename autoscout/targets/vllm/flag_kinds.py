@@ -43,7 +43,7 @@ def notes(job: Job) -> list[str]:
     strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
     found = [*_otherwise(job)]
     if unpredicted:
-        found.insert(0, f"predictions know nothing of {listed(unpredicted)}, which experiments and exports keep")
+        found.insert(0, f"predictions leave out {listed(unpredicted)}, which experiments and exports keep")
     return found + unnamed(
         "vLLM", strange, "exported as you wrote it, and measured with it where the installed one has it"
     )
