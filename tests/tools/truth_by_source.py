@@ -34,7 +34,7 @@ Half = dict[str, float]
 Found = dict[str, dict[str, dict[str, Half]]]  # by source with metric, what is known of the rows, and half
 # By what is removed, the columns that state it.
 THINGS = {
-    "source": "source source_ref round submitter system suite group",
+    "source": "source round submitter system suite group",
     "framework": "framework",
     "release": "version round",
     "cache": "kv_dtype",

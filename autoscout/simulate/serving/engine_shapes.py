@@ -26,6 +26,7 @@ from autoscout.simulate.serving.weight_formats import (
     routing_us,
     speed,
 )
+from kb.sizes import ONLY_EXPERTS
 
 _LAUNCHES = 10  # kernels of a layer: four products, attention, cache, rotary, activation, two norms
 # Further kernels, besides those that the engine's record gives for experts: shared experts add two products and an
@@ -184,7 +185,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device),
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device),
-        expert_speed=clocks * expert_speed(of_experts, expert_bytes, own_experts, device),
+        expert_speed=clocks
+        * expert_speed(of_experts, expert_bytes, own_experts, device)
+        * np.where(np.isin(of_experts, ONLY_EXPERTS), known.own(lambda e: e.kernels.mxfp4), 1.0),
         expert_kernels=expert_kernels(of_experts, own_experts, device),
         latent_token_us=known.own(lambda e: e.kernels.latent_token_us),
         launching=known.own(lambda e: e.launches.times),

@@ -98,12 +98,14 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`experts`: speed of expert kernels, relative to Triton's in vLLM; `sinks`: fast attention with sinks on every
-    device; `expert_width`: 4-bit experts are padded to a multiple of this on devices without 8-bit products; 0: none.
-    `latent_token_us`: extra time of a decode step per layer with latents, beyond its products and reads. `serial_keys`:
-    one block of threads goes through all keys of a query head (a device's `reads_key_us`)."""
+    """`experts`: speed of expert kernels, relative to Triton's in vLLM; `mxfp4`: speed of products of experts in MXFP4,
+    relative to vLLM's; `sinks`: fast attention with sinks on every device; `expert_width`: 4-bit experts are padded to
+    a multiple of this on devices without 8-bit products; 0: none. `latent_token_us`: extra time of a decode step per
+    layer with latents, beyond its products and reads. `serial_keys`: one block of threads goes through all keys of a
+    query head (a device's `reads_key_us`)."""
 
     experts: float = 1.0
+    mxfp4: float = 1.0
     sinks: bool = False
     expert_width: int = 0
     latent_token_us: float = 0.0
