@@ -180,6 +180,20 @@ def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: boo
     assert [f"gradient_accumulation_steps 8 × {ranks}" in note for note in told] == ([] if starts else [True])
 
 
+@pytest.mark.parametrize(("sharing", "samples"), [(0, 64), (4, 16)])
+def test_ranks_that_autotp_splits_a_model_over_share_its_samples(sharing: int, samples: int, tmp_path: Path) -> None:
+    """Two samples a rank and four steps on eight ranks were 64 samples, and experiments accumulated four times more."""
+    config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+    config |= {"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": sharing}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    line = "deepspeed --num_gpus 8 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+    job, _ = begun(f"{line} --deepspeed ds.json", tmp_path)
+    assert job.traffic.global_batch == samples
+    space = JobSpace.of_job(job)
+    assert space.reference.knobs["mbs"] == 2
+    assert "--gradient_accumulation_steps 4" in shlex.join(target_of(job).launch(job, space.reference).program)
+
+
 VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B
 actor_rollout_ref.rollout.name=vllm trainer.nnodes=1""".replace("\n", " ")
 

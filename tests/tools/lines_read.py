@@ -53,7 +53,7 @@ _STARTS = re.compile(
     r"llamafactory-cli train|axolotl train|trtllm-serve|trl (sft|dpo|grpo|kto|reward)|colossalai run|composer|"
     r"deepy\.py|uv run \S*run_\w+\.py|(bash|sh) run_mcore_\w+\.sh|primus-cli)(?![\w/])"
 )
-_NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which)$")
+_NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which|usage:)$")
 _BLOCK = re.compile(r"^([ \t>]*)```(?:bash|shell|sh|console)[^\n]*\n(.*?)^[ \t>]*```", re.DOTALL | re.MULTILINE)
 # Where the lines of each framework are: patterns of scripts, pages with blocks, and YAML files with what starts them.
 _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
@@ -227,8 +227,11 @@ def _of_words(made: dict[str, Any], started: list[str], notes: list[str]) -> lis
     launch = made["launch"]
     told = " ".join(notes)
     line = launch.get("current") or launch.get("command", "")
+    copied = [each["from"] for each in launch.get("render", [])]
+    if "{port}" in line:  # the job's own launcher, whose ranks are counted
+        started = started[next((i for i, word in enumerate(started) if word.endswith(".py")), 0) :]
     ours = Counter(_parts(shlex.split(line)))
-    theirs = Counter(_parts(started))
+    theirs = Counter(w for w in _parts(started) if not any(f"/{path}".endswith(f"/{w}") for path in copied))
     prefix = Counter(_parts(launch.get("command_prefix", [])))
     environment = {f"{name}={value}" for name, value in launch.get("environment", {}).items()}
     lost = [w for w in (theirs - ours - prefix) if w not in environment and not _elsewhere(w, made) and w not in told]

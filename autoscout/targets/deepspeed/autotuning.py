@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from autoscout.line.launch_line import Line
+from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError, Value
 
@@ -57,9 +58,11 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def most_micro(self) -> int:
         return self.max_train_micro_batch_size_per_gpu
 
+AUTO_TP = "tensor_parallel.autotp_size"  # its ranks share samples (runtime/engine.py: dp_world_size)
+
 
 def settings(config: Config, where: str = "ds_config") -> Autotuning:
-    """Errors: AutoscoutError (exit 2) naming the setting."""
+    """`mp_size` is that of AutoTP, where DeepSpeed splits the model itself. Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
     if not isinstance(section, dict):
         raise AutoscoutError(f"{where}: autotuning is no object with settings", 2)
@@ -86,7 +89,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
             f"not before start_profile_step",
             2,
         )
-    return found
+    sharing = ds_config.at(config, AUTO_TP)
+    return msgspec.structs.replace(found, mp_size=sharing) if type(sharing) is int and sharing > 1 else found
 
 
 def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
