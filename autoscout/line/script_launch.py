@@ -33,7 +33,7 @@ _BEGINS = {
     "nemo": ("llm",),
     "ray": ("job",),
 }
-_RANKS = ("torchrun", "deepspeed", "mpirun", *_BEGINS)
+_RANKS = ("torchrun", "deepspeed", "mpirun", "composer", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's variables for the number of devices of a node, and of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")

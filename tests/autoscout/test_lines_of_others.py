@@ -96,3 +96,11 @@ def test_the_label_of_gkes_nodes_names_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"kind: Pod\nspec: {{containers: [{container}], nodeSelector: {label}}}\n")
     made = tomllib.loads(job_file([str(tmp_path / "pod.yaml")], tmp_path)[0])
     assert made["cluster"]["nodes"] == [{"device": "l4", "count": 1}]
+
+
+def test_what_follows_a_training_by_composer_is_no_launch(tmp_path: Path) -> None:
+    """The line that generates answers with the trained model was tuned."""
+    (tmp_path / "run.sh").write_text("composer -n 8 train.py mpt.yaml\npython hf_generate.py --max_new_tokens 256\n")
+    made = tomllib.loads(job_file([str(tmp_path / "run.sh")], tmp_path)[0])
+    assert made["launch"]["current"] == "composer -n 8 train.py mpt.yaml"
+    assert made["cluster"]["nodes"][0]["count"] == 8

@@ -10,6 +10,7 @@ import pytest
 
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.launch import words
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
 
@@ -231,6 +232,23 @@ def test_a_request_of_all_positions_has_to_fit_where_the_line_does_not_say_its_l
     job = load_job(str(tmp_path / "job.toml"))
     told = [note for note in target_of(job).notes_on_job(job) if "does not start as it is" in note]
     assert [("131072 positions" in note, "16.0 GiB" in note) for note in told] == ([] if starts else [(True, True)])
+
+
+@pytest.mark.parametrize(("more", "starts"), [("", False), ("--hf-overrides '{\"a\": 1}'", True)])
+def test_a_published_model_serves_no_longer_requests_than_its_card_says(
+    more: str, starts: bool, tmp_path: Path
+) -> None:
+    job, _ = begun(f"vllm serve Qwen/Qwen2.5-0.5B-Instruct --max-model-len 35000 {more}", tmp_path)
+    said = "it says --max-model-len 35000, and the model has positions for 32768"
+    assert [said in note for note in target_of(job).notes_on_job(job) if "not start" in note] == [True] * (not starts)
+
+
+def test_a_field_of_a_nested_flag_that_has_a_flag_of_its_own_is_exported(tmp_path: Path) -> None:
+    """The sizes of CUDA graphs were left out of exports wherever no vLLM was installed, and nothing said so."""
+    sizes = '{"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [16, 32]}'
+    job, _ = begun(f"{SERVE} --compilation-config '{sizes}'", tmp_path)
+    launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
+    assert [*words(launch)][-1] == ["--cudagraph-capture-sizes", "16", "32"]
 
 
 def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:

@@ -359,11 +359,11 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
         return []
     launch = target_of(job).launch(job, reference)
     words = (*launch.program, *(word for each in launched_words(launch) for word in each))
-    exported = Line(tuple(map(_unbraced, words)))
-    line = line_of(job).of(map(_unbraced, line_of(job).words))
-    if job.target == "vllm":
-        given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *exported.words]))
+    line, exported = line_of(job), Line(words)
+    if job.target == "vllm":  # whose line has no placeholders
+        given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *words]))
     else:
+        line, exported = (each.of(map(_unbraced, each.words)) for each in (line, exported))
         given, there = (_named(each) for each in (line, exported))
     asleep = " ".join(knob.sets for knob in declared(job).knob if knob.name not in reference.knobs)
     program = {"vllm": "vllm", "megatron": "megatron-lm"}.get(job.target, "")

@@ -58,11 +58,14 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def most_micro(self) -> int:
         return self.max_train_micro_batch_size_per_gpu
 
+
 AUTO_TP = "tensor_parallel.autotp_size"  # its ranks share samples (runtime/engine.py: dp_world_size)
 
 
 def settings(config: Config, where: str = "ds_config") -> Autotuning:
-    """`mp_size` is that of AutoTP, where DeepSpeed splits the model itself. Errors: AutoscoutError (exit 2) naming the setting."""
+    """`mp_size` is that of AutoTP, where DeepSpeed splits the model itself.
+
+    Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
     if not isinstance(section, dict):
         raise AutoscoutError(f"{where}: autotuning is no object with settings", 2)

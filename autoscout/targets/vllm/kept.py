@@ -147,7 +147,8 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    for flag, words in flags_of(line_of(job)).items():
+    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # with a flag of their own
+    for flag, words in {**of_fields, **flags_of(line_of(job))}.items():
         if setting_of(flag).partition(".")[0] in unset and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
     return found

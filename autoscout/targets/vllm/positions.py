@@ -12,7 +12,7 @@ from autoscout.simulate.serving.weight_formats import KV_BYTES
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.current_launch import NUMBER, line_of
 from autoscout.targets.vllm.flag_kinds import PROGRAM
-from autoscout.targets.vllm.kept import longest
+from autoscout.targets.vllm.kept import longest, stated_length
 from autoscout.targets.vllm.line_flags import count_of, given_flags, model_named
 from kb import door
 from kb.records import Job, shape
@@ -24,9 +24,7 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose factor is in max_positio
 def position_problems(job: Job) -> Iterator[str]:
     """Empty if the model's folder is not readable here: then its engine reports the problem."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
-    if not reach or job.launch.environment.get(_ALLOWED) == "1":
-        return
-    if job.launch.current and any(flag.startswith("--hf-overrides") for flag in given_flags(job)):
+    if not reach or _lengthened(job):
         return
     if (length := longest(job)) > reach:
         yield (
@@ -42,6 +40,11 @@ def not_starting(job: Job) -> Iterator[str]:
     length is that of the model's folder, or of the published model that the line names."""
     given, known = given_flags(job), attributes_of(job)
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
+    if 0 < reach < stated_length(job) and not job.launch.model_path and not _lengthened(job):
+        yield (
+            f"launch.current does not start as it is: it says --max-model-len {stated_length(job)}, and the model has "
+            f"positions for {reach}"
+        )
     if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
         return
     tp, pp = (
@@ -60,6 +63,13 @@ def not_starting(job: Job) -> Iterator[str]:
             f"{max(room, 0):.1f} are left after the weights; experiments and exports use "
             f"--max-model-len {longest(job)}"
         )
+
+
+def _lengthened(job: Job) -> bool:
+    """Whether the line lets vLLM take longer requests than its model states."""
+    overrides = ("--hf-overrides", "--rope-scaling")
+    scaled = job.launch.current and any(flag.startswith(overrides) for flag in given_flags(job))
+    return bool(scaled) or job.launch.environment.get(_ALLOWED) == "1"
 
 
 def _published(job: Job) -> int:
