@@ -23,6 +23,8 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
     folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}
     for at, word in enumerate(line.words):
+        if not (folder or word.endswith(_SUFFIXES)):
+            continue
         path = Path(folder, word.rpartition("=")[2])
         if folder and not path.suffix:  # GPT-NeoX finds 125M.yml by the name 125M
             path = path.with_name(path.name + ".yml") if path.name else path
