@@ -296,7 +296,8 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
         if getattr(traffic, name) > most:
             yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
     if job.task != "serve":  # a user's own script states both, or leaves them to the configuration
-        refused = _negative if job.launch.command or job.task == "rl" else _not_positive
+        own = job.launch.command or job.launch.script or job.task == "rl"
+        refused = _negative if own else _not_positive
         yield from refused("traffic", traffic, ("seq_len", "global_batch"))
         return
     yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))

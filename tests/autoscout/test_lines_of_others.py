@@ -104,3 +104,13 @@ def test_what_follows_a_training_by_composer_is_no_launch(tmp_path: Path) -> Non
     made = tomllib.loads(job_file([str(tmp_path / "run.sh")], tmp_path)[0])
     assert made["launch"]["current"] == "composer -n 8 train.py mpt.yaml"
     assert made["cluster"]["nodes"][0]["count"] == 8
+
+
+def test_a_line_that_does_not_say_its_batch_is_a_job_that_keeps_it(tmp_path: Path) -> None:
+    """It was asked for, and every verb refused the job till then: traffic.global_batch = 0."""
+    line = "swift sft --model Qwen/Qwen2-7B-Instruct --dataset x/y --tuner_type lora --output_dir output"
+    text, notes = job_file(shlex.split(line), tmp_path)
+    assert [note for note in notes if note.startswith("traffic.global_batch: write the samples of a step")]
+    assert not [note for note in notes if note.startswith("no verb takes this job")]
+    (tmp_path / "job.toml").write_text(text)
+    assert {c.knobs["mbs"] for c in JobSpace.load(tmp_path / "job.toml").configurations()} == {1}
