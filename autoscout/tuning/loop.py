@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.running import conditions, early, power, symptoms
+from autoscout.running import conditions, early, out_of_memory, power, symptoms
 from autoscout.running.cluster import gpus, slots
 from autoscout.running.cluster.devices import claimable, device_kind, gpus_of, memory_of
 from autoscout.running.cluster.placement import Device, Host, Placement
@@ -196,6 +196,9 @@ class Loop:
                 measurement = profiler.run(experiment.configuration, experiment.name, folder)
         finally:
             stored_secrets.clean(folder)
+        if measurement.status == "oom":
+            metrics = {**measurement.metrics, **out_of_memory.of_run(folder)}
+            measurement = msgspec.structs.replace(measurement, metrics=metrics)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
         if self._reserves_what_it_needs():

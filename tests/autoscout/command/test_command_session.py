@@ -50,6 +50,15 @@ def test_every_verb_on_ones_own_command(write, tmp_path, monkeypatch):
     assert not asked & {m.configuration.id for m in known}
 
 
+def test_a_run_out_of_memory_keeps_what_it_lacked(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("END", "oom")
+    job, kb = write(), tmp_path / "kb" / "kb.duckdb"
+    CliRunner().invoke(cli, ["profile", str(job), "mbs=1", "--kb", str(kb)])
+    known = [m for _, m in store.measurements(kb, job=load_job(job).id)]
+    assert [(m.status, m.metrics) for m in known] == [("oom", {"memory_short_gib": 1.5})]
+
+
 def test_a_machine_that_others_use_too_is_told_of_once(write, tmp_path, monkeypatch):
     """Every experiment waits for theirs, and each said so."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -32,7 +32,8 @@ if how == "silent":
     print("nothing worth reading: step 1 of 3 took 12.5 milliseconds")
     sys.exit(0)
 if how == "oom":
-    print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", file=sys.stderr)
+    full = "GPU 0 has a total capacity of 79.15 GiB of which 512.00 MiB is free."
+    print(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {full}", file=sys.stderr)
     sys.exit(1)
 if how == "talks":
     print("warning: last time there was an error, CUDA out of memory; all is well now")

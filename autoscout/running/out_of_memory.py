@@ -1,0 +1,66 @@
+"""How much memory a run that ran out of it needed at least, by the messages that it left.
+
+    short = in use + tried to allocate − the device's memory       (GiB)
+
+In use is what the process itself held, so that memory of others does not count. Where a message lacks it, what it tried
+to allocate less what was free. Forms of PyTorch (CUDA, HIP and XPU; before 2.1 and since), of XLA, and of vLLM's cache.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from autoscout.running import results
+
+SHORT = "memory_short_gib"  # metric of a run that ran out of memory
+
+_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+_SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?"
+
+
+def _form(pattern: str, short: Callable[..., float]) -> tuple[re.Pattern[str], Callable[..., float]]:
+    """`short`: of the sizes in the pattern, None for one that the message lacks."""
+    return re.compile(pattern.replace("SIZE", _SIZE), re.DOTALL), short
+
+
+_SOME = r"(?:(?!Tried to allocate).){0,600}?"  # within one message
+_FORMS = [
+    # PyTorch since 2.1
+    _form(
+        rf"Tried to allocate SIZE\.{_SOME}total capac\w+ of SIZE of which SIZE is free"
+        rf"(?:{_SOME}this process has SIZE memory in use)?",
+        lambda tried, total, free, own: tried - free if own is None else own + tried - total,
+    ),
+    # PyTorch before 2.1
+    _form(
+        rf"Tried to allocate SIZE \({_SOME}SIZE total capacity;{_SOME}SIZE free; SIZE reserved in total",
+        lambda tried, total, free, own: own + tried - total,
+    ),
+    # XLA
+    _form(
+        r"Attempting to allocate SIZE\. That was not possible\. There are SIZE free", lambda tried, free: tried - free
+    ),
+    # vLLM
+    _form(
+        r"SIZE KV cache is needed, which is larger than the available KV cache memory \(SIZE\)",
+        lambda needed, had: needed - had,
+    ),
+]
+
+
+def short_gib(text: str) -> float:
+    """The most that any message in a text says was lacking; 0 if none says."""
+    found = [0.0]
+    for pattern, short in _FORMS:
+        for match in pattern.finditer(text):
+            parts = match.groups()
+            sizes = (None if n is None else float(n) * _GIB[u] for n, u in zip(parts[::2], parts[1::2], strict=True))
+            found.append(short(*sizes))
+    return max(found)
+
+
+def of_run(folder: Path) -> dict[str, float]:
+    """SHORT as a metric of the run in this folder, by its ranks' errors and logs; {} if none says."""
+    texts = [*(error.message for error in results.errors(folder)), *results.logs(folder).values()]
+    short = max(map(short_gib, texts), default=0.0)
+    return {SHORT: short} if short > 0 else {}
