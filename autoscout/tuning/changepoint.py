@@ -2,8 +2,8 @@
 
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + ε,    p_r ~ N(0, ρ σ²)
 
-Point 0 is before all changes, point n after the last, and each change has the same prior probability. The level and the
-logarithm of σ are integrated out over flat priors, δ over a log-uniform prior, and ρ over a few values, from a machine
+Point 0 is before all changes, point n after the last, and each change has the same prior probability. The levels (one
+for each speed of the machine) and the logarithm of σ are integrated out over flat priors, δ over a log-uniform prior, and ρ over a few values, from a machine
 without drift to one that drifts completely. The next pair is the most informative about which change it is
 (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
@@ -13,11 +13,15 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 _DRIFTS = (0.0, 0.3, 1.0, 10.0)  # ρ
 _SLOWDOWNS = np.log1p(np.geomspace(0.01, 2.0, 30))  # δ: less is not worth finding by noisy comparisons
 FIRST = 3  # pairs of the two ends that precede pairs in between
 _OUT = math.log(1.3)
+_TWO_SPEEDS = 0.1  # prior probability of a machine of two speeds
+_APART = 2.0  # of a change's slowdown, from which a second speed is told from it
+_TURNS = 6  # of dividing runs by speed and of fitting, which rarely needs more than three
 _LEAST = 1e-4  # standard deviation of a log cost below which clocks are not precise enough
 
 Row = tuple[int, int, float]  # pair, point, log cost
@@ -25,19 +29,52 @@ Row = tuple[int, int, float]  # pair, point, log cost
 
 def posterior(rows: Sequence[Row], changes: int) -> np.ndarray:
     """(changes,): probability that it is each change; change k, from 0, leads from point k to point k + 1."""
-    rows = usual(rows)
-    logs = np.logaddexp.reduce([_fits(rows, changes, drift).logs for drift in _DRIFTS])
+    logs = np.logaddexp.reduce([fits.logs for _, fits in _hypotheses(rows, changes)])
     weights = np.exp(logs - logs.max())
     return weights / weights.sum()
 
 
 def usual(rows: Sequence[Row]) -> list[Row]:
-    """Drops runs at a slower speed of the machine. They are farther above the median than any change that is worth
-    finding by noisy comparisons, and than four deviations of the others (from their median absolute deviation)."""
+    """Drops runs that are farther above the median than any change that is worth finding by noisy comparisons, and than
+    four deviations of the others (from their median absolute deviation)."""
     logs = np.array([log for _, _, log in rows])
     off = logs - np.median(logs)
     deviation = 1.4826 * float(np.median(np.abs(off)))
     return [row for row, far in zip(rows, off > max(4 * deviation, _OUT), strict=True) if not far]
+
+
+def _hypotheses(rows: Sequence[Row], changes: int) -> list[tuple[float, "_Fits"]]:
+    """ρ and what follows from it, for a machine of one speed and for the likeliest division of the runs between two.
+    All divisions with the same number of slow runs are equally likely before, and so are all numbers."""
+    kept = usual(rows)
+    slow, n = _slow(kept, changes), len(kept)
+    cost = math.log(math.comb(n, int(slow.sum())) * n) - math.log(_TWO_SPEEDS)
+    speeds = [(slow & False, 0.0), (slow, cost)] if 0 < slow.sum() < n else [(slow & False, 0.0)]
+    return [(drift, _fits(kept, each, changes, drift, less)) for each, less in speeds for drift in _DRIFTS]
+
+
+def _slow(rows: Sequence[Row], changes: int) -> np.ndarray:
+    """(n,) which runs are of a slower speed: least squares for the change that explains most, in turns with the division
+    of what it leaves over. None where that is not far from the change, which bursts of others' load are taken for."""
+    y = np.array([log for _, _, log in rows])
+    after = (np.array([point for _, point, _ in rows])[:, None] > np.arange(changes)).astype(float)
+    slow = y > (y.min() + y.max()) / 2
+    for _ in range(_TURNS):
+        if slow.all() or not slow.any():
+            break
+        fits = []
+        for column in after.T:
+            design = np.column_stack([np.ones(len(y)), column, slow])
+            effects = np.linalg.lstsq(design, y)[0]
+            fits.append((float(((y - design @ effects) ** 2).sum()), effects, column))
+        _, effects, column = min(fits, key=lambda fit: fit[0])
+        if effects[2] < _APART * abs(effects[1]):
+            return slow & False
+        divided = y - effects[0] - effects[1] * column > effects[2] / 2
+        if (divided == slow).all():
+            break
+        slow = divided
+    return slow
 
 
 class _Fits(NamedTuple):
@@ -49,26 +86,27 @@ class _Fits(NamedTuple):
     squares: np.ndarray
 
 
-def _fits(rows: Sequence[Row], changes: int, drift: float) -> _Fits:
+def _fits(rows: Sequence[Row], slow: np.ndarray, changes: int, drift: float, less: float) -> _Fits:
     pair, point, y = (np.array(column) for column in zip(*rows, strict=True))
     covariance = np.eye(len(y)) + drift * (pair[:, None] == pair[None, :])
     half = np.linalg.cholesky(covariance)
     after = (point[:, None] > np.arange(changes)).astype(float)  # (rows, changes)
-    white = np.linalg.solve(half, np.column_stack([np.ones(len(y)), y, after]))
-    one, y, after = white[:, 0], white[:, 1], white[:, 2:]
-    size = one @ one
-    share, mean = one @ after / size, one @ y / size
-    after, y = after - np.outer(one, share), y - one * mean
-    length, along, dof = (after**2).sum(axis=0), y @ after, max(1, len(y) - 1)
+    speeds = np.column_stack([np.ones(len(y)), slow])[:, : 1 + slow.any()]
+    basis, scale = np.linalg.qr(np.linalg.solve(half, speeds))
+    white = np.linalg.solve(half, np.column_stack([y, after]))
+    along_basis = basis.T @ white
+    level = np.linalg.solve(scale, along_basis)[0]  # at the usual speed, of y and of what each change explains
+    y, after = (white - basis @ along_basis)[:, 0], (white - basis @ along_basis)[:, 1:]
+    length, along, dof = (after**2).sum(axis=0), y @ after, max(1, len(y) - len(scale))
 
     def squares(delta: np.ndarray) -> np.ndarray:
         return np.maximum(y @ y - 2 * delta * along + delta**2 * length, 0) + dof * _LEAST**2
 
-    logs = -dof / 2 * np.log(squares(_SLOWDOWNS[:, None]))  # (slowdowns, changes)
+    logs = gammaln(dof / 2) - dof / 2 * np.log(math.pi * squares(_SLOWDOWNS[:, None]))  # (slowdowns, changes)
     weights = np.exp(logs - logs.max(axis=0))
     delta = _SLOWDOWNS @ weights / weights.sum(axis=0)
-    evidence = np.logaddexp.reduce(logs) - np.log(np.diag(half)).sum() - 0.5 * np.log(size)
-    return _Fits(evidence, mean - delta * share, delta, squares(delta) / dof)
+    evidence = np.logaddexp.reduce(logs) - np.log(np.diag(half)).sum() - np.log(np.abs(np.diag(scale))).sum()
+    return _Fits(evidence - less, level[0] - delta * level[1:], delta, squares(delta) / dof)
 
 
 def next_pair(rows: Sequence[Row], changes: int, broken: Collection[int] = ()) -> tuple[int, int]:
@@ -81,8 +119,7 @@ def next_pair(rows: Sequence[Row], changes: int, broken: Collection[int] = ()) -
         return 0, changes
     works = np.array([point for point in range(changes + 1) if point not in broken])
     p = posterior(rows, changes)
-    kept = usual(rows)
-    drift, fits = max(((drift, _fits(kept, changes, drift)) for drift in _DRIFTS), key=lambda each: each[1].logs.max())
+    drift, fits = max(_hypotheses(rows, changes), key=lambda each: each[1].logs.max())
     costs = fits.level[:, None] + fits.delta[:, None] * (works > np.arange(changes)[:, None])  # (changes, points)
     off = np.sqrt(p)[:, None] * (costs - p @ costs)
     shared = off.T @ off / float(p @ fits.squares)

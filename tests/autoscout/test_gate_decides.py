@@ -50,11 +50,19 @@ def test_sides_that_are_alike_are_no_worse_and_a_constant_clock_divides_by_nothi
     assert pairs.standing([(1.0, 1.02)] * 4, MARGIN, LIMIT).kind == "worse"
 
 
-def test_the_change_is_found_among_64():
+@pytest.mark.parametrize("regime", ["independent", "bimodal"])
+def test_the_change_is_found_among_64(regime):
     rng = np.random.default_rng(3)
-    found = [bisection(rng, "independent", 0.03, 0.05, 64, 40)[0] for _ in range(12)]
-    # At 90 % each, fewer than 8 of 12 have a probability of 0.004.
-    assert sum(found) >= 8
+    found = [bisection(rng, regime, 0.03, 0.05, 64, 40)[0] for _ in range(8)]
+    # At 90 % each, fewer than 5 of 8 have a probability of 0.005.
+    assert sum(found) >= 5
+
+
+def test_bursts_that_are_no_slower_than_the_change_are_no_second_speed():
+    rows = [(pair, point, 0.05 * (point > 3) + 0.06 * (pair % 3 == 0)) for pair in range(8) for point in (0, 8)]
+    assert not changepoint._slow(rows, 8).any()
+    two = [(pair, point, 0.05 * (point > 3) + 0.18 * (pair % 3 == 0)) for pair in range(8) for point in (0, 8)]
+    assert changepoint._slow(two, 8).tolist() == [pair % 3 == 0 for pair in range(8) for _ in (0, 8)]
 
 
 def test_points_that_do_not_run_are_not_chosen_and_slow_runs_tell_nothing():

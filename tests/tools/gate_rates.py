@@ -7,6 +7,7 @@ PYTHONPATH=. python tests/tools/gate_rates.py --bisect    # which of 64 changes 
 
 import argparse
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy.special import stdtrit
@@ -52,14 +53,14 @@ def bisection(
     return int(p.argmax()) + 1 == change, float(p.max()) >= sure, pair
 
 
-_SIZES = (4, 5, 6, 8, 10, 12, 14, 16, 20, 25, 30, 40, 50, 70, 100)
+_MOST, _FIXED = 100, 4_000  # runs of each side, and trials of a size
 
 
 def share(
     rng: np.random.Generator, kind: str, regime: str, level: float, slower: float, n: int, asked: argparse.Namespace
 ) -> float:
-    found = [fixed(rng, regime, level, slower, asked.margin, n) for _ in range(asked.trials)]
-    return found.count(kind) / asked.trials
+    found = [fixed(rng, regime, level, slower, asked.margin, n) for _ in range(_FIXED)]
+    return found.count(kind) / _FIXED
 
 
 def beside_fixed(asked: argparse.Namespace) -> None:
@@ -76,17 +77,20 @@ def beside_fixed(asked: argparse.Namespace) -> None:
                 kind = "worse" if slower > asked.margin else "no worse"
                 right = sum(g.kind == kind for g in gates) / len(gates)
                 rights[slower] = kind, right, sum(g.pairs for g in gates) / len(gates)
-            rng, size = np.random.default_rng((52, int(level * 1e4))), 0
-            for n in _SIZES:
-                if all(share(rng, kind, regime, level, s, n, asked) >= r - 0.01 for s, (kind, r, _) in rights.items()):
-                    size = n
-                    break
+            rng, least = np.random.default_rng((52, int(level * 1e4))), 0.5 / asked.trials
+
+            def enough(n: int, rights=rights, regime=regime, level=level, rng=rng, least=least) -> bool:
+                each = ((share(rng, kind, regime, level, s, n, asked), r) for s, (kind, r, _) in rights.items())
+                return all(theirs >= r - least for theirs, r in each)
+
+            size = 4 + bisect_left(range(4, _MOST + 1), True, key=enough)
+            size = size if size <= _MOST else 0
             for slower, (kind, right, mean) in rights.items():
-                theirs = share(rng, kind, regime, level, slower, size or _SIZES[-1], asked)
-                runs, ratio = (f"{size}", f"{mean / size:.2f} ×") if size else (f"over {_SIZES[-1]}", "")
+                theirs = share(rng, kind, regime, level, slower, size or _MOST, asked)
+                runs, ratio = (f"{size}", f"{mean / size:.2f} ×") if size else (f"over {_MOST}", "")
                 row = f"{slower:.0%} | {right:.1%} · {mean:.1f} | {theirs:.1%} | {runs} | {ratio} |"
                 print(f"| {level:.1%} | {regime} | {row}", flush=True)
-            wrong = share(rng, "worse", regime, level, asked.margin, size or _SIZES[-1], asked)
+            wrong = share(rng, "worse", regime, level, asked.margin, size or _MOST, asked)
             print(f"| {level:.1%} | {regime} | at the margin: called worse | | {wrong:.1%} | | |", flush=True)
 
 

@@ -94,6 +94,13 @@ async def test_the_protocols_client_works_over_http_with_the_token_and_nobody_el
         found = await agent.call_tool("explain", {"job": "replay.toml", "knobs": {"dp": 2}})
         assert found.structured_content
         assert found.structured_content["answer"]["valid"] is True
+        accepts = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        for body in (b"{ this is no json", b"\xff\xfe", b"[" * 2_000, b'{"jsonrpc": "1.0", "id": 1}'):
+            assert (await http.post(address, content=body, headers=accepts)).status_code == 400
+        async with Client(streamable_http_client(address, http_client=http)) as other:
+            asked = [each.call_tool("explain", {"job": "replay.toml", "knobs": {"dp": 2}}) for each in (agent, other)]
+            both = await asyncio.gather(*asked)
+        assert [each.structured_content for each in both] == [found.structured_content] * 2
 
 
 # ---- schemas ------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_a_difference_at_the_margin_is_left_undecided(folder):
         ("commit=nowhere", "", "git rev-parse fails"),
         ("python=/none/python", "", "is not an interpreter"),
         ("file=x.json:y.json", "", "does not name this file"),
-        ("", "nosuchpackage==1.0", "cannot be installed here"),
+        ("", "packaging==0.0.1", "cannot be installed here"),
     ],
 )
 def test_what_is_no_side_is_said_in_one_sentence(folder, a, b, said):
