@@ -3,9 +3,9 @@
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + ε,    p_r ~ N(0, ρ σ²)
 
 Point 0 is before all changes, point n after the last, and each change has the same prior probability. The levels (one
-for each speed of the machine) and the logarithm of σ are integrated out over flat priors, δ over a log-uniform prior, and ρ over a few values, from a machine
-without drift to one that drifts completely. The next pair is the most informative about which change it is
-(probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
+for each speed of the machine) and the logarithm of σ are integrated out over flat priors, δ over a log-uniform prior,
+and ρ over a few values, from a machine without drift to one that drifts completely. The next pair is the most
+informative about which change it is (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
 
 import math
@@ -54,8 +54,8 @@ def _hypotheses(rows: Sequence[Row], changes: int) -> list[tuple[float, "_Fits"]
 
 
 def _slow(rows: Sequence[Row], changes: int) -> np.ndarray:
-    """(n,) which runs are of a slower speed: least squares for the change that explains most, in turns with the division
-    of what it leaves over. None where that is not far from the change, which bursts of others' load are taken for."""
+    """(n,) which runs are of a slower speed: least squares for the change that explains most, in turns with dividing
+    what it leaves over. None where that is not far from the change, which bursts of others' load are taken for."""
     y = np.array([log for _, _, log in rows])
     after = (np.array([point for _, point, _ in rows])[:, None] > np.arange(changes)).astype(float)
     slow = y > (y.min() + y.max()) / 2
