@@ -69,7 +69,8 @@ def _meant(name: str, space: Space) -> str:
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
-    """Knobs that are not given follow the default where that is valid."""
+    """Knobs that are not given follow the default where that is valid, and where it leaves them out the catalog's."""
+    default = _with_catalogs(space, default)
     if all(_possible(space.knob[n], v) for n, v in given.items()) and (
         found := space.nearest({**default.knobs, **given}, firm=given)
     ):
@@ -163,6 +164,11 @@ def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:
 
 def _possible(knob: Knob, value: Value) -> bool:
     return any(type(value) is type(known) and value == known for known in knob.values)
+
+
+def _with_catalogs(space: Space, default: Configuration) -> Configuration:
+    own = {knob.name: knob.default for knob in space.dense if knob.default in knob.values}
+    return Configuration({**own, **default.knobs})
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:

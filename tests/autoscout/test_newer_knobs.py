@@ -67,6 +67,15 @@ def test_each_becomes_megatron_lms_flags(given, flags):
     assert {name: found.get(name) for name in flags} == flags
 
 
+def test_a_knob_that_another_wakes_keeps_its_default_unless_it_is_given():
+    """The expert default has no DeepEP, and so no value of its multiprocessors: the first of its domain was taken."""
+    space = JobSpace.of_job(on_gpus("qwen3-30b-a3b", allow=["dispatcher", "deepep_sms"]))
+    assert "deepep_sms" not in space.reference.knobs
+    found = explain(space, parse(space, ["ep=8", "dispatcher=flex"]), space.reference).configuration
+    assert found is not None
+    assert found.knobs["deepep_sms"] == space.knob["deepep_sms"].default == 20
+
+
 def test_the_exchange_of_experts_overlaps_where_megatron_can():
     job = on_gpus("qwen3-30b-a3b", allow=["overlap_experts", "delay_wgrad", "dispatcher", "cuda_graph"])
     found = flags_of(job, "ep=8", "dispatcher=hybridep", "overlap_experts=true", "delay_wgrad=true")

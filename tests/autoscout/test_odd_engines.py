@@ -9,7 +9,7 @@ import pytest
 from autoscout.machine import doctor
 from autoscout.targets import seams
 from autoscout.targets.jobs import load_job
-from autoscout.targets.megatron import engine_seams
+from autoscout.targets.megatron import engine_seams, releases
 from autoscout.targets.vllm import engine_calls
 from kb.records import AutoscoutError, Job
 
@@ -25,19 +25,19 @@ def interpreter(root: Path, *folders: str) -> str:
     return str(made)
 
 
-def package(folder: Path, version: str, direct_url: str = "") -> None:
-    """An installed megatron-core without code."""
-    info = folder / "megatron_core.dist-info"
+def package(folder: Path, version: str, direct_url: str = "", name: str = "megatron-core") -> None:
+    """An installed engine without code."""
+    info = folder / f"{name.replace('-', '_')}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: megatron-core\nVersion: {version}\n")
-    (info / "RECORD").write_text("megatron/core/__init__.py,,\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text(f"{name.replace('-', '/')}/__init__.py,,\n")
     if direct_url:
         (info / "direct_url.json").write_text(direct_url)
 
 
-def code(folder: Path) -> None:
-    (folder / "megatron/core").mkdir(parents=True)
-    (folder / "megatron/core/__init__.py").touch()
+def code(folder: Path, module: str = "megatron/core") -> None:
+    (folder / module).mkdir(parents=True)
+    (folder / module / "__init__.py").touch()
 
 
 def with_python(python: str) -> Job:
@@ -64,6 +64,18 @@ def test_code_that_is_not_the_release_s_does_not_pass_by_its_version(
         code(tmp_path / folder)
     python = [interpreter(tmp_path, *path)]
     assert seams.installed(python, "megatron-core", "megatron.core", ["triton"]) == (released, ["triton"])
+
+
+def test_of_two_engines_in_one_interpreter_each_is_known_by_itself(tmp_path: Path) -> None:
+    """A fork of one changes nothing for the other."""
+    package(tmp_path / "site", "0.19.2")
+    code(tmp_path / "site")
+    package(tmp_path / "site", "0.33.0", VCS, name="vllm")
+    code(tmp_path / "site", "vllm")
+    python = interpreter(tmp_path, "site")
+    assert seams.installed([python], "megatron-core", "megatron.core")[0]
+    assert not seams.installed([python], "vllm", "vllm")[0]
+    assert releases.version_of(with_python(python)) == "0.19.2"
 
 
 @pytest.mark.parametrize(("version", "direct_url"), [("0.17.0rc1", ""), ("0.17.1", VCS)])

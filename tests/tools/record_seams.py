@@ -51,7 +51,8 @@ def of_sources(package: str, folders: Mapping[str, Path]) -> None:
     asked = sorted({n for each in taken().values() for n in each} | {*patched()})
     own = [name for name in asked if name.startswith(f"{package}.")]
     found = {release: {n: declared({package: folder}, n) for n in own} for release, folder in folders.items()}
-    _write(settings_taken.RECORDS / f"{package}.json", f"{package} RELEASE=FOLDER …", found)
+    record = settings_taken.RECORDS / f"{package}.json"
+    _write(record, f"{package} RELEASE=FOLDER …", {**_held(record, own), **found})
 
 
 def main(engine: str, pythons: list[str]) -> None:

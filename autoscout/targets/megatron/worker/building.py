@@ -167,7 +167,10 @@ def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | N
         spec = gpt_layer_specs.get_gpt_decoder_block_spec(shape, fused, shape.normalization, vp_stage=stage)
     elif fused:
         spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            num_experts=experts, moe_grouped_gemm=shape.moe_grouped_gemm, **latent
+            num_experts=experts,
+            moe_grouped_gemm=shape.moe_grouped_gemm,
+            use_te_op_fuser=bool(config["given"].get("use_transformer_engine_op_fuser")),
+            **latent,
         )
     else:
         spec = gpt_layer_specs.get_gpt_layer_local_spec(

@@ -85,7 +85,7 @@ _OF_THE_SCRIPT = frozenset(
         ),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
         *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),
-        *("sft", "data_path", "create_attention_mask_in_dataloader"),
+        *("sft", "data_path", "create_attention_mask_in_dataloader", "use_transformer_engine_op_fuser"),
     )
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import cpu_shim
 import for_each
+import offloaded
 import torch
 import torch._dynamo.polyfills.loader  # before functions are replaced: it keys tables by them
 import torch.distributed as dist
@@ -66,6 +67,7 @@ def as_on_a_gpu() -> None:
     # aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: tmp = grad * output
     watch.scratch["aten._softmax_backward_data"] = torch.empty_like
     for_each.as_on_a_gpu()
+    offloaded.as_on_a_gpu()
 
 
 class _RootMeanSquare:

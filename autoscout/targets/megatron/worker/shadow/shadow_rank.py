@@ -108,8 +108,11 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     micro = config["global_batch"] // (config["micro_batch"] * replicas)
     most = question.get("micro_batches") or micro
     virtual = shape.virtual_pipeline_model_parallel_size
-    # The first step only makes the optimizer's state: as short as the schedule allows.
+    # The first step only makes the optimizer's state: as short as the schedule allows. Offloading learns in it how many
+    # micro batches there are, and plans no others.
     shortest = shape.pipeline_model_parallel_size if virtual else 1
+    if getattr(shape, "fine_grained_activation_offloading", False):
+        shortest = most
     steps = [_step(config, script, chunks, optimizer, min(micro, shortest))]
     watch.record()
     steps.append(_step(config, script, chunks, optimizer, min(micro, most)))

@@ -49,9 +49,15 @@ class Linear(Base):
         params_dtype: torch.dtype = torch.bfloat16,
         normalization: str = "LayerNorm",
         return_layernorm_output: bool = False,
+        eps: float = 1e-5,
+        zero_centered_gamma: bool = False,
+        ub_name: Any = None,
         **ignored: Any,
     ) -> None:
         super().__init__()
+        # What Megatron-core reads to make operations of it.
+        self.eps, self.zero_centered_gamma, self.ub_name = eps, zero_centered_gamma, ub_name
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.dtype, self.fuse, self.tp_group, self.tp_size = params_dtype, fuse_wgrad_accumulation, tp_group, tp_size
         self.return_bias, self.parallel_mode = return_bias, parallel_mode
         self.sequence_parallel = sequence_parallel and tp_size > 1
@@ -151,19 +157,22 @@ class LayerNorm(Base):
 
     def __init__(
         self,
-        hidden_size: int,
+        normalized_shape: int = 0,
         eps: float = 1e-5,
         sequence_parallel: bool = False,
         params_dtype: torch.dtype = torch.bfloat16,
+        hidden_size: int = 0,
         **ignored: Any,
     ) -> None:
+        """`hidden_size`: the older name of its size."""
         super().__init__()
         self.dtype = params_dtype
-        self.make("weight", hidden_size).sequence_parallel = sequence_parallel
+        size = normalized_shape or hidden_size
+        self.make("weight", size).sequence_parallel = sequence_parallel
         if self.rms:
             self.bias = None
         else:
-            self.make("bias", hidden_size).sequence_parallel = sequence_parallel
+            self.make("bias", size).sequence_parallel = sequence_parallel
 
     def forward(self, x: Any) -> Any:
         with watch.tagged("Norm"):

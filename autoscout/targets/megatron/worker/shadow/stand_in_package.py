@@ -22,17 +22,9 @@ from stand_in_modules import (
     Linear,
     RMSNorm,
 )
+from stand_in_ops import Operations
 from torch._subclasses.fake_tensor import FakeTensor
 from watch import watch
-
-
-class Anything(types.ModuleType):
-    """A module whose names exist, but do nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
 
 
 class _Tracker:
@@ -126,7 +118,7 @@ def install(version: str) -> None:
     made = (Linear, LayerNormLinear, GroupedLinear, Fp8Padding, Fp8Unpadding, LayerNorm, RMSNorm, DotProductAttention)
     autocast = {"fp8_autocast": _nothing, "fp8_model_init": _nothing}
     _module(f"{te}.pytorch", **{kind.__name__: kind for kind in made}, **autocast)
-    _module(f"{te}.pytorch.ops", Anything)
+    _module(f"{te}.pytorch.ops", Operations)
     _module(f"{te}.pytorch.module")
     _module(f"{te}.pytorch.module.base", get_dummy_wgrad=lambda shape, dtype, zero=False: kept_gradient(shape, dtype))
     _module(f"{te}.pytorch.fp8", FP8GlobalStateManager=_State8, **autocast)
@@ -137,6 +129,7 @@ def install(version: str) -> None:
         is_fp8_activation_recompute_enabled=lambda: False,
         activation_recompute_forward=_nothing,
     )
+    _module(f"{te}.pytorch.cpu_offload", CPUOffloadEnabled=False)
     _module(f"{te}.pytorch.tensor", QuantizedTensor=QuantizedTensor)
     _module(f"{te}.pytorch.attention")
     _module(f"{te}.pytorch.attention.rope", apply_rotary_pos_emb=lambda t, freqs, **k: RotaryFunction.apply(t, freqs))
