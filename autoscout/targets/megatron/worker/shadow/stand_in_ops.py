@@ -10,7 +10,7 @@ from fused_layers import Function, LinearFunction, NormFunction, gather, scatter
 from watch import watch
 
 
-class Operation(torch.nn.Module):
+class _Operation(torch.nn.Module):
     rms = False
 
     def __init__(self, *sizes: Any, **settings: Any) -> None:
@@ -23,48 +23,48 @@ class Operation(torch.nn.Module):
         self.fuse = settings.get("accumulate_into_main_grad", False)
 
 
-class LayerNorm(Operation):
+class _LayerNorm(_Operation):
     def forward(self, x: Any) -> Any:
         return NormFunction.apply(x, self.weight, self.bias, self)
 
 
-class RMSNorm(LayerNorm):
+class _RMSNorm(_LayerNorm):
     rms = True
 
 
-class BasicLinear(Operation):
+class _BasicLinear(_Operation):
     def forward(self, x: Any) -> Any:
         return LinearFunction.apply(x, self.weight, None, self)
 
 
-class Bias(Operation):
+class _Bias(_Operation):
     def forward(self, x: Any) -> Any:
         return x + self.bias
 
 
-class Activation(Operation):
+class _Activation(_Operation):
     halves = 1
 
     def forward(self, x: Any) -> Any:
         return _ActivationFunction.apply(x, self.halves)
 
 
-class GatedActivation(Activation):
+class _GatedActivation(_Activation):
     halves = 2
 
 
-class ReduceScatter(Operation):
+class _ReduceScatter(_Operation):
     def forward(self, x: Any) -> Any:
         return _ScatteredFunction.apply(x, self.tp_group)
 
 
-class AllReduce(Operation):
+class _AllReduce(_Operation):
     def forward(self, x: Any) -> Any:
         dist.all_reduce(x, group=self.tp_group)
         return x
 
 
-class Sequential(torch.nn.Sequential):
+class _Sequential(torch.nn.Sequential):
     pass
 
 
@@ -94,9 +94,12 @@ class _ScatteredFunction(Function):
 
 
 OPERATIONS: dict[str, Any] = {
-    **{kind.__name__: kind for kind in (LayerNorm, RMSNorm, BasicLinear, Bias, ReduceScatter, AllReduce, Sequential)},
-    **dict.fromkeys(("GELU", "SiLU", "ReLU"), Activation),
-    **dict.fromkeys(("GEGLU", "SwiGLU", "ReGLU"), GatedActivation),
+    **{
+        kind.__name__[1:]: kind
+        for kind in (_LayerNorm, _RMSNorm, _BasicLinear, _Bias, _ReduceScatter, _AllReduce, _Sequential)
+    },
+    **dict.fromkeys(("GELU", "SiLU", "ReLU"), _Activation),
+    **dict.fromkeys(("GEGLU", "SwiGLU", "ReGLU"), _GatedActivation),
 }
 
 
@@ -106,4 +109,4 @@ class Operations(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return OPERATIONS.get(name) or type(name, (Operation,), {})
+        return OPERATIONS.get(name) or type(name, (_Operation,), {})
