@@ -6,7 +6,7 @@ from autoscout.job.device_names import is_cpu
 from autoscout.job.objective import constraint, others
 from autoscout.job.units import unit_of
 from autoscout.job.words import nearest_name
-from kb.records import Job, Task
+from kb.records import Job, Objective, Task
 
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
@@ -14,6 +14,7 @@ LATENCIES = [
 # An experiment searches for it, with that many requests per load and that many loads at most.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
+DEVICES = "devices"  # how many serve; an objective or a limit of it lets a job use fewer than its cluster has
 RATES_APART = 1.25 ** (1 / 8)  # from one that is simulated to the next
 SERVING_METRICS = (
     *LATENCIES,
@@ -24,6 +25,7 @@ SERVING_METRICS = (
     HIGHEST_RATE,
     "output_tokens_per_s_per_gpu",
     "usd_per_million_output_tokens",
+    DEVICES,
     "kv_cache_tokens",
     "kv_needed_tokens",
     "peak_memory_gib",
@@ -36,6 +38,13 @@ _OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # whether more of another metric 
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
+def named_metrics(objective: Objective) -> list[str]:
+    """Metrics of the objectives, then those of the limits. Errors: AutoscoutError (exit 2) for one that cannot be
+    parsed."""
+    further = [one.metric for one in others(objective)]
+    return [objective.metric, *further, *(constraint(text)[0] for text in objective.constraints)]
+
+
 def metrics_of_task(task: Task) -> tuple[str, ...]:
     return SERVING_METRICS if task == "serve" else TRAINING_METRICS
 
@@ -45,11 +54,11 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
     () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
     objective = job.objective
     further = others(objective)
-    limited = [constraint(text)[0] for text in objective.constraints]
     wanted = [objective.metric, *(o.metric for o in further)]
     if len(set(wanted)) < len(wanted):
         yield "objective names one metric twice"
-    for metric in [*wanted, *limited]:
+    named = named_metrics(objective)
+    for metric in named:
         if known and metric not in known:
             yield f"objective names '{metric}'{_not_reported(metric, known)}"
     for one in (objective, *further):
@@ -58,17 +67,17 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         if one.minimize in _OURS and one.minimize.endswith(MORE_IS_BETTER):
             yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
     unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
-    if unpriced and any("usd_" in metric for metric in (*wanted, *limited)):
+    if unpriced and any("usd_" in metric for metric in named):
         yield (
             f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each of "
             f"cluster.nodes its price_per_hour"
         )
-    if "joules_per_token" in (*wanted, *limited) and any(is_cpu(node.device) for node in job.cluster.nodes):
+    if "joules_per_token" in named and any(is_cpu(node.device) for node in job.cluster.nodes):
         yield "joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes; use it on GPUs only"
     if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
             yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
-        if not any(metric in LATENCIES for metric in limited):
+        if not any(metric in LATENCIES for metric in named[len(wanted) :]):
             yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
 
 

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE
+from autoscout.job.metrics import DEVICES, HIGHEST_RATE, named_metrics
 from autoscout.job.objective import latency_limits, request_limits
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.member import Columns
@@ -50,16 +50,16 @@ def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
 
 def _paid(job: Job, columns: Columns) -> dict[str, Any]:
     """As `used_nodes` of running/cluster/devices.py: the first nodes of each kind, as many devices as a row uses."""
-    wanted = (job.objective.metric, *job.objective.constraints, *job.objective.also)
-    if job.task != "serve" or not any("_per_gpu" in text or "usd_" in text for text in wanted):
+    wanted = named_metrics(job.objective)
+    if job.task != "serve" or not any("_per_gpu" in name or "usd_" in name or name == DEVICES for name in wanted):
         return {}
     devices, dollars = np.zeros(1), np.zeros(1)
     left: dict[str, Any] = {}
     for node in job.cluster.nodes:
         kind = node.device.replace("-", "_")
-        here = left.setdefault(kind, np.asarray(columns.get(kind, np.inf), dtype=float)) >= node.count
-        devices, dollars = devices + here * node.count, dollars + here * node.price_per_hour
-        left[kind] = left[kind] - here * node.count
+        here = np.clip(left.setdefault(kind, np.asarray(columns.get(kind, np.inf), dtype=float)), 0, node.count)
+        devices, dollars = devices + here, dollars + here / node.count * node.price_per_hour
+        left[kind] = left[kind] - here
     priced = all(node.price_per_hour for node in job.cluster.nodes)
     found = {"devices_used": devices} | ({"usd_per_hour": dollars} if priced else {})
     return {name: values if len(values) > 1 else float(values[0]) for name, values in found.items()}

@@ -6,6 +6,7 @@ from typing import Any
 
 from autoscout.job import finetune, latent
 from autoscout.job.device_names import capability_of, is_cpu, memory_gib_of, small_steps, sold_by
+from autoscout.job.metrics import DEVICES, named_metrics
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -35,7 +36,8 @@ def attributes_of(job: Job) -> Mapping[str, Any]:
 def _attributes(job: Job) -> dict[str, Any]:
     m = shape(job.model)
     counts = device_counts(job)
-    totals = {sum(c) for c in itertools.product(*_choices(job).values())} if len(counts) > 1 else {job.devices}
+    chosen = chooses_devices(job)
+    totals = {sum(c) for c in itertools.product(*_choices(job).values())} if chosen else {job.devices}
     attributes: dict[str, Any] = {
         "layers": m.layers,
         "hidden": m.hidden,
@@ -70,10 +72,10 @@ def _attributes(job: Job) -> dict[str, Any]:
     if job.task == "serve":
         some = range(1, attributes["node_gpus"] if attributes["cuda"] else 1)
         attributes["engine_counts"] = tuple(sorted({*attributes["degrees"], *some}))
-    if len(counts) == 1:
+    if not chosen:
         attributes["gpus"] = job.devices
-        if job.task == "serve":
-            attributes["device_gib"] = attributes["memory_gib"]
+    if job.task == "serve" and len(counts) == 1:
+        attributes["device_gib"] = attributes["memory_gib"]
     return attributes
 
 
@@ -165,20 +167,32 @@ def _memory_of_kinds(job: Job) -> dict[str, float]:
     return found
 
 
+def counts_devices(job: Job) -> bool:
+    """Whether the objective or a limit names the number of devices, so that fewer of a node may serve."""
+    return job.task == "serve" and DEVICES in named_metrics(job.objective)
+
+
+def chooses_devices(job: Job) -> bool:
+    """Whether the devices that are used are knobs of the job's space."""
+    return len(device_counts(job)) > 1 or counts_devices(job)
+
+
 def _choices(job: Job) -> dict[str, list[int]]:
-    """Numbers of devices of each kind in whole nodes: none, the first node's, those of the first two, …"""
+    """Numbers of devices of each kind in whole nodes: none, the first node's, those of the first two, … Where devices
+    are counted, also parts of the first node."""
     found: dict[str, list[int]] = {}
-    for node in job.cluster.nodes:
-        numbers = found.setdefault(node.device.replace("-", "_"), [0])
-        numbers.append(numbers[-1] + node.count)
+    for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
+        whole = list(itertools.accumulate(node.count for node in job.cluster.nodes if node.device == kind))
+        parts = range(1, whole[0]) if counts_devices(job) else ()
+        found[kind.replace("-", "_")] = [0, *parts, *whole]
     return found
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """On a mixed cluster, one knob per kind of device: how many are used, in whole nodes, or none (the paper's a100 and
-    a40); `gpus` is their sum."""
+    """On a mixed cluster, or where devices are counted, one knob per kind of device: how many are used, in whole nodes,
+    or none (the paper's a100 and a40); `gpus` is their sum."""
     counts = device_counts(job)
-    if len(counts) == 1:
+    if not chooses_devices(job):
         return {}, []
     knobs = [
         KnobEntry(
@@ -194,7 +208,7 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
         for kind, values in _choices(job).items()
     ]
     derived = {"gpus": " + ".join(counts)}
-    if job.task == "serve":
+    if job.task == "serve" and len(counts) > 1:
         used = [
             f"({memory_gib(node)} if {node.device.replace('-', '_')} > 0 else {10**6})" for node in job.cluster.nodes
         ]

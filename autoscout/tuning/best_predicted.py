@@ -198,11 +198,11 @@ class _PredictedRows:
         return codes[first[: max(2 * count, _FEW)]]
 
     def _kept(self, codes: np.ndarray) -> np.ndarray:
-        """The rows that keep all bounds, best first."""
+        """The rows that keep all bounds, best first; of equally good ones the farthest from its bounds."""
         if not len(codes):
             return codes
         cost = self.costs(codes)
-        order = np.argsort(cost, kind="stable")
+        order = np.lexsort((self._used(self.simulators.columns_of(codes)) + np.zeros(len(codes)), cost))
         return codes[order[np.isfinite(cost[order])]]
 
     def ranked(self, configurations: list[Configuration]) -> list[Ranked]:

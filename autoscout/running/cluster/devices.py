@@ -35,14 +35,17 @@ def resource(job: Job) -> str:
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
     """The nodes that a configuration uses, in rank order: one kind of device after the other, and of each kind the
-    first nodes, up to the number of devices that the configuration uses."""
+    first nodes, up to the number of devices that the configuration uses; of a node in part, the part and its share of
+    the price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
         for node in job.cluster.nodes:
-            if node.device == kind and node.count <= left:
-                used.append(node)
-                left -= node.count
+            if node.device == kind and left > 0:
+                count = int(min(node.count, left))
+                share = node.price_per_hour * count / node.count
+                used.append(msgspec.structs.replace(node, count=count, price_per_hour=share))
+                left -= count
     return used
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
+from autoscout.job.metrics import DEVICES, HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
@@ -44,6 +44,7 @@ _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # the fluid model's last resul
 _QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # metrics that include waiting, and the one behind it
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 OTHERS = 0.3  # share of the other frameworks' and devices' level that is assumed without rows
+_COUNTED = 1e-3  # a number of devices is exact; weights by inverse errors need some error
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
 
@@ -85,6 +86,8 @@ class ServingSimulator:
         """Corrects the level by measured rows: for each framework on each kind of device, and for others a share of the
         level of all rows. Median log errors, shrunk by two rows."""
         self.levels, self.unsaid = {}, {}
+        if self.metric == DEVICES:
+            return
         values, n = np.asarray(values, dtype=float), rows_of(columns)
         for group in unsaid.groups(columns, n):
             told = unsaid.evidence(self._of_choices(columns, group, np.ones(n)), values[group.rows])
@@ -150,6 +153,9 @@ class ServingSimulator:
             value[rows] = found[self.metric]
             for name in parts:
                 parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
+            if self.metric == DEVICES:
+                error[rows] = _COUNTED
+                continue
             own = own_error(self.metric, some, found, kind, len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
@@ -231,9 +237,11 @@ def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[st
     n = len(tokens_per_s)
     own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
     dollars = numbers(columns, "usd_per_hour", np.nan, n)
+    used = numbers(columns, "devices_used", own, n)
     with np.errstate(divide="ignore"):
         return {
-            PER_DEVICE: tokens_per_s / numbers(columns, "devices_used", own, n),
+            DEVICES: used,
+            PER_DEVICE: tokens_per_s / used,
             PER_DOLLAR: dollars / 3600 / tokens_per_s * 1e6,
         }
 

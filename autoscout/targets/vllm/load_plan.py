@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE, LOADS_PER_RATE, REQUESTS_PER_LOAD
+from autoscout.job.metrics import DEVICES, HIGHEST_RATE, LOADS_PER_RATE, REQUESTS_PER_LOAD
 from autoscout.job.objective import latency_limits, request_limits
 from autoscout.job.requests import of_traffic
 from autoscout.job.trace import BLOCK, read_trace
@@ -130,7 +130,8 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
     node's price is per hour, for all of its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
     used = used_nodes(job, configuration)
-    metrics = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
+    count = sum(node.count for node in used)
+    metrics = {"output_tokens_per_s_per_gpu": answered / count, DEVICES: count}
     price = sum(node.price_per_hour for node in used)
     if price and answered:
         metrics["usd_per_million_output_tokens"] = price / 3600 / answered * 1e6
