@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from autoscout.job.metrics import DEVICES
 from autoscout.job.objective import Objective
 from autoscout.job.words import several
 from kb.journal import Confirmed
@@ -65,7 +66,8 @@ def _better(found: Verdict, gain: float) -> str:
         return f"{much} {reference}"
     if objective.maximize:
         return f"{_percent(gain)} % more {objective.metric} than {reference}"
-    return f"{100 * (1 - 1 / gain):.0f} % less {objective.metric} than {reference}"
+    less = "fewer" if objective.metric == DEVICES else "less"
+    return f"{100 * (1 - 1 / gain):.0f} % {less} {objective.metric} than {reference}"
 
 
 def _percent(ratio: float) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.job.metrics import SERVING_METRICS, TRAINING_METRICS
+from autoscout.job.metrics import DEVICES, SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.graph import Space
@@ -16,7 +16,8 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
-_METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
+# A column `devices` is a size of what ran, not a result.
+_METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
 _PERCENT = 10  # no share exceeds this, and most percentages do
 _ROLES = ("status", "evidence", "cost_s", "at")
 # Prefixes that trackers and tuners put before a setting's or a logged metric's name in the tables they export.

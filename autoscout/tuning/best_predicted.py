@@ -1,5 +1,6 @@
 """Finds the configurations of the whole space that are predicted to be best, without a device."""
 
+import itertools
 import math
 from functools import partial
 from pathlib import Path
@@ -7,13 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE, RATES_APART, REQUESTS_PER_LOAD
+from autoscout.job.metrics import DEVICES, HIGHEST_RATE, RATES_APART, REQUESTS_PER_LOAD
 from autoscout.job.objective import constraint, latency_limits
 from autoscout.job.words import listed
 from autoscout.search.candidates import Costs, around, as_costs, favourites
 from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
+from autoscout.space.attributes import device_counts
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
@@ -69,12 +71,34 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
     constraint are left out.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
-    rows, _ = newest_context(job, kb)
-    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    predicted = _PredictedRows(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
+    return (_fewest if job.objective.metric == DEVICES else _ranking)(space, job, kb, count)
+
+
+def _fewest(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+    """The best of each number of devices that keeps the limits, fewest first. Each number is searched by itself: costs
+    of one number are equal, so that they lead no search from many devices to fewer."""
+    kinds = [knob for knob in space.knobs if knob.name in device_counts(job)]
+    numbers = sorted(itertools.product(*(map(int, knob.values) for knob in kinds)), key=sum)
+    found: list[PredictedRanking] = []
+    for number in filter(any, numbers):
+        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(kinds, number, strict=True)}}
+        some = msgspec.structs.replace(space.job, space=msgspec.structs.replace(space.job.space, fix=fix))
+        try:
+            found.append(_ranking(JobSpace.of_job(some), job, kb, 1))
+        except AutoscoutError as error:
+            if error.exit_code not in (2, 3) or (number == numbers[-1] and not found):
+                raise
+        if len(found) == count:
+            break
+    best = [row for ranked in found for row in ranked.best]
+    return msgspec.structs.replace(
+        found[0], searched=space.count, reference=_predicted(space, job, kb).reference(), best=best
+    )
+
+
+def _ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+    predicted = _predicted(space, job, kb)
     chosen = predicted.unlike(predicted.chosen(count))[:count]
-    reference = space.codes_of(space.reference.knobs)
-    runs = np.isfinite(predicted.costs(np.array([reference], np.int16)))[0]
     plain = dict.fromkeys(tuple(row) for row in predicted.plain(chosen).tolist())
     best = predicted.ranked([space.of_codes(row) for row in plain])
     listed_ones = [Configuration(row.configuration) for row in best]
@@ -83,11 +107,17 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
         metric=job.objective.metric,
         rows=predicted.simulators.ensemble.rows,
         searched=space.count,
-        reference=predicted.ranked([space.reference])[0] if runs else None,
+        reference=predicted.reference(),
         best=best,
         layouts=len({tuple(row[i] for i in predicted.layout) for row in plain}) == len(plain),
         unpriced=unpriced(space, listed_ones),
     )
+
+
+def _predicted(space: JobSpace, job: Job, kb: Path | None) -> "_PredictedRows":
+    rows, _ = newest_context(job, kb)
+    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+    return _PredictedRows(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
 
 
 class _PredictedRows:
@@ -118,6 +148,12 @@ class _PredictedRows:
         memory = self.simulators.memory
         chance = 1.0 if memory is None else 1 - np.nan_to_num(memory.oom_probability(columns))
         return np.maximum(chance, 1e-9)
+
+    def reference(self) -> Ranked | None:
+        """None if it is predicted not to run, or to break a bound."""
+        code = self.space.codes_of(self.space.reference.knobs)
+        runs = np.isfinite(self.costs(np.array([code], np.int16)))[0]
+        return self.ranked([self.space.reference])[0] if runs else None
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""

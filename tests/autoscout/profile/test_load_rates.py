@@ -265,11 +265,13 @@ def test_cost_and_throughput_by_what_is_used() -> None:
     found = {"output_tokens_per_s": 12000.0}
     everything = load_plan.per_device(found, job, Configuration({"a100": 8, "a40": 4}))
     assert everything == {
+        "devices": 12,
         "output_tokens_per_s_per_gpu": 1000.0,
         "usd_per_million_output_tokens": pytest.approx(0.926, 1e-3),
     }
     small = load_plan.per_device(found, job, Configuration({"a100": 0, "a40": 4}))
     assert small == {
+        "devices": 4,
         "output_tokens_per_s_per_gpu": 3000.0,
         "usd_per_million_output_tokens": pytest.approx(0.0926, 1e-3),
     }
