@@ -45,6 +45,11 @@ def named_metrics(objective: Objective) -> list[str]:
     return [objective.metric, *further, *(constraint(text)[0] for text in objective.constraints)]
 
 
+def counts_devices(job: Job) -> bool:
+    """Whether the objective or a limit names the number of devices, so that fewer of a node may serve."""
+    return job.task == "serve" and DEVICES in named_metrics(job.objective)
+
+
 def metrics_of_task(task: Task) -> tuple[str, ...]:
     return SERVING_METRICS if task == "serve" else TRAINING_METRICS
 

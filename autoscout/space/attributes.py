@@ -6,7 +6,7 @@ from typing import Any
 
 from autoscout.job import finetune, latent
 from autoscout.job.device_names import capability_of, is_cpu, memory_gib_of, small_steps, sold_by
-from autoscout.job.metrics import DEVICES, named_metrics
+from autoscout.job.metrics import counts_devices
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -165,11 +165,6 @@ def _memory_of_kinds(job: Job) -> dict[str, float]:
         alike = (node for node in job.cluster.nodes if node.device == stated.device)
         found[f"{stated.device.replace('-', '_')}_gib"] = min(map(memory_gib, alike))
     return found
-
-
-def counts_devices(job: Job) -> bool:
-    """Whether the objective or a limit names the number of devices, so that fewer of a node may serve."""
-    return job.task == "serve" and DEVICES in named_metrics(job.objective)
 
 
 def chooses_devices(job: Job) -> bool:

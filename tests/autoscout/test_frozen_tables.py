@@ -313,5 +313,5 @@ def test_measured_rows_of_many_tables():
     for each in measured._training(rows, skipped):
         found[each.metric] = kept(each.values)
         found[f"{each.metric} jobs"] = [str(name) for name in each.job]
-    assert skipped == {"its status says that it failed": sum(row["status"] == "failed" for row in rows)}
+    assert skipped == {"its status is a failure": sum(row["status"] == "failed" for row in rows)}
     hold("tables/rows", found)

@@ -141,7 +141,7 @@ def checked(job: Job) -> None:
 
 
 def test_a_file_of_settings_must_be_written_out(engine):
-    with pytest.raises(AutoscoutError, match=r"write what c.yaml says as flags"):
+    with pytest.raises(AutoscoutError, match=r"write the settings of c.yaml as flags"):
         checked(says(engine, "--config c.yaml"))
 
 
@@ -259,7 +259,7 @@ def test_a_file_of_settings_is_read_as_flags(tmp_path, monkeypatch):
         "--max-num-seqs 64"
     )
     _, notes = made(tmp_path, "vllm serve Qwen/Qwen3-32B --config missing.yaml")
-    assert any(note.startswith("launch.current: write what missing.yaml says as flags") for note in notes)
+    assert any(note.startswith("launch.current: write the settings of missing.yaml as flags") for note in notes)
 
 
 def test_graphs_of_the_line_that_ask_for_permission_have_it(tmp_path):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from autoscout.job.device_names import KEPT, is_called, is_cpu, memory_gib_of, stem_of, vendor_of
+from autoscout.job.metrics import counts_devices
 from autoscout.line.visible_gpus import named
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
@@ -35,13 +36,13 @@ def resource(job: Job) -> str:
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
     """The nodes that a configuration uses, in rank order: one kind of device after the other, and of each kind the
-    first nodes, up to the number of devices that the configuration uses; of a node in part, the part and its share of
-    the price."""
+    first nodes, up to the number of devices that the configuration uses; where devices are counted, also a part of a
+    node, with its share of the price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
         for node in job.cluster.nodes:
-            if node.device == kind and left > 0:
+            if node.device == kind and (node.count <= left or (left > 0 and counts_devices(job))):
                 count = int(min(node.count, left))
                 share = node.price_per_hour * count / node.count
                 used.append(msgspec.structs.replace(node, count=count, price_per_hour=share))

@@ -55,7 +55,7 @@ def not_starting(job: Job) -> Iterator[str]:
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])
     needed = tokens * kept_of_a_token(shape(job.model)) * width / heads / pp / 2**30
     share = "".join(given.get("--gpu-memory-utilization", [])) or arguments(PROGRAM)["--gpu-memory-utilization"].usual
-    room = known["device_gib"] * float(share) - known["weights_gib"] / (tp * pp) if NUMBER.fullmatch(share) else needed
+    room = known["memory_gib"] * float(share) - known["weights_gib"] / (tp * pp) if NUMBER.fullmatch(share) else needed
     if needed > room:
         yield (
             f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "

@@ -165,6 +165,10 @@ SAID = {
         b"'global_step/max_steps': '1/94', 'memory(GiB)': 4.87, 'train_speed(iter/s)': 0.35}\n",
         {"loss": [1.5], "grad_norm": [0.25], "peak_memory_gib": [4.87]},
     ),
+    "swift-megatron": (
+        b"{'loss': '1.5', 'grad_norm': '0.25', 'iteration': '2/94', 'memory(GiB)': '4.87'}\n",
+        {"loss": [1.5], "grad_norm": [0.25], "peak_memory_gib": [4.87]},
+    ),
     "nanotron": (
         b"01/02/2026 [INFO|DP=0]: After train_batch_iter\n Memory usage: 10.00MiB. Peak allocated 2048.50MiB. Peak "
         b"reserved: 3000.00MiB\n01/02/2026 [INFO|DP=0]: iteration: 2 / 100 | consumed_tokens: 98.3K | "
@@ -211,7 +215,9 @@ def test_every_preset_reads_its_tools_log():
         assert {metric: read[metric].values for metric in expected} == expected, name
         for metric, source in sources.items():  # times come from two lines
             if source.between:
-                later = re.sub(rb"(step:  |\||iteration: |step=|batch=|step )2(?=[ |/])", rb"\g<1>3", log)
+                later = re.sub(
+                    rb"(step:  |\||iteration: |'iteration': '|step=|batch=|step )2(?=[ |/])", rb"\g<1>3", log
+                )
                 Stream([read[metric]]).feed(later.replace(b"step:  2", b"step:  3"), 1.5)
                 assert read[metric].values == [1.5], name
 

@@ -107,7 +107,7 @@ def test_adapters_are_those_of_the_line() -> None:
     plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
     assert plain.lora is None  # TRL has adapters only with --use_peft
     notes = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--lora_r", "32")))["notes"]
-    assert "model: all weights are taken to be trained: the line says lora_r, but not use_peft" in notes
+    assert "model: all weights are taken to be trained: the line has lora_r, but not use_peft" in notes
 
 
 def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> None:

@@ -106,7 +106,7 @@ def test_tensorrt_llms_server_is_known(tmp_path):
     ("line", "says"),
     [
         ([*LINE, "--nnodes", "2"], "over 2 nodes"),
-        ([*LINE[:3], "--tp", "2"], "says no model"),
+        ([*LINE[:3], "--tp", "2"], "names no model"),
         (["text-generation-launcher", "--model-id", "Qwen/Qwen3-8B"], "starts a server, which does not end"),
         (["lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"], "'serve' starts a server"),
         (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' is no server of one model"),
@@ -351,7 +351,7 @@ def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
     line = ["trtllm-serve", "Qwen/Qwen3-32B", "--tp_size", "2", "--max_batch_size", "64", "--config"]
     text, notes = job_file([*line, str(tmp_path / "more.yaml")], tmp_path)
     assert tomllib.loads(text)["space"]["fix"] == {"cache": 0.9}
-    assert any(note.endswith("says kv_cache_config itself, which comes before the line's flags") for note in notes)
+    assert any(note.endswith("sets kv_cache_config itself, which overrides the line's flags") for note in notes)
     _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
     assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
 

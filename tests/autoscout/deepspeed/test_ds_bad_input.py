@@ -112,7 +112,7 @@ def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     from autoscout.targets.target import target_of
 
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 9}})
-    assert any("30 experiments, as the budget says" in said for said in target_of(job).notes_on_job(job))
+    assert any("30 experiments, by the job" in said for said in target_of(job).notes_on_job(job))
     usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
     assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
 
@@ -237,7 +237,7 @@ def test_a_results_folder_of_another_version_with_auto_lists_and_half_written_fi
     )
     rows = {row.where: row for row in importer.read(root, job).rows}
     assert rows["old"].cells["zero_optimization.offload_optimizer.device"] == "cpu"
-    assert "nothing says how many samples" in rows["auto"].problem
+    assert "nothing gives the samples of a step" in rows["auto"].problem
     assert "train_batch_size" not in rows["auto"].cells
     assert rows["lists"].cells["step_time_s"] == 0.4
     assert "cannot be read" in rows["half"].problem
