@@ -80,7 +80,6 @@ class Decided(Event, frozen=True, tag="decided"):
     why: str
     values: dict[str, float] = {}
     coordinates: dict[str, list[int]] = {}  # dense optimizer: knob → [direction, step], the active one first
-    agreed: list[str] = []  # the other arms that proposed the same
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):

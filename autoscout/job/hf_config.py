@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.presets import LATENT
 from autoscout.job.words import listed
 from kb import door
 from kb.records import AutoscoutError
@@ -45,7 +46,6 @@ _KINDS["gemma3"] = _KINDS["gemma3_text"]
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
-_LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 # By model_type: architectures that [model] cannot describe. A preset replaces some of them.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
@@ -178,7 +178,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("kv_lora_rank"):
         raise AutoscoutError(f"{path}: lacks kv_lora_rank", 2)
-    return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}
+    return {"latent": {name: config[name] for name in LATENT if config.get(name)}}
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from autoscout.job.device_names import an_example, is_cpu
 from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.line import shell_commands, shell_words
@@ -111,8 +112,7 @@ def _of_a_model(given: str, engine: str) -> None:
 
 def _preset(word: str) -> str:
     """The preset of that name, which may be a Hub's name; "" if there is none."""
-    name = word.rpartition("/")[2].lower().removesuffix("-instruct")
-    return name if name in models() else ""
+    return "" if os.path.exists(word) or " " in word else published(word).get("preset", "")
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:

@@ -2,7 +2,7 @@
 
     tell ──► model (posterior over all valid configurations) ──► MODEL ┐
                  │ gains                                       SPARSE ├─► bandit ──► ask
-                 └────────────────────────────────────────────► DENSE ┘
+                 └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
 Experiments come in this order: the reference; a few configurations far from each other or, with prior means, those
 predicted to be best; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
@@ -39,9 +39,9 @@ from autoscout.search.proposed import PROPOSED, ProposedArm
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Proposed, Search
 from autoscout.search.threads import one_thread
-from autoscout.search.tournament import completed
+from autoscout.search.tournament import completed, ranked
 from autoscout.search.trade import Trade
-from kb.journal import Believed, Decided, Event, Outlook, Rewarded
+from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlooks: asks between two, their horizon, the relative gain that counts
@@ -75,13 +75,14 @@ class AutoScout:
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense, self.proposed = DenseArm([knob.name for knob in space.knobs]), ProposedArm(self.pool)
-        self.sparse = SparseArm(self._ordering(search.seeded), hyper.probe)
+        self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
         self._prices, self._value = np.ones(0), np.ones(0)  # (m,) of the candidates
         self._step = 0
+        self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
         self._worthwhile = True  # whether the first objective alone still promises gains
         self.proposed.held = search.held
@@ -154,7 +155,6 @@ class AutoScout:
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
-        chosen = replace(chosen, agreed=tuple(p.arm for p in proposals if p.row == chosen.row and p.arm != chosen.arm))
         if self.trade is None or self.trade.first:
             self._worthwhile = float(self.model.gain.max()) > self.hyper.explore
         at = int(np.argmax(self.model.candidates == chosen.row))
@@ -176,7 +176,7 @@ class AutoScout:
         value = self._value = self._valued()
         found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
-            found.append(self.sparse.propose(self.model, value, self.pool.codes[measured]))
+            found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
         toward = "" if self.trade is None else self.trade.why
@@ -203,12 +203,32 @@ class AutoScout:
         weighed = model.chances.weighed(gain, model.runs, len(model.tried), len(model.failed))
         return np.where(model.gain < 0, -1.0, weighed)
 
-    def _ordering(self, seeded: Sequence[list[str]]) -> list[int]:
-        """The sparse knobs that vary, as columns of the pool's codes: in the order that won an earlier tournament of
-        `paper`, else in the space's own."""
+    def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
+        """K orderings of the sparse knobs that vary, as columns of the pool's codes: winners of earlier tournaments
+        first, then the space's own, then random ones that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
-        return [column[n] for n in (completed(seeded[0], names) if seeded else names)]
+        known = [completed(o, names) for o in seeded]
+        drawn = [[n for n in self.space.ordering(self.rng) if n in names] for _ in range(self.hyper.k)]
+        distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
+        return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
+
+    def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
+        """Plays one round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the
+        posterior, and the better half stays, unless a tie would decide. After that, returns the winner's proposal."""
+        proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
+        if len(self.sparse) > 1:
+            gains = [-1.0 if p is None else p.gain for p in proposals]
+            order = ranked(gains)
+            kept = order[: (len(order) + 1) // 2]
+            if gains[kept[-1]] == gains[order[len(kept)]]:
+                return proposals[order[0]]
+            knobs = self.space.knobs
+            orderings = [[knobs[c].name for c in arm.ordering] for arm in self.sparse]
+            self._events.append(TournamentRanked(round=self._rounds, orderings=orderings, rewards=gains, kept=kept))
+            self._rounds += 1
+            self.sparse, proposals = [self.sparse[i] for i in kept], [proposals[i] for i in kept]
+        return proposals[0]
 
     def _favourite(self) -> Proposal:
         """The best row by the first prior mean and the risk of running out of memory, among untried rows that no
@@ -307,7 +327,6 @@ class AutoScout:
                 step=self._step,
                 phase=phase,
                 arm=proposal.arm,
-                agreed=list(proposal.agreed),
                 configurations=[configuration],
                 names=[self.space.name(configuration)],
                 why=proposal.why,
@@ -348,9 +367,9 @@ class AutoScout:
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:
-        """Scores the grid of base and proposal and rewards each arm that proposed it, relative to what was paid. Called
-        before the model learns the result, which the predicted corners must not know. A measured cost counts only as
-        far as it moves the belief, so that a lucky near-tie earns nothing."""
+        """Scores the grid of base and proposal and rewards the arm, relative to what was paid. Called before the model
+        learns the result, which the predicted corners must not know. A measured cost counts only as far as it moves
+        the belief, so that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
@@ -366,12 +385,10 @@ class AutoScout:
         delta_sparse, delta_dense = improvements(costs, failed=None)
         whole = mean_improvement([(costs[0], costs[3])], failed=None)
         known = [c for c in costs if c is not None]
+        earned = {"SPARSE": delta_sparse, "DENSE": delta_dense}.get(proposal.arm, whole)
         paid = self.spending.price(device_s) if self.hyper.spending else 1.0
-        credited = (proposal.arm, *proposal.agreed)
-        for arm in credited:
-            earned = {"SPARSE": delta_sparse, "DENSE": delta_dense}.get(arm, whole)
-            self.bandit.update(arm, max(0.0, earned) / paid, proposal.gain)
-        if "DENSE" in credited:
+        self.bandit.update(proposal.arm, max(0.0, earned) / paid, proposal.gain)
+        if proposal.arm == "DENSE":
             self.dense.update(self.pool.codes[base], self.pool.codes[proposal.row], whole > 0)
         self._events.append(
             Rewarded(

@@ -23,13 +23,13 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 4  # simulated favourites that are profiled first after the switch
     simulated_patience: int = 100  # simulated iterations without improvement after which profiling takes over
     prior_pulls: float = 2.0  # weight in pulls of bandit statistics from simulation or prediction
+    k: int = 4  # tree orderings in the tournament; the paper finds 5 enough, 4 halve evenly: 4 + 2 evaluations
     gamma: float = 0.95  # halves the bandit's exploration, or the weight of its old rewards, about every 14 iterations
 
 
 class PaperHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of Algorithm 1 as published (strategy `paper`)."""
 
-    k: int = 4  # tree orderings in the tournament; the paper finds 5 enough, 4 halve evenly: 4 + 2 evaluations
     c_uct: float = 0.05  # rewards of good structures lie within a few hundredths of each other, see `_reward`
     unvisited: float = 0.9  # assumed worth of an untried value, as a share of its best sibling's
     near: float = 0.8  # share of rollouts that complete a proposal like the base, the others at random

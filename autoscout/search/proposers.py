@@ -23,7 +23,6 @@ class Proposal:
     gain: float  # its value
     why: str
     base: int | None = None  # the best row at the time, to which the reward compares it
-    agreed: tuple[str, ...] = ()  # the other arms that proposed the same row
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:

@@ -19,7 +19,7 @@ from autoscout.search.proposers import Proposal
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from kb.journal import Believed, Decided, Event, Outlook, Rewarded
+from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement, Objective, Status
 
 SPACE = POOL.space
@@ -254,38 +254,33 @@ def test_a_thousand_favourites_of_a_simulator_are_in_a_pool_that_is_a_sample(mon
     assert len(off.pool) == len(without.pool)
 
 
-def test_all_arms_that_proposed_what_was_tried_are_credited():
-    events = run(searching(), 30)
-    rewards = {e.step: e.arms for e in events if isinstance(e, Rewarded)}
-    told = [d for d in decided(events) if d.step in rewards]
-    assert any(d.agreed for d in told)
-    pulls = dict.fromkeys(("MODEL", "SPARSE", "DENSE"), 0.0)
-    for d, after in itertools.pairwise([*decided(events), None]):
-        if after is not None and d is not None and d.phase == "search":
-            pulls = {arm: DefaultHyper().gamma * n for arm, n in pulls.items()}
-            if d.step in rewards:
-                for arm in (d.arm, *d.agreed):
-                    pulls[arm] += 1
-                assert {arm: n for arm, (n, _) in rewards[d.step].items()} == pytest.approx(pulls)
-
-
-def test_the_outlook_does_not_turn_round_when_the_likeliest_hypothesis_changes():
-    """A chance of 2 % became one of 18 % where the probability of the one fell from 0.51 to 0.49."""
-    search = searching()
-    run(search, 7)
-    search.model.update([])
-    one, other = search.model.members
-    one.belief = one.belief or search.model.belief_of(one, search.model.candidates)
-    other.belief = other.belief or search.model.belief_of(other, search.model.candidates)
-
-    def left(weight: float) -> float:
-        one.weight, other.weight = weight, 1 - weight
-        search.model.look([])
-        return outlook(search.model, 10, 0.01)[0]
-
-    ends, middle = (left(1.0), left(0.0)), (left(0.51), left(0.49))
-    assert abs(middle[0] - middle[1]) <= 0.05
-    assert min(ends) - 0.05 <= min(middle) <= max(middle) <= max(ends) + 0.05
+def test_a_tournament_halves_its_orderings_once_a_step_where_no_tie_decides():
+    search = searching(hyper=DefaultHyper(k=1))
+    assert len(search.sparse) == 1
+    rows = [{"a": a, "b": b, "c": c, "x": x} for a in (0, 1) for b in (0, 1) for c in (0, 1) for x in range(5)]
+    space = Space.from_table(rows, ["a", "b", "c"], ["x"], Objective(minimize="s"))  # type: ignore[arg-type]
+    kept = AutoScout(Search(space=space, seeded=[["c", "b"], ["b", "z", "a"]], hyper=DefaultHyper(k=2)))
+    assert len(kept.sparse) == 2
+    search = AutoScout(Search(space=space, seeded=[["c", "b"], ["b", "z", "a"]], hyper=DefaultHyper(k=5, opening=2)))
+    names = [[space.knobs[column].name for column in arm.ordering] for arm in search.sparse]
+    assert names[:3] == [["c", "b", "a"], ["b", "a", "c"], ["a", "b", "c"]]
+    assert len({tuple(n) for n in names}) == len(names)
+    events = []
+    for _ in range(20):
+        [c] = search.ask()
+        cost = 1.0 + sum((i + 1) * float(v) for i, v in enumerate(c.knobs.values()))
+        search.tell([Measurement(configuration=c, name="", context="", status="ok", metrics={"s": cost})])
+        events += search.drain()
+    ranked = [e for e in events if isinstance(e, TournamentRanked)]
+    halves = {5: [(0, 5, 3), (1, 3, 2), (2, 2, 1)], 4: [(0, 4, 2), (1, 2, 1)], 3: [(0, 3, 2), (1, 2, 1)]}
+    assert ranked
+    assert [(e.round, len(e.orderings), len(e.kept)) for e in ranked] == halves[len(names)][: len(ranked)]
+    assert len(search.sparse) == len(ranked[-1].kept)
+    for e, after in itertools.pairwise(ranked):
+        assert [e.orderings[i] for i in e.kept] == after.orderings
+    for e in ranked:
+        assert min(e.rewards[i] for i in e.kept) > max(r for i, r in enumerate(e.rewards) if i not in e.kept)
+    assert ranked[-1].rewards[ranked[-1].kept[0]] == max(ranked[-1].rewards)
 
 
 def test_switches_leave_arms_out():
@@ -428,13 +423,28 @@ def test_with_several_objectives_every_second_step_is_for_the_first():
         assert search.trade.first is first
 
 
-def test_the_tree_branches_on_knobs_that_vary_in_the_order_that_won_before():
+def test_orderings_are_of_knobs_that_vary():
     rows = [{"a": a, "one": 1, "b": b, "x": x} for a in (0, 1) for b in (0, 1) for x in range(5)]
     space = Space.from_table(rows, ["a", "one", "b"], ["x"], Objective(minimize="s"))  # type: ignore[arg-type]
+    search = AutoScout(Search(space=space, seeded=[["one", "b", "a"]]))
+    names = [[space.knobs[column].name for column in arm.ordering] for arm in search.sparse]
+    assert names == [["b", "a"], ["a", "b"]]
 
-    def named(search: AutoScout) -> list[str]:
-        return [space.knobs[column].name for column in search.sparse.ordering]
 
-    assert named(AutoScout(Search(space=space, seeded=[["one", "b", "a"], ["a", "b"]]))) == ["b", "a"]
-    assert named(AutoScout(Search(space=space, seeded=[["b"]]))) == ["b", "a"]
-    assert named(AutoScout(Search(space=space))) == ["a", "b"]
+def test_the_outlook_does_not_turn_round_when_the_likeliest_hypothesis_changes():
+    """A chance of 2 % became one of 18 % where the probability of the one fell from 0.51 to 0.49."""
+    search = searching()
+    run(search, 7)
+    search.model.update([])
+    one, other = search.model.members
+    one.belief = one.belief or search.model.belief_of(one, search.model.candidates)
+    other.belief = other.belief or search.model.belief_of(other, search.model.candidates)
+
+    def left(weight: float) -> float:
+        one.weight, other.weight = weight, 1 - weight
+        search.model.look([])
+        return outlook(search.model, 10, 0.01)[0]
+
+    ends, middle = (left(1.0), left(0.0)), (left(0.51), left(0.49))
+    assert abs(middle[0] - middle[1]) <= 0.05
+    assert min(ends) - 0.05 <= min(middle) <= max(middle) <= max(ends) + 0.05

@@ -68,11 +68,37 @@ def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
         ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
         ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.3-70b"),
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
     ],
 )
 def test_models_of_one_shape_are_known_by_each_of_their_names(tmp_path, name, preset):
     """They needed a config.json, which a node without a network does not get."""
     assert tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]["preset"] == preset
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V3.2-Exp", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"])
+def test_another_release_or_model_of_a_longer_name_is_not_that_model(tmp_path, name):
+    assert "preset" not in tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]
+
+
+def test_a_model_that_was_published_in_8_bits_is_served_in_them(tmp_path):
+    """With 16 bits DeepSeek-V3 would need two nodes of H200."""
+    model = tomllib.loads(job_file(["vllm", "serve", "deepseek-ai/DeepSeek-V3"], tmp_path)[0])["model"]
+    assert model == {"preset": "deepseek-v3", "stored": "fp8_block"}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+    ],
+)
+def test_a_model_is_known_by_its_name_on_the_hub_without_a_line_too(tmp_path, name, preset):
+    assert tomllib.loads(job_file([name], tmp_path)[0])["model"]["preset"] == preset
 
 
 def test_a_model_folder_that_is_not_here_is_said(tmp_path):

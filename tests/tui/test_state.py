@@ -35,13 +35,6 @@ def test_a_running_session():
     assert state.grid.costs == [0.8, 0.75, 0.78, 0.72]
 
 
-def test_arms_that_agree_share_what_they_found():
-    asked = journals.Decided(step=1, phase="search", arm="MODEL", configurations=[configuration(tp=2)], names=["tp2"],
-                             why="", agreed=["SPARSE"], at=START)  # fmt: skip
-    state = fold([started(), asked, *experiment(1, measured(configuration(tp=2), 1.0), START)])
-    assert {arm: effort.experiments for arm, effort in state.efforts.items()} == {"MODEL": 1, "SPARSE": 1}
-
-
 def test_a_run_that_breaks_a_constraint_is_no_best_and_says_why():
     run = next(r for r in fold(session()).runs if r.status == "limit")
     assert run.value is None

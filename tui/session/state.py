@@ -52,7 +52,6 @@ class Run(msgspec.Struct, kw_only=True):
     configuration: Configuration
     purpose: str
     arm: str = ""
-    agreed: list[str] = []  # the other arms that proposed it
     why: str = ""
     status: str = "running"  # later the measurement's, or `limit`: ran, but violates a constraint
     value: float | None = None  # the objective's metric, of feasible runs
@@ -325,7 +324,6 @@ class State(msgspec.Struct, kw_only=True):
             configuration=configuration,
             purpose=purpose,
             arm=self.arm if searching else "",
-            agreed=self.decision.agreed if searching and self.decision else [],
             why=self.decision.why if searching and self.decision else "",
             predicted=self.predictions.get(configuration.id),
         )
@@ -365,13 +363,13 @@ class State(msgspec.Struct, kw_only=True):
             del self.leaders[worst]
 
     def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
-        """Credits each arm that proposed an experiment with its gain over the best before it and its device-seconds."""
+        """Credits an experiment's gain over the best before it, and its device-seconds, to its arm."""
         gain = 0.0
         if c is not None and (self.least is None or c < self.least):
             gain = (self.least - c) / abs(self.least) if self.least else 0.0
             self.least = c
-        for arm in filter(None, (run.arm, *run.agreed) if device_s is not None else ()):
-            self.efforts.setdefault(arm, Effort()).add(gain, device_s)
+        if run.arm and device_s is not None:
+            self.efforts.setdefault(run.arm, Effort()).add(gain, device_s)
 
 
 def _better(job: Job | None, value: float, before: float) -> bool:

@@ -7,14 +7,33 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+# Sizes of latent attention, by their names in a config.json.
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 # Keys of models.toml that are no part of a [model].
-_FURTHER = ("like", "also", "preset", "context", "stored", "window", "windowed_layers", "sinks")
+_FURTHER = ("like", "also", "preset", "context", "stored", "as_published", "window", "windowed_layers", "sinks")
 
 
 @functools.cache
 def models() -> Mapping[str, dict[str, Any]]:
     """[model] by preset name."""
-    return {name: {k: v for k, v in m.items() if k not in _FURTHER} for m in _all().values() for name in m["preset"]}
+    return {name: _described(m) for m in _all().values() for name in m["preset"]}
+
+
+@functools.cache
+def preset_names() -> Mapping[str, str]:
+    """The preset by each name, in small letters, of a model that has one."""
+    listed = ((m["preset"], m["also"]) for m in _all().values() if m["preset"])
+    return {
+        name: max(filter(name.startswith, own), key=len, default=own[0])
+        for own, others in listed
+        for name in (*own, *others)
+    }
+
+
+def _described(model: Mapping[str, Any]) -> dict[str, Any]:
+    own = {k: v for k, v in model.items() if k not in _FURTHER}
+    latent = {k: own.pop(k) for k in LATENT if k in own}
+    return {**own, **({"latent": latent} if latent else {})}
 
 
 def sizes_of(name: str) -> dict[str, Any]:
