@@ -16,7 +16,7 @@ class _Operation(torch.nn.Module):
     def __init__(self, *sizes: Any, **settings: Any) -> None:
         super().__init__()
         self.weight = self.bias = None
-        self.tp_group = settings.get("tensor_parallel_group") or (sizes[0] if sizes else None)
+        self.tp_group: Any = settings.get("tensor_parallel_group") or (sizes[0] if sizes else None)
         self.parallel_mode = settings.get("tensor_parallel_mode")
         self.tp_size = self.tp_group.size() if self.parallel_mode else 1
         self.sequence_parallel = settings.get("sequence_parallel", False)
