@@ -101,8 +101,9 @@ def test_code_without_a_version_is_one_sentence(verb: Callable[[Job], object], t
 def vllm(site: Path, parser: str) -> None:
     """A vLLM whose classes are imported without a device, and whose server's parser is made by this code."""
     package(site, "0.33.0", name="vllm")
+    arguments = "class EngineArgs:\n    max_num_seqs: int = 7"
     files = {
-        "engine/arg_utils.py": "from dataclasses import dataclass\n@dataclass\nclass EngineArgs:\n    max_num_seqs: int = 7",
+        "engine/arg_utils.py": f"import dataclasses\n@dataclasses.dataclass\n{arguments}\n",
         "entrypoints/openai/cli_args.py": f"def make_arg_parser(parser):\n    {parser}\n",
         "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
     }
