@@ -19,7 +19,7 @@ from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.trial import most_rounds
+from autoscout.tuning.repeats import most_rounds
 from kb.records import AutoscoutError
 from tui.cli import cli
 
