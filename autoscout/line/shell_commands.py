@@ -20,6 +20,8 @@ _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # the script's arguments, assumed empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
+_READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
+_WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
@@ -57,7 +59,7 @@ def commands(text: str) -> Iterator[str]:
             at += pair in ("&&", "||")
             if command := "".join(now).strip():
                 here = _HERE.search(command)
-                ends = here[1] if here and not re.search(r"\b(?:sh|bash|sbatch|srun)\b", command) else ends
+                ends = here[1] if here and not _started(command, text[at:], here[1]) else ends
                 yield command
             if c == "\n" and ends:
                 over = re.compile(rf"^\s*{ends}\s*$", re.MULTILINE).search(text, at)
@@ -67,6 +69,14 @@ def commands(text: str) -> Iterator[str]:
         now.append(c)
     if command := "".join(now).strip():
         yield command
+
+
+def _started(command: str, after: str, ends: str) -> bool:
+    """Whether a shell reads the here-document of a command: at once, or as a file that is named again after it."""
+    file = _WRITTEN.search(command)
+    over = re.search(rf"^\s*{ends}\s*$", after, re.MULTILINE)
+    again = file and over and re.search(rf"{re.escape(file[1].rpartition('/')[2])}\b", after[over.end() :])
+    return bool(_READ_BY_SHELL.search(command) or again)
 
 
 def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[str]:

@@ -176,7 +176,7 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    batch = None if found.gpus is None else Batch(1, found.gpus, found.kind)
+    batch = None if found.gpus is None else Batch(0, found.gpus, found.kind)  # how many pods, only a controller knows
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(

@@ -123,3 +123,10 @@ def test_a_router_without_gpus_is_not_the_server(tmp_path):
     assert job["launch"]["current"] == "vllm serve Qwen/Qwen3-8B -tp 2"
     assert job["cluster"]["nodes"] == [{"device": "GPU", "count": 2}]
     assert not any("containers that serve" in note for note in notes)
+
+
+def test_a_server_over_two_pods_is_one_over_two_nodes(tmp_path):
+    """A LeaderWorkerSet's leader has eight GPUs, its line 16 ranks: one node of eight was written."""
+    text = DEPLOYED.replace('-tp, "2"', '-tp, "8", -pp, "2"').replace('gpu: "2"', 'nvidia.com/gpu: "8"')
+    (tmp_path / "m.yaml").write_text(text)
+    assert [node["count"] for node in made(tmp_path, str(tmp_path / "m.yaml"))[0]["cluster"]["nodes"]] == [8, 8]
