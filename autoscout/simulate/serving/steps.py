@@ -50,13 +50,16 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
         us = us + np.where(e.experts > 0, plain * dense, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
+        fused = 1.0 * ((e.shared_ffn > 0) & e.shared_fused)
+        many = e.topk + fused, number + fused
+        of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, *many, e.expert_bytes, e.spread
         mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels + e.routing_us
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
             shared = product(e.up * width, e.hidden) + product(e.hidden, width)
-            mixed = mixed + np.where(e.shared_ffn > 0, shared, 0.0)
+            apart = np.where(e.shared_beside, np.maximum(shared - mixed, 0.0), shared)
+            mixed = mixed + np.where((e.shared_ffn > 0) & ~e.shared_fused, apart, 0.0)
         us = us + np.where(e.experts > 0, (1 - plain) * mixed, 0.0)
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
