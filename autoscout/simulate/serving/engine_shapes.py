@@ -68,8 +68,10 @@ class EngineShapes:
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # per weight of attention products
     attention_speed: np.ndarray
+    attention_lasting: np.ndarray  # share of it that steps of many tokens reach
     expert_bytes: np.ndarray  # per weight of experts
     speed: np.ndarray  # of products relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    lasting: np.ndarray
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
     latent_token_us: np.ndarray  # extra time of a decode step per layer with latents, beyond what it reads
@@ -152,11 +154,12 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
     )
     clocks = clock(column("power_cap", 100) / 100)
+    of_attention = np.where(plain, dtype, formats)
 
-    def product_speed(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
+    def lasting(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
         # Experts keep far from a device's power, which leaves enough for the products between them.
-        burst, lasting = (of(names, stored_bytes, device) for of in (speed, lasting_speed))
-        return clocks * np.where(experts > 0, burst, lasting)
+        own = speed(names, stored_bytes, device)
+        return np.where(experts > 0, 1.0, lasting_speed(names, stored_bytes, device) / own)
 
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
@@ -194,9 +197,11 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         node_gb_s=column("node_gb_s", hw.network.node_gb_s),
         weight_bytes=weight_bytes,
         attention_bytes=attention_bytes,
-        attention_speed=product_speed(np.where(plain, dtype, formats), attention_bytes),
+        attention_speed=clocks * speed(of_attention, attention_bytes, device),
+        attention_lasting=lasting(of_attention, attention_bytes),
         expert_bytes=expert_bytes,
-        speed=product_speed(formats, weight_bytes),
+        speed=clocks * speed(formats, weight_bytes, device),
+        lasting=lasting(formats, weight_bytes),
         expert_speed=clocks
         * expert_speed(of_experts, expert_bytes, own_experts, device)
         * np.where(np.isin(of_experts, ONLY_EXPERTS), known.own(lambda e: e.kernels.mxfp4), 1.0),
