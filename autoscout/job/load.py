@@ -38,7 +38,7 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-_STARTS_FROM = (".py", ".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
+_STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
@@ -58,6 +58,9 @@ def read_job(path: str | Path) -> Job:
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
     """
     path = job_file(path)
+    if path.suffix == ".py" and path.is_file():
+        line = f"autoscout init --out job.toml -- torchrun --nproc-per-node 2 {path}"
+        raise AutoscoutError(f"{path}: this is a script; a job is made from the line that starts it: {line} …", 2)
     if path.suffix in _STARTS_FROM and path.is_file():
         raise AutoscoutError(
             f"{path}: this is no job file; `autoscout init {path} --out job.toml` writes one from it", 2

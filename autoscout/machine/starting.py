@@ -86,6 +86,9 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
+        if path.suffix == ".py":
+            line = f"autoscout init -- torchrun --nproc-per-node 2 {path} …"
+            raise AutoscoutError(f"{path}: this is a script; give the line that starts it: {line}", 2)
         if path.suffix == ".json":
             _of_a_model(str(path), engine)
             return of_config(path, text)

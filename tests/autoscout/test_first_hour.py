@@ -1,10 +1,14 @@
 """What a newcomer's first commands give, on a machine without GPUs."""
 
 import math
+import os
 import re
+import subprocess
 
 import pytest
 
+from autoscout.deploy.export import of_job
+from autoscout.deploy.rendering import render
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
@@ -73,14 +77,58 @@ def test_check_counts_the_minutes_of_predicted_steps(tmp_path):
     space = of_script(tmp_path, "")
     took = predict(space, {}, None).value
     time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
-    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of steps, and (\d+) starts", time.found)[0])
+    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
     least, most = (runs * (space.job.launch.warmup + steps) * took / 60 for steps in (2, 10))
     assert least - 1 < minutes < most
 
 
-def test_an_export_names_the_variables_that_its_quotes_hide(tmp_path):
-    """The printed command had '$HEAD:6000' in quotes, which no shell fills in, and nothing named it."""
+SERVED = """name = "chat"
+task = "serve"
+target = "vllm"
+model = { preset = "qwen3-32b" }
+traffic = { LOAD, input_len = 1024, output_len = 256 }
+objective = { maximize = "requests_per_s", constraints = [LIMITS] }
+launch = { current = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4 --max-model-len 8192", timeout_s = 900 }
+cluster = { nodes = [{ device = "h100", count = 4 }] }
+"""
+
+
+def served(folder, load: str, limits: str = "") -> JobSpace:
+    file = folder / "serve.toml"
+    file.write_text(SERVED.replace("LOAD", load).replace("LIMITS", limits))
+    return JobSpace.of_job(load_job(file))
+
+
+@pytest.mark.parametrize(("load", "requests"), [("concurrency = 32", 128), ("rate = 8.0, requests = 240", 240)])
+def test_check_counts_the_minutes_of_predicted_answers(tmp_path, load, requests):
+    """It gave 810 minutes, every run's timeout, for a load that a server answers in a minute."""
+    space = served(tmp_path, load)
+    rate = predict(space, {}, None).value
+    time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
+    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
+    passes = 60 * minutes / runs / (requests / rate)
+    assert space.job.launch.warmup + 0.5 < passes < space.job.launch.warmup + space.job.launch.iterations + 0.5
+
+
+def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path):
+    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met."""
+    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out"')
+    launch = of_job(space.job, [])
+    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH"]
+    script = render(target_of(space.job), launch, "slurm")
+    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH" in script
+    for name, text in {"srun": "echo HEARD $*", "scontrol": "echo node7"}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x"}
+    heard = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
+    assert "--rdzv_endpoint node7:6000 " in heard
+    assert "--save node7/out" in heard
+
+
+def test_a_measured_line_is_exported_as_it_ran(tmp_path):
     space = of_script(tmp_path, "")
     launch = target_of(space.job).launch(space.job, space.reference)
-    assert any("$HEAD:6000" in word for word in launch.program)
-    assert "the values of $HEAD, whose names stand in quotes" in launch.missing
+    script = render(target_of(space.job), launch, "slurm")
+    assert "'$HEAD:6000'" in script
+    assert "add: the values of $HEAD, which stand in quotes" in script

@@ -24,7 +24,7 @@ def hinted(name: str) -> str:
     """The hints of a strategy's name, "" without. Errors: AutoscoutError (exit 2) for a kind that there is not."""
     kind = name.partition("@")[2]
     if kind and kind not in KINDS:
-        raise AutoscoutError(f"{name}: hints are {', '.join(KINDS)}{nearest_name(kind, KINDS)}", 2)
+        raise AutoscoutError(f"{name}: '{kind}'{nearest_name(kind, KINDS)}", 2)
     return kind
 
 
