@@ -41,7 +41,8 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         Finding(
             subject="space",
             ok=True,
-            found=f"{several(space.count, 'configuration')}; compared with {space.name(space.reference) or 'the plain run'}",
+            found=f"{several(space.count, 'configuration')}; compared with "
+            f"{space.name(space.reference) or 'the plain run'}",
         ),
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),
