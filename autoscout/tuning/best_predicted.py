@@ -307,22 +307,21 @@ class _PredictedRows:
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob."""
+        """The nearest configuration to the reference in its layout that is as good or better: directly, or knob by
+        knob."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
 
-        wanted = cost(row)
-
-        def same(one: np.ndarray) -> bool:
-            """Whether two configurations are equally good; if not, the ranking lists both."""
-            return wanted * (1 - _ALIKE) <= cost(one) <= wanted * (1 + self.alike)
-
-        if same(last := self._last(row)):
+        least = cost(row)
+        if cost(last := self._last(row)) <= least * (1 + self.alike):
             return last
-        while (nearer := next((one for one in self._towards_reference(row) if same(one)), None)) is not None:
-            row = nearer
-        return row
+        while True:
+            found = ((one, cost(one)) for one in self._towards_reference(row))
+            nearer = next(((one, c) for one, c in found if c <= least * (1 + self.alike)), None)
+            if nearer is None:
+                return row
+            row, least = nearer[0], min(least, nearer[1])
 
     def _last(self, row: np.ndarray) -> np.ndarray:
         """In its layout, the nearest to the reference that single moves reach."""
