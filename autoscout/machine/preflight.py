@@ -20,7 +20,7 @@ from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.fitting import beside_engine, fits_nowhere
 from autoscout.tuning.predict import PredictedMemory
-from autoscout.tuning.trial import most_rounds
+from autoscout.tuning.repeats import most_rounds
 from kb import store
 from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement

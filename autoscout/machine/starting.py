@@ -39,6 +39,7 @@ _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
+_FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
@@ -114,8 +115,8 @@ def _of_a_model(given: str, engine: str) -> None:
 
 
 def _preset(word: str) -> str:
-    """The preset of that name, which may be a Hub's name; "" if there is none."""
-    return "" if os.path.exists(word) or " " in word else published(word).get("preset", "")
+    """The preset of that name, which may be a Hub's name; "" if there is none, or for a file that is not here."""
+    return "" if os.path.exists(word) or _FILE.search(word) or " " in word else published(word).get("preset", "")
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:

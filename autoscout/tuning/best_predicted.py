@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.space.attributes import device_counts
+from autoscout.space.knob import Knob
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import reference_of
 from autoscout.tuning.bounds import bounded
@@ -78,55 +80,48 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
     constraint are left out.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
-    return (_fewest if job.objective.metric == DEVICES else _ranking)(space, job, kb, count)
+    rows, _ = newest_context(job, kb)
+    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+
+    def predicted(some: JobSpace) -> "_PredictedRows":
+        return _PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
+
+    whole = predicted(space)
+    counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
+    best = _fewest(space, counts, predicted, count) if counts else whole.best(count)
+    names = [space.knobs[i].name for i in whole.layout]
+    layouts = {tuple(map(row.configuration.get, names)) for row in best}
+    return PredictedRanking(
+        job=job.name,
+        metric=job.objective.metric,
+        rows=whole.simulators.ensemble.rows,
+        searched=space.count,
+        reference=whole.reference(),
+        best=best,
+        layouts=len(layouts) == len(best),
+        unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
+        fits=whole.fitting_load() if all((row.kept_probability or 1.0) < 0.5 for row in best) else "",
+    )
 
 
-def _fewest(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+def _fewest(
+    space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], _PredictedRows]", count: int
+) -> list[Ranked]:
     """The best of each number of devices that keeps the limits, fewest first. Each number is searched by itself: costs
     of one number are equal, so that they lead no search from many devices to fewer."""
-    kinds = [knob for knob in space.knobs if knob.name in device_counts(job)]
-    numbers = sorted(itertools.product(*(map(int, knob.values) for knob in kinds)), key=sum)
-    found: list[PredictedRanking] = []
+    numbers = sorted(itertools.product(*(map(int, knob.values) for knob in counts)), key=sum)
+    found: list[Ranked] = []
     for number in filter(any, numbers):
-        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(kinds, number, strict=True)}}
+        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(counts, number, strict=True)}}
         some = msgspec.structs.replace(space.job, space=msgspec.structs.replace(space.job.space, fix=fix))
         try:
-            found.append(_ranking(JobSpace.of_job(some), job, kb, 1))
+            found += predicted(JobSpace.of_job(some)).best(1)
         except AutoscoutError as error:
             if error.exit_code not in (2, 3) or (number == numbers[-1] and not found):
                 raise
         if len(found) == count:
             break
-    best = [row for ranked in found for row in ranked.best]
-    return msgspec.structs.replace(
-        found[0], searched=space.count, reference=_predicted(space, job, kb).reference(), best=best
-    )
-
-
-def _ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
-    predicted = _predicted(space, job, kb)
-    chosen = predicted.unlike(predicted.chosen(count))[:count]
-    likely = bool(np.isfinite(predicted.costs(chosen)).any())  # else all are expected to break a limit
-    plain = dict.fromkeys(tuple(row) for row in (predicted.plain(chosen) if likely else chosen).tolist())
-    best = predicted.ranked([space.of_codes(row) for row in plain])
-    listed_ones = [Configuration(row.configuration) for row in best]
-    return PredictedRanking(
-        job=job.name,
-        metric=job.objective.metric,
-        rows=predicted.simulators.ensemble.rows,
-        searched=space.count,
-        reference=predicted.reference(),
-        best=best,
-        layouts=len({tuple(row[i] for i in predicted.layout) for row in plain}) == len(plain),
-        unpriced=unpriced(space, listed_ones),
-        fits="" if likely else predicted.fitting_load(),
-    )
-
-
-def _predicted(space: JobSpace, job: Job, kb: Path | None) -> "_PredictedRows":
-    rows, _ = newest_context(job, kb)
-    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    return _PredictedRows(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
+    return found
 
 
 class _PredictedRows:
@@ -157,6 +152,13 @@ class _PredictedRows:
         memory = self.simulators.memory
         chance = 1.0 if memory is None else 1 - np.nan_to_num(memory.oom_probability(columns))
         return np.maximum(chance, 1e-9)
+
+    def best(self, count: int) -> list[Ranked]:
+        chosen = self.unlike(self.chosen(count))[:count]
+        if np.isfinite(self.costs(chosen)).any():  # else all are expected to break a limit
+            chosen = self.plain(chosen)
+        plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
+        return self.ranked([self.space.of_codes(row) for row in plain])
 
     def reference(self) -> Ranked | None:
         """None if it is predicted not to run, or hardly to keep its bounds."""
@@ -219,7 +221,7 @@ class _PredictedRows:
                 return kept
             if len(nearest):
                 chance = self._chance(nearest)
-                if self.searched is None and chance.max() >= _UNLIKELY:
+                if self.searched is None and self.job.objective.metric != DEVICES and chance.max() >= _UNLIKELY:
                     order = np.argsort(-chance, kind="stable")
                     return nearest[order[chance[order] >= _UNLIKELY]]
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)

@@ -84,6 +84,13 @@ def test_sessions_are_listed_without_the_search():
     assert done.stdout == "False\n"
 
 
+def test_the_time_to_go_needs_neither_numpy_nor_scipy():
+    """The screens' first frame waited 0.8 s for them."""
+    script = "import sys, tui.session.eta; print({'numpy', 'scipy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert done.stdout == "set()\n"
+
+
 def test_a_space_needs_no_networkx():
     """It was a quarter of what a verb takes to start."""
     script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"
