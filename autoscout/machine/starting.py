@@ -328,8 +328,9 @@ def _of_fewer(used: int, given: int) -> list[str]:
 
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states none.
-    `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's processors."""
+    """Returns a cluster's nodes, and notes to review. `counts`: devices of each node according to the line, 0
+    if it states none. `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's
+    processors."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

@@ -106,7 +106,7 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
-    import networkx as nx  # a quarter of what a verb takes to start, which few look at
+    import networkx as nx  # imported here: it takes a quarter of a verb's start, and few verbs need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()
