@@ -105,7 +105,7 @@ def chdir(text: str) -> str:
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
-    """(the node's device as a job file writes it, {} for an unknown kind; notes for the user to review)"""
+    """Returns the node's device as in a job file ({} for an unknown kind), and notes for the user to review."""
     name = stem_of(kind)
     if not name:
         known = listed(one for one in kinds() if not is_cpu(one))

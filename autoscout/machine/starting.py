@@ -87,6 +87,9 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
+        if path.suffix == ".py":
+            line = f"autoscout init -- torchrun --nproc-per-node 2 {path} …"
+            raise AutoscoutError(f"{path}: this is a script; give the line that starts it: {line}", 2)
         if path.suffix == ".json":
             _of_a_model(str(path), engine)
             return of_config(path, text)
@@ -326,8 +329,9 @@ def _of_fewer(used: int, given: int) -> list[str]:
 
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states none.
-    `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's processors."""
+    """Returns a cluster's nodes, and notes to review. `counts`: devices of each node according to the line, 0
+    if it states none. `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's
+    processors."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

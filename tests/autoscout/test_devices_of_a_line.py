@@ -354,7 +354,7 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
     assert all(f"{{ device = 'a100', count = {counts[0]} }}" in note for note in said)
     (tmp_path / "job.toml").write_text(text)
     if kind == "GPU":
-        with pytest.raises(AutoscoutError, match=r"device = 'GPU', which is unknown; known: a10, a100, .*memory_gib"):
+        with pytest.raises(AutoscoutError, match=r"device = 'GPU' is unknown; known: a10, a100, .*memory_gib"):
             load_job(tmp_path / "job.toml")
     driver("for i in 0 1 2 3 4 5 6 7; do echo $i, GPU-$i, NVIDIA H100 80GB HBM3, 0, 81559; done")
     nodes = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])["cluster"]["nodes"]

@@ -115,7 +115,7 @@ def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
 
 
 def _before(line: Line) -> tuple[list[str], str]:
-    """(the words before the interpreter: a container or launcher, the program that starts the server)."""
+    """Returns the words before the interpreter (a container or launcher), and the program that starts the server."""
     words = line.words
     if SERVER_IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
