@@ -19,6 +19,7 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.space.attributes import device_counts
 from autoscout.space.knob import Knob
 from autoscout.targets.jobs import JobSpace, simulators_of
+from autoscout.targets.target import reference_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import newest_context, unpriced
@@ -30,12 +31,14 @@ _ALIKE = 0.01  # two layouts that differ less than this in predicted time and me
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # shares of a bound that are tried as stricter bounds when all are searched
 _SELDOM = 1e-3  # requests a second: so few that none meets another
 _MANY = 64  # configurations; fewer at once are simulated one by one
+_UNLIKELY = 0.05  # chance to keep all limits below which a configuration is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
 
 class Ranked(msgspec.Struct, frozen=True):
     """`value`: in the objective's unit, with its 90 % interval. `memory_gib`: memory of the fullest rank, given with
-    the chance that it runs out; None if no simulator models it."""
+    the chance that it runs out; None if no simulator models it. `kept_probability`: the chance that it keeps the limit
+    that it is least likely to keep; None without limits that are predicted."""
 
     name: str
     configuration: dict[str, Value]
@@ -44,14 +47,17 @@ class Ranked(msgspec.Struct, frozen=True):
     high: float
     memory_gib: float | None
     oom_probability: float | None
+    kept_probability: float | None = None
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first; costs are divided by the chance to fit into memory. At most one is of each layout (devices
     and parallelism), unless there are too few layouts (`layouts` is false), and of configurations with equal
-    predictions only one is listed. `searched`: number of configurations of the space. `reference`: None if it is
+    predictions only one is listed. Where none is expected to keep the limits, the likeliest to keep them are listed.
+    `searched`: number of configurations of the space. `reference`: None if it is
     predicted not to run, or to break a constraint. `rows`: measurements of this job behind the prediction. `unpriced`:
-    settings of the listed configurations whose effect on time no simulator knows."""
+    settings of the listed configurations whose effect on time no simulator knows. `fits`: the load at which the
+    reference is expected to keep its limits, where it breaks them at the job's; "" otherwise."""
 
     job: str
     metric: str
@@ -61,6 +67,7 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     best: list[Ranked]
     layouts: bool = True
     unpriced: list[str] = []
+    fits: str = ""
 
 
 def predicts(space: JobSpace) -> bool:
@@ -93,6 +100,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
+        fits=whole.fitting_load() if all((row.kept_probability or 1.0) < 0.5 for row in best) else "",
     )
 
 
@@ -147,14 +155,37 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        plain = dict.fromkeys(tuple(row) for row in self.plain(chosen).tolist())
+        if np.isfinite(self.costs(chosen)).any():  # else all are expected to break a limit
+            chosen = self.plain(chosen)
+        plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
 
     def reference(self) -> Ranked | None:
-        """None if it is predicted not to run, or to break a bound."""
-        code = self.space.codes_of(self.space.reference.knobs)
-        runs = np.isfinite(self.costs(np.array([code], np.int16)))[0]
+        """None if it is predicted not to run, or hardly to keep its bounds."""
+        code = np.array([self.space.codes_of(self.space.reference.knobs)], np.int16)
+        runs = np.isfinite(self.of_objective(code))[0] and self._chance(code)[0] >= _UNLIKELY
         return self.ranked([self.space.reference])[0] if runs else None
+
+    def _chance(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) chance to keep the bound that is least likely kept; 1 without bounds."""
+        found = bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes))
+        return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
+
+    def fitting_load(self) -> str:
+        """The heaviest load, in halves of the job's, at which the reference is expected to keep its bounds, in words;
+        "" for a load that cannot be scaled."""
+        name = "concurrency" if self.job.traffic.concurrency else "rate"
+        now = load = getattr(self.job.traffic, name)
+        if self.job.traffic.sessions or not now:
+            return ""
+        while load > (1 if name == "concurrency" else now / 100):
+            load = max(1, load // 2) if name == "concurrency" else load / 2
+            job = msgspec.structs.replace(self.job, traffic=msgspec.structs.replace(self.job.traffic, **{name: load}))
+            simulators = Simulators(job, self.space, [], bases=partial(simulators_of, job))
+            columns = simulators.columns([self.space.reference])
+            if all(bound.kept[0] for bound in bounded(job, simulators.memory, columns)):
+                return f"with {name} = {load:g} {reference_of(job)} is expected to keep its limits"
+        return f"{reference_of(job)} is not expected to keep its limits even with {name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""
@@ -189,6 +220,10 @@ class _PredictedRows:
             if len(kept := self._kept(nearest)):
                 return kept
             if len(nearest):
+                chance = self._chance(nearest)
+                if self.searched is None and self.job.objective.metric != DEVICES and chance.max() >= _UNLIKELY:
+                    order = np.argsort(-chance, kind="stable")
+                    return nearest[order[chance[order] >= _UNLIKELY]]
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
@@ -250,8 +285,10 @@ class _PredictedRows:
         if memory is not None:
             gib, chance = memory.predict(columns).value.tolist(), memory.oom_probability(columns).tolist()
         spans = [math.exp(SPAN * error) for error in predicted.error.tolist()]
-        each = zip(configurations, predicted.value.tolist(), spans, gib, chance, strict=True)
-        return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
+        kept = [bound.chance.tolist() for bound in bounded(self.job, memory, columns)]
+        least = [min(each) for each in zip(*kept, strict=True)] if kept else [None] * len(configurations)
+        each = zip(configurations, predicted.value.tolist(), spans, gib, chance, least, strict=True)
+        return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p, k) for c, v, span, g, p, k in each]
 
     def unlike(self, codes: np.ndarray) -> np.ndarray:
         """Drops rows with the same prediction as an earlier row. Rates that are tried lie apart, so that many have the
@@ -272,22 +309,21 @@ class _PredictedRows:
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob."""
+        """The nearest configuration to the reference in its layout that is as good or better: directly, or knob by
+        knob."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
 
-        wanted = cost(row)
-
-        def same(one: np.ndarray) -> bool:
-            """Whether two configurations are equally good; if not, the ranking lists both."""
-            return wanted * (1 - _ALIKE) <= cost(one) <= wanted * (1 + self.alike)
-
-        if same(last := self._last(row)):
+        least = cost(row)
+        if cost(last := self._last(row)) <= least * (1 + self.alike):
             return last
-        while (nearer := next((one for one in self._towards_reference(row) if same(one)), None)) is not None:
-            row = nearer
-        return row
+        while True:
+            found = ((one, cost(one)) for one in self._towards_reference(row))
+            nearer = next(((one, c) for one, c in found if c <= least * (1 + self.alike)), None)
+            if nearer is None:
+                return row
+            row, least = nearer[0], min(least, nearer[1])
 
     def _last(self, row: np.ndarray) -> np.ndarray:
         """In its layout, the nearest to the reference that single moves reach."""
@@ -317,8 +353,10 @@ class _PredictedRows:
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))
             if not bound.kept[0]
         ]
-        of = ", of which" if self.searched is None else ": of requests that come one at a time"
-        return f"{self.space.name(self.space.of_codes(nearest[0].tolist()))} comes nearest{of} {listed(missed)}"
+        fits = f"; {found}" if self.searched is None and (found := self.fitting_load()) else ""
+        alone = "" if self.searched is None else " even for requests that come one at a time"
+        name = self.space.name(self.space.of_codes(nearest[0].tolist()))
+        return f"the nearest is {name}{alone}, where {listed(missed)}{fits}"
 
 
 def _alike(one: Ranked, other: Ranked) -> bool:

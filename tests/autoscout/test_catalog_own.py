@@ -77,7 +77,7 @@ sets = "TransformerConfig.fast"
         ('target = "mine"\n' + KNOB, 'such a job has target = "command"'),
         (
             'extends = "megatron"\n' + KNOB.replace("layer", "layr"),
-            "knob[0].layr, which is unknown; did you mean 'layer'",
+            "knob[0].layr is unknown; did you mean 'layer'",
         ),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[]"), "knob 'fast': values is empty"),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"), "mixes switches, numbers and names"),
@@ -89,7 +89,7 @@ sets = "TransformerConfig.fast"
             "the job itself already has something of this name",
         ),
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
-        ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "speaks of 'tpp', which is unknown; did you mean 'tp'"),
+        ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
         ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "user's own knobs only as"),
         ('extends = "megatron"\n' + KNOB + KNOB, "knob 'fast' is declared twice"),

@@ -249,7 +249,7 @@ def test_doctor(tmp_path):
         (["tune", "none.toml"], 2, "none.toml: cannot read this job file"),
         (["tune", TINY, "--profiles", "0"], 2, "allows no experiment"),
         (["tune", TINY, "--wall", "soon"], 2, "'soon' is not a duration"),
-        (["tune", TINY, "--strategy", "gradient"], 2, "strategy 'gradient', which is unknown"),
+        (["tune", TINY, "--strategy", "gradient"], 2, "strategy 'gradient' is unknown"),
         (["tune"], 2, "give a job file"),
         (["tune", "--resume", "nothing-1"], 2, "there is no session nothing-1"),
         (["profile", TINY, "tp=2", "pp=4"], 2, "must be the 4 devices"),
@@ -289,7 +289,7 @@ def test_a_space_that_is_wrong_names_the_file(tmp_path, verb):
     job.write_text(Path(TINY).read_text() + "\n[space]\nfix = { tpp = 2 }\n")
     done = autoscout(*verb, job, kb=tmp_path / "kb.duckdb")
     assert done.returncode == 2
-    assert f"autoscout: {job}: [space] speaks of 'tpp', which is unknown; did you mean" in done.stderr
+    assert f"autoscout: {job}: [space]: 'tpp' is unknown; did you mean" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> Validat
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Of a job's interpreter and space, or of our interpreter and two shipped jobs with everything allowed.
+    """Audits a job's interpreter and space, or our interpreter and two shipped jobs with everything allowed.
 
     Errors: AutoscoutError (exit 2) without an engine to ask.
     """

@@ -38,7 +38,7 @@ def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswe
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Of a job's interpreter and space; by default of our interpreter and a shipped job with everything allowed.
+    """Audits a job's interpreter and space; by default our interpreter and a shipped job with everything allowed.
     Errors: AutoscoutError (exit 2) without an engine to ask."""
     given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
