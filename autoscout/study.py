@@ -23,7 +23,7 @@ import numpy as np
 from autoscout.job.load import with_budget
 from autoscout.job.metrics import metric_problems
 from autoscout.job.objective import cost, to_metric
-from autoscout.job.words import listed, nearest_name
+from autoscout.job.words import listed, meant, nearest_name
 from autoscout.running.equivalence import IfTold
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.strategy import Kind, register
@@ -122,7 +122,7 @@ class Study:
 
         columns = columns_of(table)
         if metric not in columns:
-            raise AutoscoutError(f"the table has no column '{metric}'{nearest_name(metric, columns)}", 2)
+            raise AutoscoutError(f"the table has no column '{metric}'{meant(metric, columns)}", 2)
         space = Space.from_table({name: column for name, column in columns.items() if name != metric})
         asked = {"minimize": metric} if goal == "min" else {"maximize": metric}
         return cls(space, **asked, **more)

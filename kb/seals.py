@@ -25,7 +25,7 @@ class Seals(msgspec.Struct, frozen=True):
 
 
 def sealed(line: bytes, before: str) -> tuple[bytes, str]:
-    """(a line of JSON with its seal, the seal); `before`: the seal of the line before it."""
+    """Returns a line of JSON with its seal, and the seal; `before`: the seal of the line before it."""
     seal = _hash(before, line)
     return line[:-1] + b',"seal":"' + seal.encode() + b'"}', seal
 

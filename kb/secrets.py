@@ -82,7 +82,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 @cache
 def _strength(name: str) -> int:
-    """Of a value with this name: 2 it is a secret, 1 it is one if it looks random, 0 it is none."""
+    """Whether a value with this name is a secret: 2, always; 1, if it looks random; 0, never."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _ABOUT or words[-1] in ("tokens", "keys") or tuple(words[-2:]) in _HARMLESS:
         return 0
@@ -211,7 +211,8 @@ def _changing(value: str) -> bool:
 
 
 def words(found: Sequence[str]) -> list[str]:
-    """The words of a command, redacted; a secret may be the word after its flag, or after that of some program."""
+    """The words of a command, redacted. A secret may be the word that follows a flag; some flags count only for one
+    program."""
     kept: list[str] = []
     flag = ""
     whole = redacted(_BETWEEN.join(found)).split(_BETWEEN)

@@ -22,7 +22,7 @@ def parameters(model: Model) -> int:
 
 
 def expert_parameters(model: Model) -> int:
-    """Of them, those of experts that not every token takes."""
+    """Parameters of the experts that not every token takes."""
     m = shape(model)
     return (m.layers - m.dense_layers) * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
 
@@ -53,7 +53,7 @@ def active_parameters(model: Model) -> int:
 
 
 def _of_layers(m: Model, experts: int) -> int:
-    """Of all layers, with so many of their experts."""
+    """Parameters of all layers, with so many experts in each."""
     attention = _of_attention(m)
     matrices = 3 if m.gated else 2
     dense = matrices * m.hidden * m.ffn
@@ -64,12 +64,12 @@ def _of_layers(m: Model, experts: int) -> int:
 
 
 def _of_attention(m: Model) -> int:
-    """Of a layer."""
+    """Parameters of a layer's attention."""
     return latent_projections(m) if m.latent else m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
 
 
 def latent_projections(model: Model) -> int:
-    """Of a layer: down to the latents, up to the heads, and the output."""
+    """Parameters of a layer's projections: down to the latents, up to the heads, and the output."""
     latent = model.latent or Latent()
     to_queries = latent.q_lora_rank or model.hidden
     down = model.hidden * (latent.q_lora_rank + latent.kv_lora_rank + latent.qk_rope_head_dim)

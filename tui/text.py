@@ -143,7 +143,7 @@ def _is_number(text: str) -> bool:
 
 
 def mark(ok: bool | None, ascii_only: bool = False) -> str:
-    """Of what is as it should be, of what is not, and of what is not known yet."""
+    """✓ for what is as it should be, ✗ for what is not, – for what is not known yet."""
     if ok is None:
         return "-" if ascii_only else "–"
     return ("+" if ascii_only else "✓") if ok else ("x" if ascii_only else "✗")

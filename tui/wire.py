@@ -125,7 +125,7 @@ class Canvas:
         """One string per cell: "" after a wide character; combining characters are appended to their base character.
         As many as `rich.cells.cell_len` says, by which the widgets are laid out."""
         cells: list[str] = []
-        base, widened = -1, ""  # the cell of the last base character, and itself while it may become wide
+        base, widened = -1, ""  # index of the last base character's cell; the character while one more may widen it
         characters = iter(text)
         for character in characters:
             wide = self._wide(character)

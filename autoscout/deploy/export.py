@@ -47,7 +47,8 @@ def of_job(job: Job, assignments: list[str]) -> Launch:
 
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     configuration = completed(space, parse(space, assignments), space.reference)
-    return launch(job, configuration, space.name(configuration), "not measured: exported from the job itself")
+    made = launch(job, configuration, space.name(configuration), "not measured: exported from the job itself")
+    return msgspec.structs.replace(made, fills=bool(made.variables))
 
 
 def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:

@@ -176,8 +176,8 @@ class Converting:
         )
 
     def _configured(self, cells: Mapping[str, Cell]) -> tuple[Configuration, str, bool]:
-        """(the knobs of a row, their name, whether they are valid). Errors: ValueError for an impossible value, and for
-        a row without knobs."""
+        """Returns a row's knobs, their name, and whether they are valid. Errors: ValueError for an impossible
+        value, and for a row without knobs."""
         texts = tuple(["" if (cell := cells.get(column)) is None else str(cell) for column, _ in self._knobs])
         if texts not in self._seen:
             if len(self._seen) > 100_000:

@@ -46,7 +46,7 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
 
 
 def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
-    """(a file's first tree, whether that is the whole file)"""
+    """Returns a file's first tree, and whether that is the whole file."""
     try:
         if kind == "sqlite":
             return dict.fromkeys(sources.sqlite_tables(path), True), False
@@ -198,7 +198,7 @@ def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
 
 
 def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
-    """(cells, why it is left out)"""
+    """Returns the cells that tell a run's status, and the reason to leave the row out; "" to keep it."""
     how = tool.status
     failed = _looked_up(how.failed, row, top)
     if failed:

@@ -10,7 +10,7 @@ import msgspec
 
 from autoscout.job.metrics import DEVICES, SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
-from autoscout.job.words import nearest_name
+from autoscout.job.words import meant, nearest_name
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
@@ -216,6 +216,6 @@ def _pairs(option: str, given: Iterable[str], columns: list[str]) -> dict[str, s
         if not equals or not value:
             raise AutoscoutError(f"{option} {text}: write COLUMN=…", 2)
         if column not in columns:
-            raise AutoscoutError(f"{option} {text}: there is no column '{column}'{nearest_name(column, columns)}", 2)
+            raise AutoscoutError(f"{option} {text}: there is no column '{column}'{meant(column, columns)}", 2)
         found[column] = value
     return found

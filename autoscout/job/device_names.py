@@ -122,10 +122,10 @@ def unknown(name: str) -> str:
     spelling."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
-        return f", which is unknown: a variant of '{meant}' that no record is of"
+        return f" is unknown: a variant of '{meant}' that no record is of"
     digits = re.findall(r"\d+", name)
     alike = [kind for kind in kinds() if re.findall(r"\d+", kind) == digits]
-    return f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())
+    return f" is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())
 
 
 @cache

@@ -53,7 +53,7 @@ def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
         yield f"model.lora.modules is empty; adapters can extend {listed(known)}"
     for name in lora.modules:
         if name not in known:
-            yield f"model.lora.modules names '{name}'{nearest_name(name, known)}"
+            yield f"model.lora.modules: '{name}'{nearest_name(name, known)}"
         if name == "gate_proj" and not model.gated:
             yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
         if name in without_estimate([name], model.experts):

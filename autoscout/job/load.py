@@ -16,6 +16,7 @@ from autoscout.job.device_names import an_example, is_cpu, kinds, stem_of, unkno
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.names import LONGEST_NAME, is_name
 from autoscout.job.presets import models
 from autoscout.job.shipped import job_file
@@ -38,7 +39,7 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-_STARTS_FROM = (".py", ".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
+_STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
@@ -58,6 +59,9 @@ def read_job(path: str | Path) -> Job:
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
     """
     path = job_file(path)
+    if path.suffix == ".py" and path.is_file():
+        line = f"autoscout init --out job.toml -- torchrun --nproc-per-node 2 {path}"
+        raise AutoscoutError(f"{path}: this is a script; a job is made from the line that starts it: {line} …", 2)
     if path.suffix in _STARTS_FROM and path.is_file():
         raise AutoscoutError(
             f"{path}: this is no job file; `autoscout init {path} --out job.toml` writes one from it", 2
@@ -82,7 +86,10 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
     job = converted(path, data, Job)
-    job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic), cluster=_of_records(job.cluster))
+    traffic = _with_trace(job.traffic)
+    if job.objective.metric == HIGHEST_RATE and not (traffic.rate or traffic.concurrency or traffic.trace):
+        traffic = msgspec.structs.replace(traffic, rate=1.0)  # requests a second, from which the search goes up or down
+    job = msgspec.structs.replace(job, traffic=traffic, cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
     kinds()  # reads the device records first, so that a mistake in one is not reported as one of this file

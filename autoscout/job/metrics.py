@@ -81,7 +81,7 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         yield "joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes; use it on GPUs only"
     if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
-            yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
+            yield "max_rate_rps searches the rate at which requests arrive: take traffic.concurrency out"
         if not any(metric in LATENCIES for metric in named[len(wanted) :]):
             yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
 

@@ -24,7 +24,7 @@ def mixture_problems(job: Job) -> Iterator[str]:
     if model.windowed_layers >= model.layers > 0:
         yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} that sees all tokens"
     if model.plain_attention and model.stored in ("", *ONLY_EXPERTS):
-        yield "model.plain_attention needs model.stored, a format of the other weights; leave it out"
+        yield "model.plain_attention has no effect without model.stored, the format of the other weights; leave it out"
     if model.stored in ONLY_EXPERTS and not model.experts:
         yield f"model.stored = '{model.stored}' is a format of experts, and this model has none; leave it out"
     if model.dense_layers >= model.layers > 0:

@@ -6,15 +6,16 @@ from typing import Any
 
 
 def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
-    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known names. `listing`: the names
-    to list, where not all are."""
+    """Ends a sentence that begins with an unknown name: "… is unknown; did you mean 'mbs'?" `listing`: the names to
+    list if none is near, where these are not all known ones."""
+    return f" is unknown{meant(name, known, listing)}"
+
+
+def meant(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
+    """As `nearest_name`, where the sentence already says that there is no such name."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return (
-        f", which is unknown; did you mean '{close[0]}'?"
-        if close
-        else f", which is unknown; known: {listed(sorted(listing or known))}"
-    )
+    return f"; did you mean '{close[0]}'?" if close else f"; known: {listed(sorted(listing or known))}"
 
 
 def none_of(name: str, known: Iterable[str]) -> str:

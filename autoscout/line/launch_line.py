@@ -185,8 +185,9 @@ def split(text: str, where: str) -> list[str]:
         for word in lexer:
             found.append(word)
     except ValueError as error:
-        read_part = f"; it was read up to '{shlex.join(found)[-60:]}', and not what follows" if found else ""
-        raise AutoscoutError(f"{where}: {error}{read_part}", 2) from error
+        last = f" after '{shlex.join(found)[-60:]}'" if found else ""
+        what = "a quote is opened and never closed" if "quotation" in str(error) else str(error).lower()
+        raise AutoscoutError(f"{where}: {what}{last}", 2) from error
     return found
 
 

@@ -108,8 +108,7 @@ def recognised(line: Line) -> str:
     alike = (
         name
         for name, known in possible.items()
-        if known.known_by
-        and (_all_match(known.known_by, flags) or (_all_match(known.known_by[:2], flags) and _imports(line, known)))
+        if known.known_by and (_all_match(known.known_by, flags) or _parses(line, known))
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
@@ -123,11 +122,27 @@ def _all_match(patterns: list[str], flags: set[str]) -> bool:
     return all(any(re.fullmatch(pattern, flag) for flag in flags) for pattern in patterns)
 
 
-def _imports(line: Line, known: Framework) -> bool:
-    if not known.imports or not line.program.words:
+def not_read(line: Line) -> str:
+    """The framework whose flags a line has, if only the source of its script could confirm it and is not here."""
+    flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
+    if _source(line) is not None:
+        return ""
+    alike = (name for name, known in frameworks().items() if known.imports and not {*known.unlike} & flags)
+    return next((name for name in alike if _all_match(frameworks()[name].known_by[:2], flags)), "")
+
+
+def _parses(line: Line, known: Framework) -> bool:
+    """Whether the script reads the framework's flags from its command line, by what it imports; one that is given a
+    file of settings reads that instead."""
+    if not known.imports or any(word.endswith((".yaml", ".yml", ".json")) for word in line.program.words[1:2]):
         return False
+    source = _source(line)
+    return source is not None and all(re.search(rf"\b{word}\b", source) for word in known.imports)
+
+
+def _source(line: Line) -> str | None:
+    """The text of the line's Python script; None if it is not here."""
     try:
-        source = (line.place / line.program.words[0]).read_text(errors="replace")
+        return (line.place / line.program.words[0]).read_text(errors="replace") if line.program.words else None
     except OSError:
-        return False
-    return all(re.search(rf"\b{word}\b", source) for word in known.imports)
+        return None

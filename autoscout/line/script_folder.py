@@ -20,8 +20,8 @@ def with_folders(text: str, script: Path, folder: Path) -> str:
 
 
 def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tuple[Path, list[str]]:
-    """(the folder, notes for the user to review). `goes`: the folders that the script changes to. `words`: those of its
-    launch line. `folder`: where the script is started."""
+    """Returns the folder, and notes for the user to review. `goes`: the folders that the script changes to. `words`:
+    those of its launch line. `folder`: where the script is started."""
     place = folder
     for name in goes:
         place /= Path(name).expanduser()

@@ -27,7 +27,7 @@ _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank",
 
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    """(a job, notes that a person should review). `text`: the content of the config.json at `path`. Errors:
+    """Returns a job, and notes that a person should review. `text`: the content of the config.json at `path`. Errors:
     AutoscoutError (exit 2) if it does not describe a transformer, or one that no job can have."""
     try:
         config = door.parsed_json(text)
@@ -75,7 +75,8 @@ def _flags_of_megatron(config: dict[str, Any]) -> str:
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """(a job that trains a model on this machine's devices, notes to review). `model`: its shape, or {"preset": …}."""
+    """Returns a job that trains a model on this machine's devices, and notes to review. `model`: its shape, or
+    {"preset": …}."""
     kind, count = here()
     notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
     if kind == "cpu":

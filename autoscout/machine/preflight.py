@@ -8,23 +8,23 @@ from autoscout.job.duration import seconds
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.job.requests import of_traffic
+from autoscout.job.words import several
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding, engine
 from autoscout.running.cluster.devices import device_kind, in_words, spelled
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.jobs import JobSpace, profiler_of
-from autoscout.targets.target import target_of
+from autoscout.targets.target import LEAST_ITERATIONS, target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.fitting import beside_engine, fits_nowhere
 from autoscout.tuning.predict import PredictedMemory
-from autoscout.tuning.trial import most_rounds
+from autoscout.tuning.repeats import most_rounds
 from kb import store
 from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
-_LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
 _ANSWERED = 0.95  # answered share of an open load's requests from which the load limits the rate, not the server
 _SEARCHED = "the search looks for configurations that keep it; if none does, it names the nearest and recommends none"
@@ -36,12 +36,13 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
-    predicted, step_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
+    predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
     return [
         Finding(
             subject="space",
             ok=True,
-            found=f"{space.count:,} configurations; compared with {space.name(space.reference) or 'the plain run'}",
+            found=f"{several(space.count, 'configuration')}; compared with "
+            f"{space.name(space.reference) or 'the plain run'}",
         ),
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),
@@ -51,7 +52,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known, step_s)]
+            else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known, run_s)]
         ),
     ]
 
@@ -138,8 +139,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """(findings on the simulators' predictions of the reference's memory and objective, the seconds of its step; 0 if
-    these are not predicted)"""
+    """Findings on the simulators' predictions of the reference's memory and objective, and the predicted seconds of one
+    run after its start; 0 if unknown."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -158,7 +159,8 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
     between = f"{_figure(prediction.value)} ({_figure(prediction.low)} to {_figure(prediction.high)})"
     sentence = f"{prediction.metric} of the reference {between}; {error}".removesuffix("; ")
     hopeless = (
-        prediction.metric == "step_time_s" and prediction.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
+        prediction.metric == "step_time_s"
+        and prediction.low * (job.launch.warmup + LEAST_ITERATIONS) > job.launch.timeout_s
     )
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=sentence, remedy=remedy if hopeless else "")
@@ -180,7 +182,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
         *broken,
         *network,
     ]
-    return found, prediction.value if prediction.metric == "step_time_s" else 0.0
+    return found, target_of(job).run_s(job, prediction.metric, prediction.value)
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
@@ -261,8 +263,8 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
     return math.sqrt(statistics.fmean(repeated)) if repeated else None
 
 
-def _time(space: JobSpace, known: list[Measurement], step_s: float) -> Finding:
-    """`step_s`: the predicted seconds of a step, 0 if unknown."""
+def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
+    """`run_s`: the predicted seconds of one run after its start, 0 if unknown."""
     job, searched = space.job, min(space.job.budget.profiles, space.count)
     finalists, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
@@ -271,17 +273,16 @@ def _time(space: JobSpace, known: list[Measurement], step_s: float) -> Finding:
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
         late = wall + (1 + finalists) * job.launch.timeout_s  # the experiment that runs at the deadline, and one round
-        found = f"about {min(every, late) / 60:.0f} minutes if every run took launch.timeout_s"
+        found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run took launch.timeout_s"
         found += (
             " and all rounds were needed"
             if every <= late
             else f": budget.wall = {job.budget.wall}, the experiment that runs then, and {finalists} runs that confirm"
         )
-        if step_s:
-            steps = job.launch.warmup + max(_LEAST, min(job.launch.iterations, round(job.launch.measure_s / step_s)))
+        if run_s:
             runs = searched + finalists * repeats
-            each_s = min(steps * step_s, job.launch.timeout_s)
-            found = f"by prediction {runs * each_s / 60:.0f} minutes of steps, and {runs} starts; {found}"
+            minutes = several(max(1, round(runs * min(run_s, job.launch.timeout_s) / 60)), "minute")
+            found = f"by prediction {minutes} of measuring, and {several(runs, 'start')}; {found}"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, and loading, compiling and "
@@ -290,5 +291,6 @@ def _time(space: JobSpace, known: list[Measurement], step_s: float) -> Finding:
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
         return Finding(subject="time", ok=None, found=found)
     spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
-    found = f"about {spent / 60:.0f} minutes: {searched} + {finalists * repeats} runs of {each:.0f} s"
+    minutes = several(max(1, round(spent / 60)), "minute")
+    found = f"about {minutes}: {searched} + {finalists * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

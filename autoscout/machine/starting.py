@@ -23,7 +23,7 @@ from autoscout.line.called_script import Called, called, parameters, with_asked
 from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
-from autoscout.line.line_devices import flags_of_a_node, nodes_unread, starts_ranks_itself
+from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
 from autoscout.line.visible_gpus import visible
@@ -39,6 +39,7 @@ _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
+_FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
@@ -86,6 +87,9 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
+        if path.suffix == ".py":
+            line = f"autoscout init -- torchrun --nproc-per-node 2 {path} …"
+            raise AutoscoutError(f"{path}: this is a script; give the line that starts it: {line}", 2)
         if path.suffix == ".json":
             _of_a_model(str(path), engine)
             return of_config(path, text)
@@ -111,8 +115,8 @@ def _of_a_model(given: str, engine: str) -> None:
 
 
 def _preset(word: str) -> str:
-    """The preset of that name, which may be a Hub's name; "" if there is none."""
-    return "" if os.path.exists(word) or " " in word else published(word).get("preset", "")
+    """The preset of that name, which may be a Hub's name; "" if there is none, or for a file that is not here."""
+    return "" if os.path.exists(word) or _FILE.search(word) or " " in word else published(word).get("preset", "")
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
@@ -175,7 +179,7 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    batch = None if found.gpus is None else Batch(1, found.gpus, found.kind)
+    batch = None if found.gpus is None else Batch(0, found.gpus, found.kind)  # how many pods, only a controller knows
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
@@ -302,7 +306,8 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
         ]
     seen = len(visible(line.environment))
     if given is None or not given.each:
-        used = [each or seen for each in counts]
+        several = batch.nodes if batch and len(counts) == 1 and line.first in REACH_ALL else 1
+        used = [each or seen for each in counts * max(several, 1)]
         return used, _of_fewer(counts[0], seen) if len(counts) == 1 and 0 < counts[0] < seen else []
     nodes = [given.each] * (max(given.nodes, len(counts)) if given is step else given.nodes or len(counts))
     if not all(counts) or max(counts) == given.each or given.by_tasks:
@@ -324,8 +329,9 @@ def _of_fewer(used: int, given: int) -> list[str]:
 
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states none.
-    `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's processors."""
+    """Returns a cluster's nodes, and notes to review. `counts`: devices of each node according to the line, 0
+    if it states none. `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's
+    processors."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

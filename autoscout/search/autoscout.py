@@ -236,7 +236,7 @@ class AutoScout:
         open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if self.model.costs and not self.model.kept.any():  # all broke bounds, of which the chances have learned
+        if self.model.costs and not self.model.kept.any():  # all broke bounds, and the chances have learned from that
             some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
             open_rows = some[self._may_run(some, np.max)]
         else:
@@ -256,8 +256,8 @@ class AutoScout:
         return trust < _TRUST or known >= _SOON or float(self.model.gain.max()) < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
-        """Of some random rows the one farthest from everything tried, or the most central if nothing was. Used for a
-        start without prior means, and if these were wrong about their favourites, which says nothing about the rest.
+        """Among some random rows, the one farthest from everything tried, or the most central if nothing was. Used for
+        a start without prior means, and if these were wrong about their favourites, which says nothing about the rest.
         `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())

@@ -117,7 +117,7 @@ def _tokens(columns: Columns) -> np.ndarray:
 
 
 def _answers(columns: Columns) -> np.ndarray:
-    """Of an RL iteration."""
+    """The answers of an RL iteration."""
     return np.asarray(columns["answers"], dtype=float)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from autoscout.job.words import nearest_name
+from autoscout.job.words import meant, nearest_name
 from autoscout.space.attributes import attributes_of, device_knobs
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, checked, expressions, read_catalog
 from autoscout.space.language.expression import Expression
@@ -154,7 +154,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     for where, text in expressions(own):
         for name in Expression(text, merged.derived).names:
             if name not in known:
-                raise AutoscoutError(f"{path}: {where} speaks of '{name}'{nearest_name(name, known)}", 2)
+                raise AutoscoutError(f"{path}: {where}: '{name}'{nearest_name(name, known)}", 2)
     return merged
 
 
@@ -162,5 +162,5 @@ def _new_or_replacing(path: Path, kind: str, name: str, entry: Entry, known: dic
     if name in known and not entry.replace:
         raise AutoscoutError(f"{path}: {kind} '{name}' exists already; write replace = true to declare it anew", 2)
     if name not in known and entry.replace:
-        raise AutoscoutError(f"{path}: {kind} '{name}' replaces nothing: the name{nearest_name(name, known)}", 2)
+        raise AutoscoutError(f"{path}: {kind} '{name}' replaces nothing{meant(name, known)}", 2)
     known[name] = entry

@@ -64,7 +64,7 @@ def _meant(name: str, space: Space) -> str:
                 found.append((len(words), knob.name, argument))
     if found:
         _, knob_name, argument = min(found, key=lambda each: each[0])
-        return f", which is unknown; did you mean '{knob_name}', which sets {argument}?"
+        return f" is unknown; did you mean '{knob_name}', which sets {argument}?"
     return nearest_name(name, space.knob)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autoscout.job.words import nearest_name
+from autoscout.job.words import meant
 from autoscout.space.codes import INACTIVE
 from autoscout.space.knob import Knob
 from autoscout.space.network import key
@@ -99,7 +99,7 @@ def _is_choice(column: list[Value | None]) -> bool:
 
 def _knob(name: str, kind: Literal["sparse", "dense"], columns: Columns) -> Knob:
     if name not in columns:
-        raise AutoscoutError(f"the table has no column '{name}'{nearest_name(name, columns)}", 2)
+        raise AutoscoutError(f"the table has no column '{name}'{meant(name, columns)}", 2)
     occurring = _distinct(columns[name])
     if not occurring:
         raise AutoscoutError(f"the column '{name}' has no value in any row; leave it out of the knobs", 2)

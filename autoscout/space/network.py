@@ -56,7 +56,7 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     place = {knob.name: i for i, knob in enumerate(knobs)}
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
-            raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
+            raise AutoscoutError(f"[space]: '{name}'{nearest_name(name, place)}", 2)
     try:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
@@ -101,12 +101,12 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
             if kinds.get(name) == "dense" and owner in kinds:
                 raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
             if name not in known:
-                raise AutoscoutError(f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2)
+                raise AutoscoutError(f"{owner}: '{expression.text}': '{name}'{nearest_name(name, known)}", 2)
 
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
-    import networkx as nx  # a quarter of what a verb takes to start, which few look at
+    import networkx as nx  # imported here: it takes a quarter of a verb's start, and few verbs need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()

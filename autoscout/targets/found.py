@@ -46,7 +46,7 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
     """Reads one kind of result. `recognizes`: whether a path looks like this kind; tried in the order of `rank`, since
     some kinds look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon in
-    `--reader NAME:PART`. `folders`: it reads a folder whole, of which these files are its own (`has`). Errors of
+    `--reader NAME:PART`. `folders`: it reads a whole folder, where these files are its own (`has`). Errors of
     `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]

@@ -172,7 +172,7 @@ def simulators_of(job: Job) -> list[Member]:
 
 def _check_simulated(names: Iterable[str], job: Job) -> None:
     """Errors: AutoscoutError (exit 2) for a column that no simulator reads."""
-    from autoscout.job.words import nearest_name
+    from autoscout.job.words import meant
     from autoscout.simulate.training.inputs import READ
 
     read: tuple[str, ...] = READ
@@ -182,4 +182,4 @@ def _check_simulated(names: Iterable[str], job: Job) -> None:
         from autoscout.simulate.iteration.iteration_columns import READ as read
     for name in names:
         if name not in read:
-            raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)
+            raise AutoscoutError(f"simulated.{name} is no column of the simulators{meant(name, read)}", 2)

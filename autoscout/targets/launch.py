@@ -6,6 +6,7 @@ import shlex
 
 import msgspec
 
+from autoscout.job.words import listed
 from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
@@ -29,7 +30,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     only the user knows. `image`: that of a container. `folder`: where the program runs, "" for anywhere. `resource`:
     Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `servers`:
     those that a script starts with a router before them, `name` is what each does. `router`: the words of the router's
-    command, SERVER-0, SERVER-1, … for the servers' addresses."""
+    command, SERVER-0, SERVER-1, … for the servers' addresses. `variables`: shell variables and substitutions in its
+    words. `fills`: whether the shell that starts it fills them in, as in the script that the line is from; a measured
+    launch had them as plain text."""
 
     job: str
     name: str
@@ -53,6 +56,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     servers: "list[Launch]" = []
     router: list[str] = []
+    variables: list[str] = []
+    fills: bool = False
 
     @property
     def nodes(self) -> int:
@@ -85,8 +90,13 @@ def comments(*texts: str) -> list[str]:
 
 def heading(launch: Launch) -> list[str]:
     """What the user should read first, as comments."""
-    missing = f"add: {'; '.join(launch.missing)}" if launch.missing else ""
-    return comments(f"{launch.job}: {launch.name}", launch.evidence, launch.checkpoint, missing)
+    missing, filled = [*launch.missing], ""
+    if launch.fills:
+        filled = f"the shell that runs this fills in {listed(launch.variables)}"
+    elif launch.variables:
+        missing.append(f"the values of {listed(launch.variables)}, which stand in quotes")
+    add = f"add: {'; '.join(missing)}" if missing else ""
+    return comments(f"{launch.job}: {launch.name}", launch.evidence, launch.checkpoint, filled, add)
 
 
 def exports(launch: Launch) -> list[str]:
@@ -102,7 +112,16 @@ def exports(launch: Launch) -> list[str]:
 
 def program_lines(launch: Launch) -> str:
     """The program with one flag per line, quoted."""
-    return " \\\n".join([shlex.join(launch.program), *(f"  {shlex.join(pair)}" for pair in words(launch))])
+    quoted = _for_its_shell if launch.fills else shlex.quote
+    program = " ".join(map(quoted, launch.program))
+    return " \\\n".join([program, *(f"  {shlex.join(pair)}" for pair in words(launch))])
+
+
+def _for_its_shell(word: str) -> str:
+    """The word quoted so that a shell fills in its variables and substitutions."""
+    outside = re.sub(r"\$\([^()]*\)", "", word)  # quotes inside a substitution are its own
+    fillable = re.search(r"\$[\w{(]", word) and not re.search(r"[\"\\`]", outside)
+    return f'"{word}"' if fillable else shlex.quote(word)
 
 
 def placed_by_shell(launch: Launch) -> tuple[Launch, str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
+LEAST_ITERATIONS = 2  # measured in a run, however long they take
 
 
 class Target:
@@ -121,6 +122,13 @@ class Target:
             f"`autoscout explain` work on it",
             2,
         )
+
+    def run_s(self, job: Job, metric: str, value: float) -> float:
+        """Seconds of one run after its start, from the predicted value of a metric; 0 if that does not give them."""
+        if metric != "step_time_s":
+            return 0.0
+        wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
+        return value * (job.launch.warmup + max(LEAST_ITERATIONS, wanted))
 
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         """Whether the installed engine accepts what our workers call; None if that cannot be known. `environment`: the

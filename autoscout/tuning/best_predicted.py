@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.space.attributes import device_counts
+from autoscout.space.knob import Knob
 from autoscout.targets.jobs import JobSpace, simulators_of
+from autoscout.targets.target import reference_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import newest_context, unpriced
@@ -28,12 +31,14 @@ _ALIKE = 0.01  # two layouts that differ less than this in predicted time and me
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # shares of a bound that are tried as stricter bounds when all are searched
 _SELDOM = 1e-3  # requests a second: so few that none meets another
 _MANY = 64  # configurations; fewer at once are simulated one by one
+_UNLIKELY = 0.05  # chance to keep all limits below which a configuration is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
 
 class Ranked(msgspec.Struct, frozen=True):
     """`value`: in the objective's unit, with its 90 % interval. `memory_gib`: memory of the fullest rank, given with
-    the chance that it runs out; None if no simulator models it."""
+    the chance that it runs out; None if no simulator models it. `kept_probability`: the chance that it keeps the limit
+    that it is least likely to keep; None without limits that are predicted."""
 
     name: str
     configuration: dict[str, Value]
@@ -42,14 +47,17 @@ class Ranked(msgspec.Struct, frozen=True):
     high: float
     memory_gib: float | None
     oom_probability: float | None
+    kept_probability: float | None = None
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first; costs are divided by the chance to fit into memory. At most one is of each layout (devices
     and parallelism), unless there are too few layouts (`layouts` is false), and of configurations with equal
-    predictions only one is listed. `searched`: number of configurations of the space. `reference`: None if it is
+    predictions only one is listed. Where none is expected to keep the limits, the likeliest to keep them are listed.
+    `searched`: number of configurations of the space. `reference`: None if it is
     predicted not to run, or to break a constraint. `rows`: measurements of this job behind the prediction. `unpriced`:
-    settings of the listed configurations whose effect on time no simulator knows."""
+    settings of the listed configurations whose effect on time no simulator knows. `fits`: the load at which the
+    reference is expected to keep its limits, where it breaks them at the job's; "" otherwise."""
 
     job: str
     metric: str
@@ -59,6 +67,7 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     best: list[Ranked]
     layouts: bool = True
     unpriced: list[str] = []
+    fits: str = ""
 
 
 def predicts(space: JobSpace) -> bool:
@@ -71,53 +80,48 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
     constraint are left out.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
-    return (_fewest if job.objective.metric == DEVICES else _ranking)(space, job, kb, count)
+    rows, _ = newest_context(job, kb)
+    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+
+    def predicted(some: JobSpace) -> "_PredictedRows":
+        return _PredictedRows(some, job, Simulators(job, some, rows, past=past, bases=partial(simulators_of, job)))
+
+    whole = predicted(space)
+    counts = [k for k in space.knobs if job.objective.metric == DEVICES and k.name in device_counts(job)]
+    best = _fewest(space, counts, predicted, count) if counts else whole.best(count)
+    names = [space.knobs[i].name for i in whole.layout]
+    layouts = {tuple(map(row.configuration.get, names)) for row in best}
+    return PredictedRanking(
+        job=job.name,
+        metric=job.objective.metric,
+        rows=whole.simulators.ensemble.rows,
+        searched=space.count,
+        reference=whole.reference(),
+        best=best,
+        layouts=len(layouts) == len(best),
+        unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
+        fits=whole.fitting_load() if all((row.kept_probability or 1.0) < 0.5 for row in best) else "",
+    )
 
 
-def _fewest(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
+def _fewest(
+    space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], _PredictedRows]", count: int
+) -> list[Ranked]:
     """The best of each number of devices that keeps the limits, fewest first. Each number is searched by itself: costs
     of one number are equal, so that they lead no search from many devices to fewer."""
-    kinds = [knob for knob in space.knobs if knob.name in device_counts(job)]
-    numbers = sorted(itertools.product(*(map(int, knob.values) for knob in kinds)), key=sum)
-    found: list[PredictedRanking] = []
+    numbers = sorted(itertools.product(*(map(int, knob.values) for knob in counts)), key=sum)
+    found: list[Ranked] = []
     for number in filter(any, numbers):
-        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(kinds, number, strict=True)}}
+        fix = {**space.job.space.fix, **{knob.name: n for knob, n in zip(counts, number, strict=True)}}
         some = msgspec.structs.replace(space.job, space=msgspec.structs.replace(space.job.space, fix=fix))
         try:
-            found.append(_ranking(JobSpace.of_job(some), job, kb, 1))
+            found += predicted(JobSpace.of_job(some)).best(1)
         except AutoscoutError as error:
             if error.exit_code not in (2, 3) or (number == numbers[-1] and not found):
                 raise
         if len(found) == count:
             break
-    best = [row for ranked in found for row in ranked.best]
-    return msgspec.structs.replace(
-        found[0], searched=space.count, reference=_predicted(space, job, kb).reference(), best=best
-    )
-
-
-def _ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
-    predicted = _predicted(space, job, kb)
-    chosen = predicted.unlike(predicted.chosen(count))[:count]
-    plain = dict.fromkeys(tuple(row) for row in predicted.plain(chosen).tolist())
-    best = predicted.ranked([space.of_codes(row) for row in plain])
-    listed_ones = [Configuration(row.configuration) for row in best]
-    return PredictedRanking(
-        job=job.name,
-        metric=job.objective.metric,
-        rows=predicted.simulators.ensemble.rows,
-        searched=space.count,
-        reference=predicted.reference(),
-        best=best,
-        layouts=len({tuple(row[i] for i in predicted.layout) for row in plain}) == len(plain),
-        unpriced=unpriced(space, listed_ones),
-    )
-
-
-def _predicted(space: JobSpace, job: Job, kb: Path | None) -> "_PredictedRows":
-    rows, _ = newest_context(job, kb)
-    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    return _PredictedRows(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
+    return found
 
 
 class _PredictedRows:
@@ -149,11 +153,39 @@ class _PredictedRows:
         chance = 1.0 if memory is None else 1 - np.nan_to_num(memory.oom_probability(columns))
         return np.maximum(chance, 1e-9)
 
+    def best(self, count: int) -> list[Ranked]:
+        chosen = self.unlike(self.chosen(count))[:count]
+        if np.isfinite(self.costs(chosen)).any():  # else all are expected to break a limit
+            chosen = self.plain(chosen)
+        plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
+        return self.ranked([self.space.of_codes(row) for row in plain])
+
     def reference(self) -> Ranked | None:
-        """None if it is predicted not to run, or to break a bound."""
-        code = self.space.codes_of(self.space.reference.knobs)
-        runs = np.isfinite(self.costs(np.array([code], np.int16)))[0]
+        """None if it is predicted not to run, or hardly to keep its bounds."""
+        code = np.array([self.space.codes_of(self.space.reference.knobs)], np.int16)
+        runs = np.isfinite(self.of_objective(code))[0] and self._chance(code)[0] >= _UNLIKELY
         return self.ranked([self.space.reference])[0] if runs else None
+
+    def _chance(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) chance to keep the bound that is least likely kept; 1 without bounds."""
+        found = bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes))
+        return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
+
+    def fitting_load(self) -> str:
+        """The heaviest load, in halves of the job's, at which the reference is expected to keep its bounds, in words;
+        "" for a load that cannot be scaled."""
+        name = "concurrency" if self.job.traffic.concurrency else "rate"
+        now = load = getattr(self.job.traffic, name)
+        if self.job.traffic.sessions or not now:
+            return ""
+        while load > (1 if name == "concurrency" else now / 100):
+            load = max(1, load // 2) if name == "concurrency" else load / 2
+            job = msgspec.structs.replace(self.job, traffic=msgspec.structs.replace(self.job.traffic, **{name: load}))
+            simulators = Simulators(job, self.space, [], bases=partial(simulators_of, job))
+            columns = simulators.columns([self.space.reference])
+            if all(bound.kept[0] for bound in bounded(job, simulators.memory, columns)):
+                return f"with {name} = {load:g} {reference_of(job)} is expected to keep its limits"
+        return f"{reference_of(job)} is not expected to keep its limits even with {name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""
@@ -188,6 +220,10 @@ class _PredictedRows:
             if len(kept := self._kept(nearest)):
                 return kept
             if len(nearest):
+                chance = self._chance(nearest)
+                if self.searched is None and self.job.objective.metric != DEVICES and chance.max() >= _UNLIKELY:
+                    order = np.argsort(-chance, kind="stable")
+                    return nearest[order[chance[order] >= _UNLIKELY]]
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
@@ -249,8 +285,10 @@ class _PredictedRows:
         if memory is not None:
             gib, chance = memory.predict(columns).value.tolist(), memory.oom_probability(columns).tolist()
         spans = [math.exp(SPAN * error) for error in predicted.error.tolist()]
-        each = zip(configurations, predicted.value.tolist(), spans, gib, chance, strict=True)
-        return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
+        kept = [bound.chance.tolist() for bound in bounded(self.job, memory, columns)]
+        least = [min(each) for each in zip(*kept, strict=True)] if kept else [None] * len(configurations)
+        each = zip(configurations, predicted.value.tolist(), spans, gib, chance, least, strict=True)
+        return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p, k) for c, v, span, g, p, k in each]
 
     def unlike(self, codes: np.ndarray) -> np.ndarray:
         """Drops rows with the same prediction as an earlier row. Rates that are tried lie apart, so that many have the
@@ -271,22 +309,21 @@ class _PredictedRows:
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob."""
+        """The nearest configuration to the reference in its layout that is as good or better: directly, or knob by
+        knob."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
 
-        wanted = cost(row)
-
-        def same(one: np.ndarray) -> bool:
-            """Whether two configurations are equally good; if not, the ranking lists both."""
-            return wanted * (1 - _ALIKE) <= cost(one) <= wanted * (1 + self.alike)
-
-        if same(last := self._last(row)):
+        least = cost(row)
+        if cost(last := self._last(row)) <= least * (1 + self.alike):
             return last
-        while (nearer := next((one for one in self._towards_reference(row) if same(one)), None)) is not None:
-            row = nearer
-        return row
+        while True:
+            found = ((one, cost(one)) for one in self._towards_reference(row))
+            nearer = next(((one, c) for one, c in found if c <= least * (1 + self.alike)), None)
+            if nearer is None:
+                return row
+            row, least = nearer[0], min(least, nearer[1])
 
     def _last(self, row: np.ndarray) -> np.ndarray:
         """In its layout, the nearest to the reference that single moves reach."""
@@ -316,8 +353,10 @@ class _PredictedRows:
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))
             if not bound.kept[0]
         ]
-        of = ", of which" if self.searched is None else ": of requests that come one at a time"
-        return f"{self.space.name(self.space.of_codes(nearest[0].tolist()))} comes nearest{of} {listed(missed)}"
+        fits = f"; {found}" if self.searched is None and (found := self.fitting_load()) else ""
+        alone = "" if self.searched is None else " even for requests that come one at a time"
+        name = self.space.name(self.space.of_codes(nearest[0].tolist()))
+        return f"the nearest is {name}{alone}, where {listed(missed)}{fits}"
 
 
 def _alike(one: Ranked, other: Ranked) -> bool:

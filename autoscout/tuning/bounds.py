@@ -1,5 +1,6 @@
 """Simulators' predictions of the metrics in a job's constraints."""
 
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,15 @@ class Bounded(NamedTuple):
     text: str
     predicted: Prediction
     kept: np.ndarray
+
+    @property
+    def chance(self) -> np.ndarray:
+        """(n,) probability that it is kept, from the error that the prediction claims."""
+        _, compare, bound = constraint(self.text)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.log(bound / self.predicted.value) / self.predicted.error * (1 if compare == "<=" else -1)
+        known = np.isfinite(room)
+        return np.where(known, [statistics.NormalDist().cdf(z) for z in np.where(known, room, 0.0)], self.kept)
 
 
 def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bounded]:

@@ -14,35 +14,17 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy.special import chdtri, ndtr, stdtrit
+from scipy.special import ndtr, stdtrit
 
 from autoscout.tuning.modes import Division
+from autoscout.tuning.repeats import Noise
 
 LEVEL = 0.95
-QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
 _STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
-_DOUBT = 0.001  # significance level at which a machine counts as noisy
 FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 _WIDEST = 700.0  # largest logarithm whose exponential is a double
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent
-
-
-class Noise(msgspec.Struct, frozen=True):
-    """Variance of one log-cost from repeats of a configuration outside the rounds: sum of squares about the mean."""
-
-    squares: float = 0.0
-    dof: int = 0
-
-    @property
-    def quiet(self) -> bool:
-        """Whether the repeats are consistent with a dedicated system; False without repeats."""
-        return self.dof > 0 and self.squares <= QUIET**2 * float(chdtri(self.dof, _DOUBT))
-
-    @staticmethod
-    def of(costs: Sequence[float]) -> "Noise":
-        logs = np.log(costs) if len(costs) else np.zeros(0)
-        return Noise(float(((logs - logs.mean()) ** 2).sum()) if len(logs) else 0.0, max(0, len(logs) - 1))
 
 
 _UNKNOWN = Noise()

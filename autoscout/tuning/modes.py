@@ -20,7 +20,7 @@ _MOST = 0.5  # largest share of runs without information
 _LOOKED_AT = 60  # limit on considered divisions; if that many are not improbable, none is believed
 _DRAWN = 8  # random divisions from which the search starts, in addition to one for each run
 EXPECTED = 0.2  # prior standard deviation of a log gain
-_QUIET = 0.005**2  # variance of one log-cost on a dedicated system, as evidence.QUIET
+_QUIET = 0.005**2  # variance of one log-cost on a dedicated system, as repeats.QUIET
 _FLOOR = 2e-4**2  # least variance of one log-cost, as evidence.FLOOR
 
 

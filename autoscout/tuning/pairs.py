@@ -88,7 +88,7 @@ def _spent(n: int, early: int, limit: int) -> float:
 
 
 def quantile(level: float, dof: int) -> float:
-    """Of Student's t, one-sided."""
+    """The one-sided quantile of Student's t."""
     return float(stdtrit(dof, 1 - level))
 
 

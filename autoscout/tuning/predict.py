@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import latency_limits
-from autoscout.job.words import listed
+from autoscout.job.words import listed, several
 from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.grounds import Ground, grounds
 from autoscout.simulate.hardware.capacity import capacity
@@ -179,7 +179,11 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
 def _nothing(job: Job, bases: list[str], members: list[MemberPrediction], rows: int) -> str:
     reasons = [f"{s.member}: {s.why}" for s in members if s.member in bases and s.why]
     reasons += [why] if (why := target_of(job).untold(job)) else []
-    known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
+    known = (
+        f"{several(rows, 'measured row')} of this job {'is' if rows == 1 else 'are'} too few"
+        if rows
+        else "nothing of this job has been measured"
+    )
     return (
         f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "
         f"measure some configurations first, with `autoscout tune` or `autoscout profile`"

@@ -46,7 +46,7 @@ class Quality:
         return {n: knobs[n] for n in self._job.guard.knobs if n in knobs and knobs[n] != theirs.get(n)}
 
     def _known(self, measurement: Measurement, stopping: Callable[[], bool]) -> tuple[float | None, str]:
-        """(the number, why there is none), cached; an interrupted check is run again."""
+        """Returns the number, or why there is none; cached: an interrupted check is run again."""
         folder = self._folder / content_hash(self._lossy(measurement))
         kept = folder / "said.json"
         if kept.is_file():

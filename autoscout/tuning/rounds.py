@@ -12,8 +12,8 @@ from autoscout.space.graph import Space
 from autoscout.tuning import confirm, designed
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evaluator import WantedExperiment
-from autoscout.tuning.evidence import Noise
-from autoscout.tuning.trial import Trial, most_rounds
+from autoscout.tuning.repeats import Noise, most_rounds
+from autoscout.tuning.trial import Trial
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 

@@ -19,21 +19,15 @@ import numpy as np
 
 from autoscout.tuning import evidence
 from autoscout.tuning.choice import FinalChoice, choice
-from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
+from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
 from autoscout.tuning.modes import EXPECTED, Division, divisions
+from autoscout.tuning.repeats import Noise
 
 WORTH = 0.001  # relative gain below which more rounds are not worth it
 _LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
-_LONG, _LONGEST = 150, 200  # sizes of a search between which the limit on rounds grows
 _MANY = 3  # with more finalists a noisy machine drops some after the first round already
 MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
 _STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
-
-
-def most_rounds(repeats: int, searched: int) -> int:
-    """Limit on rounds, from `launch.repeats` and the number of searched configurations, since among more of them more
-    are close to the best. On a noisy machine all rounds are run."""
-    return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))
 
 
 Divided = list[tuple[Division, list[float]]]

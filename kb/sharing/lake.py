@@ -5,7 +5,7 @@
 
 A file never changes. It is written under another name and renamed, and accepted only if its bytes hash to its name:
 what a full disk or a pulled plug left is passed over. Pushing or pulling twice changes nothing. One row of a file is
-one row of a table; `kind` says of which.
+one row of a table, which `kind` names.
 """
 
 import contextlib

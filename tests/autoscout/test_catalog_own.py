@@ -77,7 +77,7 @@ sets = "TransformerConfig.fast"
         ('target = "mine"\n' + KNOB, 'such a job has target = "command"'),
         (
             'extends = "megatron"\n' + KNOB.replace("layer", "layr"),
-            "knob[0].layr, which is unknown; did you mean 'layer'",
+            "knob[0].layr is unknown; did you mean 'layer'",
         ),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[]"), "knob 'fast': values is empty"),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"), "mixes switches, numbers and names"),
@@ -89,7 +89,7 @@ sets = "TransformerConfig.fast"
             "the job itself already has something of this name",
         ),
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
-        ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "speaks of 'tpp', which is unknown; did you mean 'tp'"),
+        ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
         ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "user's own knobs only as"),
         ('extends = "megatron"\n' + KNOB + KNOB, "knob 'fast' is declared twice"),
@@ -188,7 +188,8 @@ def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
     job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python="/nonexistent/python"))
     assert installed.version_of(job) is None
-    assert "/nonexistent/python has no vllm: names and defaults are those of vllm 0.32.0" in notes(job)
+    lacks = "/nonexistent/python has no vllm that tells its version and arguments"
+    assert f"{lacks}: names and defaults are those of vllm 0.32.0" in notes(job)
     assert JobSpace.of_job(job).knob.keys() >= {k.name for k in shipped("vllm").knob if not k.asks}
 
 

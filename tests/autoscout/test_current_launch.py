@@ -169,7 +169,7 @@ def test_a_line_that_contradicts_what_is_fixed_is_told():
         ("pretrain_gpt.py --micro-batch-size 1 --num-layers 32", "--num-layers 32, but the job has 80"),
         ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1", "2 × 8 ranks, but the cluster"),
         ("bash train.sh", "none of Megatron-LM's flags"),
-        ("pretrain_gpt.py --micro-batch-size '1", "No closing quotation"),
+        ("pretrain_gpt.py --micro-batch-size '1", "a quote is opened and never closed"),
         ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "has --use-torch-fsdp2, which neither"),
     ],
 )

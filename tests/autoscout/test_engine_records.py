@@ -179,7 +179,7 @@ def test_a_table_of_a_new_engine_is_scored(tmp_path: Path, monkeypatch: pytest.M
         ('task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n', "it is like itself, by way of mine → mine"),
         (
             'task = "serve"\n[[release]]\nsince = "1"\nlike = "vlm 1"\n',
-            "like = 'vlm 1', which is unknown; did you mean 'vllm'?",
+            "like = 'vlm 1' is unknown; did you mean 'vllm'?",
         ),
         ('task = "serve"\nnames = ["vLLM"]\n[[release]]\nsince = "1"\n', "is a name of"),
         ('task = "serve"\n[[release]]\nsince = "2"\n[[release]]\nsince = "1"\n', "release 2: `since` must be"),

@@ -50,6 +50,15 @@ def test_fewer_devices_than_the_fewest_keep_no_limits() -> None:
     assert refused.value.exit_code == 3
 
 
+def test_a_number_of_devices_that_is_given_is_ranked_as_it_is() -> None:
+    counted = serving(4, Objective(minimize="devices", constraints=LIMITS))
+    space = JobSpace.of_job(counted)
+    fixed = msgspec.structs.replace(counted, space=SpaceLimits(fix={**FIXED, **GRAPHS, "a100": 4}))
+    given = ranking(JobSpace.of_job(fixed), fixed, None, 2)
+    assert {row.value for row in given.best} == {4.0}
+    assert given.searched < space.count
+
+
 def test_only_a_job_that_counts_devices_may_leave_some() -> None:
     for objective in (Objective(maximize="output_tokens_per_s"), Objective(minimize="ttft_p99_ms")):
         assert "a100" not in JobSpace.of_job(serving(4, objective)).reference.knobs

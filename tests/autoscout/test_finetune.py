@@ -68,7 +68,7 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         (LENGTHS, "lengths = [64, 16]", "quantiles from the least to the largest: [16, 64]"),
         (LENGTHS, "lengths = [0, 16]", "a sample has at least 1 token"),
         (LENGTHS, 'lengths = "none.csv"', "traffic.lengths: cannot read"),
-        ('"linear_qkv"', '"linear_qvk"', "'linear_qvk', which is unknown; did you mean 'linear_qkv'?"),
+        ('"linear_qkv"', '"linear_qvk"', "'linear_qvk' is unknown; did you mean 'linear_qkv'?"),
         ('"linear_qkv"', '"q_proj"', "q_proj, which is linear_qkv in Megatron-core"),
         ('"linear_qkv"', '"gate_proj"', "gate_proj, which is linear_fc1 in Megatron-core"),
         ("rank = 8", "rank = 0", "model.lora.rank = 0 must be from 1 to 4096"),

@@ -1,14 +1,21 @@
 """What a newcomer's first commands give, on a machine without GPUs."""
 
 import math
+import os
 import re
+import subprocess
 
 import pytest
 
+from autoscout.deploy.export import of_job
+from autoscout.deploy.rendering import render
+from autoscout.line.launch_line import Line
+from autoscout.line.recognition import recognised
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError
 
@@ -73,14 +80,117 @@ def test_check_counts_the_minutes_of_predicted_steps(tmp_path):
     space = of_script(tmp_path, "")
     took = predict(space, {}, None).value
     time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
-    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of steps, and (\d+) starts", time.found)[0])
+    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
     least, most = (runs * (space.job.launch.warmup + steps) * took / 60 for steps in (2, 10))
     assert least - 1 < minutes < most
 
 
-def test_an_export_names_the_variables_that_its_quotes_hide(tmp_path):
-    """The printed command had '$HEAD:6000' in quotes, which no shell fills in, and nothing named it."""
+SERVED = """name = "chat"
+task = "serve"
+target = "vllm"
+model = { preset = "qwen3-32b" }
+traffic = { LOAD, input_len = 1024, output_len = 256 }
+objective = { maximize = "requests_per_s", constraints = [LIMITS] }
+launch = { current = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4 --max-model-len 8192", timeout_s = 900 }
+cluster = { nodes = [{ device = "h100", count = 4 }] }
+"""
+
+
+def served(folder, load: str, limits: str = "") -> JobSpace:
+    file = folder / "serve.toml"
+    file.write_text(SERVED.replace("LOAD", load).replace("LIMITS", limits))
+    return JobSpace.of_job(load_job(file))
+
+
+@pytest.mark.parametrize(("load", "requests"), [("concurrency = 32", 128), ("rate = 8.0, requests = 240", 240)])
+def test_check_counts_the_minutes_of_predicted_answers(tmp_path, load, requests):
+    """It gave 810 minutes, every run's timeout, for a load that a server answers in a minute."""
+    space = served(tmp_path, load)
+    rate = predict(space, {}, None).value
+    time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
+    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
+    passes = 60 * minutes / runs / (requests / rate)
+    assert space.job.launch.warmup + 0.5 < passes < space.job.launch.warmup + space.job.launch.iterations + 0.5
+
+
+def test_limits_inside_the_interval_of_a_prediction_rank_by_the_chance_to_keep_them(tmp_path):
+    """All was refused for 16.2 ms of 16, by a prediction of 11 to 24 ms."""
+    space = served(tmp_path, "rate = 8.0, requests = 100", "'ttft_p99_ms <= 200', 'tpot_p99_ms <= 15'")
+    tpot = predict(space, {}, None).bounds[1]
+    assert tpot.low < 15 < tpot.value
+    found = ranking(space, space.job, None, 2)
+    chances = [row.kept_probability or 0.0 for row in found.best]
+    assert chances == sorted(chances, reverse=True)
+    assert 0.05 < chances[0] < 0.5
+    assert found.reference
+    assert re.fullmatch(r"with rate = \d\S* your present launch is expected to keep its limits", found.fits)
+
+
+def test_limits_that_nothing_can_keep_are_refused_with_the_load_that_would_fit(tmp_path):
+    space = served(tmp_path, "concurrency = 64, requests = 100", "'ttft_p99_ms <= 1', 'tpot_p99_ms <= 1'")
+    with pytest.raises(
+        AutoscoutError, match=r"is not expected to keep its limits even with concurrency = 1$"
+    ) as refused:
+        ranking(space, space.job, None, 1)
+    assert refused.value.exit_code == 3
+
+
+def test_the_highest_rate_needs_no_rate_to_begin_with(tmp_path):
+    text = SERVED.replace("LOAD", "requests = 100").replace("LIMITS", "'ttft_p99_ms <= 2000'")
+    (tmp_path / "job.toml").write_text(text.replace("requests_per_s", "max_rate_rps"))
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    best = ranking(space, space.job, None, 1).best[0]
+    assert not best.configuration.get("eager"), "graphs are faster there, one knob nearer to the reference"
+    assert space.job.traffic.rate == 1.0
+
+
+def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path):
+    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met."""
+    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out"')
+    launch = of_job(space.job, [])
+    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH"]
+    script = render(target_of(space.job), launch, "slurm")
+    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH" in script
+    for name, text in {"srun": "echo HEARD $*", "scontrol": "echo node7"}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x"}
+    heard = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
+    assert "--rdzv_endpoint node7:6000 " in heard
+    assert "--save node7/out" in heard
+
+
+def test_a_measured_line_is_exported_as_it_ran(tmp_path):
     space = of_script(tmp_path, "")
     launch = target_of(space.job).launch(space.job, space.reference)
-    assert any("$HEAD:6000" in word for word in launch.program)
-    assert "the values of $HEAD, whose names stand in quotes" in launch.missing
+    script = render(target_of(space.job), launch, "slurm")
+    assert "'$HEAD:6000'" in script
+    assert "add: the values of $HEAD, which stand in quotes" in script
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "script"),
+    [
+        ("from transformers import HfArgumentParser, Trainer, TrainingArguments", "", "hf-trainer"),
+        ("from transformers import HfArgumentParser, Trainer, TrainingArguments", "settings.yaml", ""),  # reads that
+        ("from transformers import Trainer", "", ""),  # may not know the flags that experiments need
+    ],
+)
+def test_a_script_s_imports_are_enough(tmp_path, source, config, script):
+    (tmp_path / "finetune.py").write_text(source)
+    line = Line(tuple(f"torchrun --nproc-per-node 2 finetune.py {config}".split()), place=tmp_path)
+    assert recognised(line) == script
+
+
+def test_a_script_that_is_not_here_is_asked_about(tmp_path):
+    flags = "--output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+    _, notes = job_file(f"accelerate launch --num_processes 2 other.py {flags}".split(), tmp_path)
+    assert any("the flags are those of hf-trainer, but other.py is not here" in note for note in notes)
+
+
+def test_a_script_leads_to_the_line_that_starts_it(tmp_path):
+    """`tune` named `init SCRIPT`, which then knew no line of it."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    for refused in (lambda: load_job(tmp_path / "train.py"), lambda: job_file([str(tmp_path / "train.py")], tmp_path)):
+        with pytest.raises(AutoscoutError, match=r"-- torchrun --nproc-per-node 2 .*train.py …"):
+            refused()

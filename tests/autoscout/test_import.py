@@ -288,7 +288,7 @@ def test_what_no_reader_knows(kb, tmp_path):
         brought(kb, path)
     with pytest.raises(AutoscoutError, match="there is no such file"):
         brought(kb, tmp_path / "none.csv")
-    with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, aiperf, csv"):
+    with pytest.raises(AutoscoutError, match="--reader 'yaml' is unknown; known: aiconfigurator, aiperf, csv"):
         bring_in(kb, path, JOB, [], [], [], "yaml")
 
 

@@ -18,7 +18,7 @@ SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("it's", '"it\'s" is not a shell command line: No closing quotation'),  # an internal error
+        ("it's", '"it\'s" is not a shell command line: a quote is opened and never closed'),  # an internal error
         ("", "'' is neither a file nor a program here"),
         ("no-such-file", "'no-such-file' is neither a file nor a program here"),
         ("x" * 300, "is neither a file nor a program here"),
@@ -36,7 +36,7 @@ def test_a_line_that_cannot_be_read_to_its_end_says_how_far_it_was(tmp_path, in_
     """Of a script it was said that no line launches anything."""
     line, script = "torchrun --nproc-per-node 2 train.py --name 'open --bf16\n", tmp_path / "run.sh"
     script.write_text(f"cd /tmp\n{line}")
-    sentence = "it was read up to 'torchrun --nproc-per-node 2 train.py --name', and not what follows"
+    sentence = "a quote is opened and never closed after 'torchrun --nproc-per-node 2 train.py --name'"
     with pytest.raises(AutoscoutError, match=sentence):
         job_file([str(script) if in_a_script else line], tmp_path)
 

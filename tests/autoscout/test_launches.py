@@ -126,7 +126,7 @@ def test_every_format_carries_every_argument(name: str) -> None:
             word = flag.removeprefix("--").removeprefix("no-")
             assert word in text, (form, flag)
     assert json.loads(render(target_of(job), launch, "json"))["arguments"].keys() == launch.arguments.keys()
-    with pytest.raises(AutoscoutError, match="--format 'ymal', which is unknown; did you mean 'yaml'"):
+    with pytest.raises(AutoscoutError, match="--format 'ymal' is unknown; did you mean 'yaml'"):
         render(target_of(job), launch, "ymal")
 
 

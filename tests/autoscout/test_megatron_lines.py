@@ -228,7 +228,7 @@ def test_a_models_name_is_a_model(name, tmp_path):
     made = tomllib.loads(job_file([name], tmp_path)[0])
     assert (made["target"], made["model"]["preset"]) == ("megatron", "llama-3.1-8b")
     with pytest.raises(
-        AutoscoutError, match=r"or a model's name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
+        AutoscoutError, match=r"or a model's name: 'llama-3.1-9b' is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
     with pytest.raises(AutoscoutError, match="is a model; for a job of vllm give the line that starts it"):
@@ -243,7 +243,7 @@ def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
     assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
     with pytest.raises(AutoscoutError, match="for a job of deepspeed give the line that starts it"):
         job_file([given], tmp_path, "deepspeed")
-    with pytest.raises(AutoscoutError, match="--target 'megatorn', which is unknown; did you mean 'megatron'"):
+    with pytest.raises(AutoscoutError, match="--target 'megatorn' is unknown; did you mean 'megatron'"):
         job_file([given], tmp_path, "megatorn")
 
 

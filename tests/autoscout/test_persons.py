@@ -45,7 +45,7 @@ def test_what_no_knob_decides_is_the_persons() -> None:
     }
     assert not decided & said.keys()
     assert persons.persons_flags(job("")) == persons.persons_flags(job("torchrun other.py --lr 1")) == {}
-    with pytest.raises(AutoscoutError, match=r"launch.current: No closing quotation"):
+    with pytest.raises(AutoscoutError, match=r"launch.current: a quote is opened and never closed"):
         persons.persons_flags(job("torchrun pretrain_gpt.py --lr '1"))
 
 

@@ -279,7 +279,7 @@ def test_what_every_kind_of_ours_says_of_itself():
 
 def test_errors_are_one_sentence(monkeypatch):
     monkeypatch.setattr(strategy, "_registered", {})
-    with pytest.raises(AutoscoutError, match=r"^strategy 'grids', which is unknown; did you mean 'grid'\?$") as unknown:
+    with pytest.raises(AutoscoutError, match=r"^strategy 'grids' is unknown; did you mean 'grid'\?$") as unknown:
         kind_of("grids")
     assert unknown.value.exit_code == 2
     make = kind_of("random").make

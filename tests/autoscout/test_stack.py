@@ -245,7 +245,7 @@ def test_a_device_without_a_price_and_a_mixed_cluster_are_refused(tmp_path):
         space="", task="pretrain", traffic="seq_len = 1024, global_batch = 64", count=64, objective="", model=""
     )
     for old, new, says in (
-        ('"h100"', '"l40s"', "device = 'l40s', which is unknown"),
+        ('"h100"', '"l40s"', "device = 'l40s' is unknown"),
         ("count = 64 }", 'count = 64 }, { device = "a100", count = 64 }', "one kind of device"),
     ):
         (tmp_path / "other.toml").write_text(text.replace(old, new).strip())
@@ -296,12 +296,12 @@ def test_parameter_files_of_cosmic_become_a_job(tmp_path):
         (
             "'scheduling-policy'",
             "'scheduling-polcy'",
-            "parameter 'scheduling-polcy', which is unknown; did you mean 'scheduling-policy'?",
+            "parameter 'scheduling-polcy' is unknown; did you mean 'scheduling-policy'?",
         ),
         ("product network npus-count ==", "product network npus-count <", "constraint 'product network"),
-        ('"network bandwidth"', '"network width"', "derived knob 'network width', which is unknown"),
+        ('"network bandwidth"', '"network width"', "derived knob 'network width' is unknown"),
         ("({2, 4}, 'N/A')", "__import__('os').getpid()", "literals only"),
-        ("DERIVED_KNOBS", "DERIVED", "'DERIVED', which is unknown"),
+        ("DERIVED_KNOBS", "DERIVED", "'DERIVED' is unknown"),
     ],
 )
 def test_parameter_files_with_something_unknown_are_refused(tmp_path, old, new, says):

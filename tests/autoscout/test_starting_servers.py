@@ -101,6 +101,13 @@ def test_a_model_is_known_by_its_name_on_the_hub_without_a_line_too(tmp_path, na
     assert tomllib.loads(job_file([name], tmp_path)[0])["model"]["preset"] == preset
 
 
+@pytest.mark.parametrize("name", ["llama-3-8b.toml", "runs/mixtral-8x7b.yaml"])
+def test_a_file_that_is_not_here_is_no_model_for_its_name(tmp_path, name):
+    with pytest.raises(AutoscoutError) as refused:
+        job_file([name], tmp_path)
+    assert refused.value.exit_code == 2
+
+
 def test_a_model_folder_that_is_not_here_is_said(tmp_path):
     _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
     assert any(

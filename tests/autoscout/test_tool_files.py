@@ -408,7 +408,7 @@ left_out = { bad = "ended badly" }
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ('nedes = ["a"]\n', "the key file.nedes, which is unknown; did you mean 'needs'"),
+        ('nedes = ["a"]\n', "the key file.nedes is unknown; did you mean 'needs'"),
         ('[says]\nspeed = "a"\n', "says.speed must be one of rate"),
         ('[derived]\nx = "a b"\n', "'a b' is neither a path nor"),
     ],

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import chdtrc
 
-from autoscout.tuning.evidence import Noise, fit, plan
-from autoscout.tuning.trial import Trial, most_rounds
+from autoscout.tuning.evidence import fit, plan
+from autoscout.tuning.repeats import Noise, beyond, most_rounds
+from autoscout.tuning.trial import Trial
 from tests.tools.confirm_rates import REGIMES, confirmation, rates
 from tests.tools.recommend_rates import session
 
@@ -145,3 +147,8 @@ def test_more_budget_does_not_make_the_expected_answer_worse(level, regime):
 )
 def test_after_a_longer_search_there_may_be_more_rounds(repeats: int, searched: int, rounds: int):
     assert most_rounds(repeats, searched) == rounds
+
+
+@given(x=st.floats(0, 2000), dof=st.integers(1, 60))
+def test_the_tail_of_chi_squared_is_scipys(x: float, dof: int):
+    assert beyond(x, dof) == pytest.approx(float(chdtrc(dof, x)), abs=1e-12)

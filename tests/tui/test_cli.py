@@ -84,6 +84,13 @@ def test_sessions_are_listed_without_the_search():
     assert done.stdout == "False\n"
 
 
+def test_the_time_to_go_needs_neither_numpy_nor_scipy():
+    """The screens' first frame waited 0.8 s for them."""
+    script = "import sys, tui.session.eta; print({'numpy', 'scipy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert done.stdout == "set()\n"
+
+
 def test_a_space_needs_no_networkx():
     """It was a quarter of what a verb takes to start."""
     script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"
@@ -242,7 +249,7 @@ def test_doctor(tmp_path):
         (["tune", "none.toml"], 2, "none.toml: cannot read this job file"),
         (["tune", TINY, "--profiles", "0"], 2, "allows no experiment"),
         (["tune", TINY, "--wall", "soon"], 2, "'soon' is not a duration"),
-        (["tune", TINY, "--strategy", "gradient"], 2, "strategy 'gradient', which is unknown"),
+        (["tune", TINY, "--strategy", "gradient"], 2, "strategy 'gradient' is unknown"),
         (["tune"], 2, "give a job file"),
         (["tune", "--resume", "nothing-1"], 2, "there is no session nothing-1"),
         (["profile", TINY, "tp=2", "pp=4"], 2, "must be the 4 devices"),
@@ -282,7 +289,7 @@ def test_a_space_that_is_wrong_names_the_file(tmp_path, verb):
     job.write_text(Path(TINY).read_text() + "\n[space]\nfix = { tpp = 2 }\n")
     done = autoscout(*verb, job, kb=tmp_path / "kb.duckdb")
     assert done.returncode == 2
-    assert f"autoscout: {job}: [space] speaks of 'tpp', which is unknown; did you mean" in done.stderr
+    assert f"autoscout: {job}: [space]: 'tpp' is unknown; did you mean" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
                 yield found
 
     def _spent(self) -> float:
-        """Of ended sessions what they took, of running ones at least what was set aside for them."""
+        """Device-seconds that ended sessions took, and that are set aside for running ones."""
         spent = 0.0
         for line in self._today():
             folder = store.session_folder(self.kb, line[_BEGINS])

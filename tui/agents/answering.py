@@ -36,7 +36,7 @@ ANSWER_SCHEMA = {
 
 
 def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> ToolAnswer:
-    """Never raises but for a fault of ours, which is an answer, too."""
+    """Answers errors, too; it raises for none but our own faults."""
     began = time.perf_counter()
     found = _answer(call, name, arguments or {})
     ms = round(1000 * (time.perf_counter() - began), 1)

@@ -15,7 +15,7 @@ GUIDE = "guide://agents"
 
 
 def pages() -> dict[str, Path]:
-    """Of the installed package, or the repository's."""
+    """The user pages by name, from the installed package or the repository."""
     folder = shipped.folder()
     found = folder / "docs" if (folder / "docs").is_dir() else folder.parent / "docs"
     return {path.stem: path for path in sorted(found.glob("*.md"))}

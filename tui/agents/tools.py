@@ -301,7 +301,7 @@ def best(call: Call, asked: OfBest) -> Any:
 
 
 def export(call: Call, asked: Exported) -> Any:
-    """Of the winner only: nothing that was not measured and confirmed is handed out as a launch."""
+    """The winner's launch; no other is handed out, as it was not measured and confirmed."""
     from autoscout.deploy import export as exporting
     from kb import journal as journals
     from kb import store

@@ -18,24 +18,24 @@ _MOST = 6
 
 
 def side_by_side(state: State, marked: list[str], width: int) -> Text:
-    """Marked configurations, or the best ones, next to the default: differing knobs, and metrics with the 95 % interval
-    of their mean if measured more than once."""
+    """Marked configurations, or the winner and the best ones, next to the default: differing knobs, and metrics with
+    the 95 % interval of their mean if measured more than once."""
     groups = measured(state)
     if state.job is None or not groups:
         return Text(f"nothing {state.seen} yet", style="dim")
     default = state.default.id if state.default else ""
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
-    chosen = [key for key in marked if key in groups] or ranked
+    winner = state.confirmed.winner.id if state.confirmed is not None else ""
+    first = [winner] if winner in groups else []  # single runs of others may be faster than its rounds
+    chosen = [key for key in marked if key in groups] or [*first, *ranked]
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))
     always = [default] if default in groups else []
     shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(always)] + always))
     knobs = {key: groups[key][0].configuration.knobs for key in shown}
-    names = {
-        key: "default" if key == default else f"rank {ranked.index(key) + 1}" if key in costs else "failed"
-        for key in shown
-    }
+    places = {key: f"rank {place}" for place, key in enumerate(ranked, start=1)}
+    names = {key: places.get(key, "failed") for key in shown} | {winner: "best", default: "default"}
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{'':<{wide}}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")
     for name in dict.fromkeys(n for k in knobs.values() for n in k):

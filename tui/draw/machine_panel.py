@@ -44,21 +44,20 @@ def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, a
 
 
 def slots(state: State, around: NeighbourSessions | None, width: int, ascii_only: bool) -> Text:
-    """The job's devices and their current holder. `around` is None if unknown: for a recording or another machine."""
+    """The job's devices and their current holder. `around` is None for a recording or another
+    machine, whose holders no journal has."""
     if state.job is None:
         return Text("")
     text = Text(no_wrap=True, overflow="ellipsis")
     for node in state.job.cluster.nodes:
         text.append(f"{node.count} × {node.device}\n", style="bold")
-    if around is None:
-        text.append("who else held them: not recorded\n", style="dim")
-    elif around.holder is not None:
+    if around is not None and around.holder is not None:
         ours = around.holder.session == state.session
         who = "this session" if ours else around.holder.session or "an AutoScout"
         text.append(f"{glyph('running', ascii_only)} held by {who}\n")
         held = clock(max(0.0, dates.now() - around.holder.since))
         text.append(f"  process {around.holder.pid}, for {held}\n", style="dim")
-    else:
+    elif around is not None:
         text.append("free\n", style="dim")
     for run in state.running.values():
         text.append(f"  #{run.number} {run.name}\n")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from autoscout.job.objective import broken, cost, to_metric
 from autoscout.running import ranks
+from autoscout.tuning.repeats import most_rounds
 from kb import dates
 from kb.journal import (
     Answered,
@@ -146,8 +147,6 @@ class Progress:
         return max(self.confirmed, least + (self._rounds() - 2) * len(names))
 
     def _rounds(self) -> int:
-        from autoscout.tuning.trial import most_rounds
-
         return most_rounds(self.job.launch.repeats, self.searched)
 
     def _to_go(self) -> None:

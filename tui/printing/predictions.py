@@ -27,6 +27,7 @@ _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
 _FAR = 0.1  # chances of running out of memory by software that lie farther apart are told
+_SURE = 0.995  # chance to keep the limits from which it is not shown
 _CHANCES = 40  # width of a bar for 100 %
 
 
@@ -116,7 +117,8 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     if reference is not None and all(row.name != reference.name for row in rows):
         rows.append(reference)
     base = reference or rows[0]
-    rows.sort(key=lambda row: -_gain(job, row, base))
+    doubtful = all(row.kept_probability is not None and row.kept_probability < 0.5 for row in found.best)
+    rows.sort(key=lambda row: -(row.kept_probability or 0.0) if doubtful else -_gain(job, row, base))
     cells = [
         (
             "" if reference is None else f"{_gain(job, r, base) - 1:+.1%}",
@@ -127,15 +129,21 @@ def ranked(job: Job, found: PredictedRanking) -> None:
         )
         for r in rows
     ]
-    room = ("GiB", "out of memory") if len(cells[0]) == 6 else ()
-    gain = "gain with risk" if room else "gain"
+    room = () if rows[0].memory_gib is None else ("GiB", "out of memory")
+    if any(r.kept_probability is not None and r.kept_probability < _SURE for r in rows):
+        cells = [(*c[:3], f"{r.kept_probability or 0:.0%}", *c[3:]) for c, r in zip(cells, rows, strict=True)]
+        room = ("keeps limits", *room)
+    gain = "gain with risk" if "GiB" in room else "gain"
     click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
+    if doubtful:
+        fits = f"; {found.fits}" if found.fits else ""
+        click.echo(f"nothing is expected to keep the limits, so the likeliest are listed{fits}")
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` shows why")
-    elif rows[0].name == reference.name:
+    elif rows[0].name == reference.name and not doubtful:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
 
 

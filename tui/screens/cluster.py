@@ -9,6 +9,7 @@ from tui.draw import device_groups
 from tui.draw.machine_panel import devices, queue, slots
 from tui.draw.rank_table import ranks, recorded
 from tui.screens.pane import Pane
+from tui.session.by_device import newest
 from tui.session.neighbours import NeighbourSessions
 from tui.widgets.panel import Panel
 
@@ -40,6 +41,10 @@ class ClusterPane(Pane):
         self.add_class(f"-{self._view}")
         for view in _VIEWS:
             self.query_one(f"#{view}", Panel).border_subtitle = "c next" if self.app.size.height < 34 else ""
+
+    def repaint(self) -> None:
+        self.set_class(not self._live_here and newest(self.state) is None, "-unrecorded")
+        super().repaint()
 
     def cycle(self) -> None:
         """The next view: a low terminal shows one at a time."""

@@ -16,7 +16,7 @@ from tui.screens.pane import Pane
 from tui.session.state import Run
 from tui.widgets.lazy_table import Cells, Rows
 
-_COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
+_COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 8), ("arm", 9), ("configuration", 0))
 
 
 _SLICE_S = 0.015  # longest delay of a key press while runs are searched

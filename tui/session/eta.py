@@ -8,6 +8,7 @@ import msgspec
 
 from autoscout.job.duration import seconds
 from autoscout.job.objective import cost
+from autoscout.tuning.repeats import Noise, most_rounds
 from tui.session.state import Run, State
 
 _RECENT = 20  # the most recent experiments predict the next ones best
@@ -70,9 +71,6 @@ def remaining(state: State) -> Left | None:
 
 def _after_two(state: State, finalists: int) -> int:
     """Measurements of the rounds that may follow the first two: none where the reference repeats closely."""
-    from autoscout.tuning.evidence import Noise
-    from autoscout.tuning.trial import most_rounds
-
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]

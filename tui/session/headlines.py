@@ -50,7 +50,7 @@ def _round_s(state: State) -> float | None:
 
 
 def slower(ratio: float) -> str:
-    """Of a gate's B against its A."""
+    """How much slower a gate's B is than its A, in words."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 

@@ -36,7 +36,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     "simulators",
     metavar="COLUMN",
     multiple=True,
-    help="A free prediction of every row. With --job: good, biased, linear; good+80 with noise.",
+    help="Predictions that cost nothing, for every row. With --job: good, biased or linear; good+80 adds noise.",
 )
 @click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
 @click.option("--strategies", metavar="A,B", help=f"Default: {_STRATEGIES}. NAME:KEY=VALUE changes a hyper-parameter.")

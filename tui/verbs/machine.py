@@ -79,6 +79,8 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     elif not given:
         raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
     else:
+        if given[0].startswith("-"):
+            raise click.NoSuchOption(given[0])
         text, notes = job_file(list(given), Path.cwd(), engine)
     if out is not None:
         if out.exists():

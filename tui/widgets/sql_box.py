@@ -35,7 +35,12 @@ class Console(TextArea):
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
-        if event.key == "tab" and self.complete():
+        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # no question begins with one
+            event.prevent_default()
+            event.stop()
+            self.screen.set_focus(None)
+            self.app.simulate_key(event.key)
+        elif event.key == "tab" and self.complete():
             event.prevent_default()
             event.stop()
         elif event.key != "tab":

@@ -202,7 +202,7 @@ class Scheduler:
         return started
 
     def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
-        """(the latest time at which it will fit, the room that remains then); None if it never will."""
+        """Returns the latest time at which it will fit, and the room that remains then; None if it never will."""
         ends = sorted(self.running.values(), key=lambda ran: ran.ends)
         after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # room after each further end
         after[0] = self._room

@@ -135,7 +135,7 @@ class Surrogate:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
 
     def _hold(self) -> None:
-        """Of more than _HELD measured rows the beliefs keep the best, the latest, and a random part of the rest. This
+        """Beyond _HELD measured rows, the beliefs keep the best, the latest, and a random part of the rest. This
         bounds a step's work, and rows far above the best carry little information about it."""
         if len(self.rows) <= _HELD:
             return

@@ -38,7 +38,7 @@ TENSOR_S = 0.02
 STEPPED, FORWARD = 1.27, 0.43
 _TENSORS = 9  # of a layer: seven products and two norms
 _GUESSED = 0.15  # where the answers' lengths are a mean and a guessed spread; not measured
-# Of what no model of a part has: the data between phases, and what a framework does besides. Six iterations of NeMo-RL
+# Time that no model of a phase contains: data moves between phases, and the framework works. Six iterations of NeMo-RL
 # on 8 to 32 H100 were off by 13 % in the root mean square (docs/lab/rl.md).
 _BETWEEN = 0.12
 _ROLLOUT = (
@@ -64,7 +64,7 @@ class Iteration:
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("answers", "longest") if name not in columns]
         if missing:
-            return f"an iteration needs {' and '.join(missing)}, which its framework's file reads off the line"
+            return f"an iteration needs {' and '.join(missing)}, which the launch line does not give"
         if not isinstance(columns.get("traffic"), Traffic) or not columns["traffic"].output_len:
             return "it needs traffic.input_len and traffic.output_len, the tokens of a prompt and of a mean answer"
         kind = _kind(columns, self.device)
@@ -108,7 +108,7 @@ class Iteration:
         return parts, np.sqrt(own**2 + (guessed * of_rollout) ** 2 + _BETWEEN**2)
 
     def _rollout(self, x: Mapping[str, Any], n: int) -> RolloutTimes:
-        """Of each combination of what rollouts depend on, once."""
+        """The times of rollouts, computed once for each combination of the columns that they depend on."""
         at_once = np.maximum(x["lag"], 1.0)
         own = {name: np.broadcast_to(x[name], (n,)) for name in _ROLLOUT if name in x}
         own["answers"] = own["answers"] * at_once

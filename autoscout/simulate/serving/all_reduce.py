@@ -22,8 +22,7 @@ def all_reduce_us(
 def hand_over_us(
     device: ServingDevice, tp: np.ndarray, pp: np.ndarray, message: np.ndarray, nodes: Topology
 ) -> np.ndarray:
-    """From the first stage of a pipeline to the last: within a node, and between nodes where the stages fill more than
-    one."""
+    """(n,) microseconds to send activations through all stages of a pipeline, within a node and between nodes."""
     near = all_reduce_us(device, np.where(pp > 1, 2.0, 1.0), message) / 2
     borders = np.ceil(pp / np.maximum(nodes.per_node // tp, 1)) - 1
     away = 1e6 * nodes.send(message / nodes.per_node, nodes.per_node)

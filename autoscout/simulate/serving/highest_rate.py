@@ -1,5 +1,5 @@
 """The highest rate of requests that keeps limits on latencies, by the same search as an experiment
-(targets/vllm/worker/rates.py): loads of few requests, of which one is saturated if its queue grows.
+(targets/vllm/worker/rates.py): loads of few requests. A load counts as saturated if its queue grows.
 
 The search bisects: over the fluid model for many configurations, over the event simulation for few.
 """
@@ -160,7 +160,8 @@ def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
 def of_one(
     traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
 ) -> Highest:
-    """Of configuration i, which can serve. `near`: the result of `of_many`; `start`: the first rate; 0: `near`."""
+    """The highest rate of configuration i, which can serve. `near`: the result of `of_many`; `start`: the first rate;
+    0: `near`."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
 

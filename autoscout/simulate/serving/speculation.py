@@ -68,7 +68,7 @@ def rate_problems(accepted: Mapping[str, float]) -> Iterator[str]:
     """Problems of a job's `launch.accepted`, one sentence each."""
     for method, share in accepted.items():
         if method not in COSTS:
-            yield f"launch.accepted speaks of '{method}'{nearest_name(method, list(COSTS))}"
+            yield f"launch.accepted: '{method}'{nearest_name(method, list(COSTS))}"
         elif not 0 < share < 1:
             yield f"launch.accepted.{method} = {share:g} must lie between 0 and 1: a share of first guesses"
 

@@ -27,7 +27,7 @@ class PromptAttention:
     head_dim: float
     kv_bytes: float
     again_us: float = 0.0  # per layer, for each token of context that earlier steps computed
-    window: float = 0.0  # tokens that a token attends to in the share of layers
+    window: float = 0.0  # tokens that a token attends to, in those layers that have a window
     windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:

@@ -280,7 +280,7 @@ def _kernels(kernels: Iterable[list], phases: Iterable[str], on: Setting) -> Par
 
 
 def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, float]:
-    """(the part that its time belongs to, seconds)."""
+    """Returns the part that its time belongs to, and the seconds."""
     width = 4 if dtype == "fp32" else 2
     if name.startswith("matmul"):
         *batch, m, k, n = (np.array(float(size)) for size in shapes[0])

@@ -53,7 +53,7 @@ def projections(x: Inputs, tokens: Array, own: Array, linear: Callable[[Array, A
 
 
 def _down(x: Inputs) -> Array:
-    """Of keys and values, and the positions of keys."""
+    """The width that keys and values are projected down to, with the positions of keys."""
     return x.kv_lora_rank + x.qk_rope_head_dim
 
 

@@ -325,7 +325,7 @@ def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Ar
 
 
 def middle(values: Array, weights: Array) -> tuple[Array, Array]:
-    """Of (members, n) values: the geometric mean, and the standard deviation of the logarithm between members."""
+    """The geometric mean over members of (members, n) values, and the standard deviation of their logarithms."""
     logs = np.where(weights > 0, np.log(values), 0.0)
     mean = (weights * logs).sum(axis=0)
     between = (weights * (logs - mean) ** 2).sum(axis=0)

@@ -196,8 +196,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row states no precision though others of its source compute in fewer than 16 bits, a difference of
-    a factor of two."""
+    """(n,) whether a row leaves its precision open: it states none, and others of its source compute in 8 or 4 bits,
+    twice as fast or more."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}

@@ -148,7 +148,8 @@ def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has its run's time."""
+    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has
+    the time of the same run."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 

@@ -15,7 +15,7 @@ from kb.records import AutoscoutError
 
 KINDS = ("good", "random", "worst", "failing")
 _COUNT, _RIGHT = 6, 3  # proposals, and of how many one is right
-_REGION = 0.1  # what the right region may cost more than the best
+_REGION = 0.1  # relative cost above the best that still counts as the right region
 _WORST, _LEAST = 0.01, 6  # share of all configurations that is the worst region, and rows that a region has at least
 _NEAR = 50  # neighbours of the best
 
@@ -24,7 +24,7 @@ def hinted(name: str) -> str:
     """The hints of a strategy's name, "" without. Errors: AutoscoutError (exit 2) for a kind that there is not."""
     kind = name.partition("@")[2]
     if kind and kind not in KINDS:
-        raise AutoscoutError(f"{name}: hints are {', '.join(KINDS)}{nearest_name(kind, KINDS)}", 2)
+        raise AutoscoutError(f"{name}: '{kind}'{nearest_name(kind, KINDS)}", 2)
     return kind
 
 

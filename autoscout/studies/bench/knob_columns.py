@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from autoscout.job.words import listed, nearest_name
+from autoscout.job.words import listed, meant
 from kb.query import Table
 from kb.records import AutoscoutError
 
@@ -20,7 +20,7 @@ _SAME_RANKING = 0.99
 def column(table: Table, name: str, option: str) -> int:
     """The index of a column. Errors: AutoscoutError (exit 2) with the nearest name."""
     if name not in table.columns:
-        raise AutoscoutError(f"{option}: there is no column '{name}'{nearest_name(name, table.columns)}", 2)
+        raise AutoscoutError(f"{option}: there is no column '{name}'{meant(name, table.columns)}", 2)
     return table.columns.index(name)
 
 

@@ -222,7 +222,7 @@ class _Record:
         )
 
     def _cost(self, evaluations: int | None) -> float | None:
-        """Of the first so many evaluations; None where costs are unknown or they are None."""
+        """The cost of the first `evaluations`; None where costs are unknown or they are None."""
         return sum(self.costs[:evaluations]) if self.landscape.cost is not None and evaluations else None
 
     def _fast(self) -> float:

@@ -93,7 +93,7 @@ def _knobs(source: TableSource, table: Table, notes: list[str]) -> list[str]:
 def _landscape(
     name: str, source: TableSource, table: Table, sparse: list[str], dense: list[str], group: dict[str, Value]
 ) -> tuple[Landscape | None, list[str]]:
-    """(the landscape of one job, None if no row ran; remarks to print)"""
+    """Returns the landscape of one job (None if no row ran), and remarks to print."""
     acting = _acting(table, [*sparse, *dense])
     sparse, dense = [k for k in sparse if k in acting], [k for k in dense if k in acting]
     merged, remarks = _merge(source, table, acting)

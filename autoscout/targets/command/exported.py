@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.job.words import listed
 from autoscout.line.launch_line import Line
 from autoscout.running import processes
 from autoscout.running.cluster.devices import device_kind, used_nodes
@@ -57,8 +56,6 @@ def exported(
     placeholders = spoken(job)
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     line = command_line(job)
-    if not line.for_shell and (left := left_to_a_shell(line)):
-        missing.append(f"the values of {listed(left)}, whose names stand in quotes")
     if job.cluster.hosts:
         missing.append(PLACES)
     for name in kinds_by_knob(job):
@@ -81,6 +78,7 @@ def exported(
         devices=[node.count for node in used],
         files=run.files,
         missing=missing,
+        variables=[] if line.for_shell else left_to_a_shell(line),
         folder=job.launch.path,
         on_gpus=device_kind(job) == "cuda",
         port=_port(job, run.line),

@@ -31,7 +31,7 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Of the first rank, where none is asked for: of data parallelism all are alike.
+    """The shadow of the given ranks, or of the first: under data parallelism all are alike.
 
     Errors: AutoscoutError (exit 2) for a command that is not a Python script's, a rank that does not exist."""
     job, configuration = asked.job, asked.configuration

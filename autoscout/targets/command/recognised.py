@@ -18,7 +18,7 @@ from autoscout.line import settings_files
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
-from autoscout.line.recognition import recognised
+from autoscout.line.recognition import not_read, recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
@@ -123,6 +123,11 @@ def job_of(line: Line) -> dict[str, Any]:
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
+        if alike := not_read(line):
+            notes.append(
+                f"launch.script: the flags are those of {alike}, but {line.program.first} is not here to be read; if "
+                f"it parses TrainingArguments, write script = '{alike}', and leave out metrics and [space]"
+            )
         notes.append(
             "launch.metrics: name the line of its log that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
         )

@@ -36,14 +36,16 @@ def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> Validat
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Of a job's interpreter and space, or of our interpreter and two shipped jobs with everything allowed.
+    """Audits a job's interpreter and space, or our interpreter and two shipped jobs with everything allowed.
 
     Errors: AutoscoutError (exit 2) without an engine to ask.
     """
     jobs = [job] if job else [_open(load_job(str(job_file(name)))) for name in _JOBS]
     version = releases.version_of(jobs[0])
     if not version:
-        raise AutoscoutError(f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} to audit", 2)
+        raise AutoscoutError(
+            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} that says its version", 2
+        )
     rng = np.random.default_rng(seed)
     rules, launches = [], []
     for each in jobs:

@@ -156,7 +156,7 @@ class MegatronProfiler:
         return results.in_context(measurement, about, started, cost, ranks)
 
     def _ended(self, experiment: Path, about: results.About, began: float) -> tuple[Measurement, float]:
-        """(what the run yielded, seconds since `began` until it was over)"""
+        """Returns the run's result, and the seconds from `began` to its end."""
         kills, folder, limit_s = failures.oom_kills(), experiment.parent, self._job.launch.timeout_s
         outcome = RunOutcome(stopped=True)
         if not self._stopping:

@@ -38,7 +38,7 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Of one rank of each kind of pipeline stage, where no ranks are asked for.
+    """The shadow of the given ranks, or of one rank of each kind of pipeline stage.
 
     Errors: AutoscoutError (exit 2) for a configuration without flags for it, an interpreter that lacks torch or
     megatron-core, a rank that does not exist.

@@ -120,6 +120,11 @@ class Vllm(Target):
             model_config(job)  # one that can be made
         return VllmProfiler(job)
 
+    def run_s(self, job: Job, metric: str, value: float) -> float:
+        from autoscout.targets.vllm.load_plan import run_s
+
+        return run_s(job, metric, value)
+
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         from autoscout.targets.vllm.engine_calls import fit
 

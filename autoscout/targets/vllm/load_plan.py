@@ -84,6 +84,20 @@ def plan(job: Job) -> dict[str, Any]:
     return made | {"arrival_s": [at * requests.mean_rate for at in arrival], "search": search}
 
 
+def run_s(job: Job, metric: str, value: float) -> float:
+    """Seconds of warm-up and passes, from the predicted throughput; 0 for other metrics, and for a searched rate, whose
+    loads last as long as launch.timeout_s allows."""
+    rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+    if metric not in rates or searches_rate(job):
+        return 0.0
+    requests = of_traffic(job.traffic, _SEED, _count(job))
+    asked, answered = float(np.mean(requests.input_len)), float(np.mean(requests.output_len))
+    of_request = {"requests_per_s": 1.0, "output_tokens_per_s": answered, "total_tokens_per_s": asked + answered}
+    each = len(requests.input_len) * of_request[metric] / value
+    passes = max(1, min(job.launch.iterations, math.ceil(job.launch.measure_s / each)))
+    return each * (job.launch.warmup + passes)
+
+
 def searches_rate(job: Job) -> bool:
     """Whether an experiment searches the highest rate that meets the limits (worker/rates.py)."""
     return job.objective.metric == HIGHEST_RATE

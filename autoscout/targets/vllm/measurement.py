@@ -34,7 +34,7 @@ def measurement(folder: Path) -> Measurement | None:
     }
     if same := measured.get("same_as"):
         found = measurement(folder.parent / same)
-        evidence = f"the same engine as {found.name} in vLLM's own words, so not run again" if found else ""
+        evidence = f"the same engine as {found.name} in vLLM, so it is not run again" if found else ""
         return msgspec.structs.replace(found, **own, evidence=evidence) if found else None
     job = msgspec.convert(experiment["job"], Job)
     passes = msgspec.convert(measured["passes"], list[load_plan.Pass])

@@ -164,7 +164,7 @@ class VllmProfiler:
         return self._plan if start is None else {**self._plan, "search": {**self._plan["search"], "start": start}}
 
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
-        """(what the run yielded, seconds since `began` until it was over)"""
+        """Returns the run's result, and the seconds from `began` to its end."""
         kills = failures.oom_kills()
         outcome = RunOutcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
         cost = time.monotonic() - began

@@ -85,7 +85,7 @@ class Server:
         )
 
     def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
-        """(the servers' ports, the port that users ask: 0 if something ended before all were ready)"""
+        """Returns the servers' ports, and the port for users: 0 if a process ended before all were ready."""
         ports = [processes.free_port() for _ in given["servers"]]
         for one, port in zip(given["servers"], ports, strict=True):
             command = arguments.serve_command(self._job, given["model"], one["arguments"], port)

@@ -101,7 +101,7 @@ def test_a_line_with_an_open_quote_is_refused_in_a_sentence(tmp_path):
     space_of(tmp_path, "--global-batch-size 64")
     text = (tmp_path / "job.toml").read_text()
     (tmp_path / "job.toml").write_text(text.replace('current = "', "command = \"echo don't; "))
-    with pytest.raises(AutoscoutError, match="No closing quotation"):
+    with pytest.raises(AutoscoutError, match="a quote is opened and never closed"):
         load_job(tmp_path / "job.toml")
 
 

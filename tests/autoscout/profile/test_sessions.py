@@ -133,7 +133,7 @@ def test_a_trace_of_hashes_says_what_prompts_have_in_common(tmp_path: Path) -> N
             "turns = 2\ngroups = 3",
             "traffic.sessions.groups share a beginning; give its length in traffic.shared_prefix",
         ),
-        ("turn = 2", "the key traffic.sessions.turn, which is unknown; did you mean 'turns'"),
+        ("turn = 2", "the key traffic.sessions.turn is unknown; did you mean 'turns'"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(line: str, said: str, tmp_path: Path) -> None:

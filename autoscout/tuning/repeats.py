@@ -1,0 +1,56 @@
+"""Repeats of one configuration before the rounds: whether the machine is quiet, and how many rounds may follow.
+
+It needs neither numpy nor scipy, because the screens' first frame would wait for their import."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
+_DOUBT = 0.001  # significance level at which a machine counts as noisy
+_LONG, _LONGEST = 150, 200  # sizes of a search between which the limit on rounds grows
+
+
+class Noise(msgspec.Struct, frozen=True):
+    """Variance of one log-cost from repeats of a configuration outside the rounds: sum of squares about the mean."""
+
+    squares: float = 0.0
+    dof: int = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the repeats are consistent with a dedicated system; False without repeats."""
+        return self.dof > 0 and beyond(self.squares / QUIET**2, self.dof) >= _DOUBT
+
+    @staticmethod
+    def of(costs: Sequence[float]) -> "Noise":
+        if not len(costs):
+            return Noise()
+        logs = [math.log(cost) for cost in costs]
+        mean = math.fsum(logs) / len(logs)
+        return Noise(math.fsum((log - mean) ** 2 for log in logs), len(logs) - 1)
+
+
+def beyond(x: float, dof: int) -> float:
+    """Probability that chi-squared with `dof` degrees of freedom exceeds `x`: the complement of the series 26.4.6 of
+    Abramowitz and Stegun, Handbook of Mathematical Functions (1964)."""
+    if x <= 0:
+        return 1.0
+    if not math.isfinite(x):
+        return 0.0
+    term = total = 1.0
+    k = dof
+    while term > 1e-17 * total:
+        k += 2
+        term *= x / k
+        total += term
+        if not math.isfinite(total):
+            return 0.0
+    return max(0.0, 1.0 - math.exp(dof / 2 * math.log(x / 2) - x / 2 - math.lgamma(dof / 2 + 1)) * total)
+
+
+def most_rounds(repeats: int, searched: int) -> int:
+    """Limit on rounds, from `launch.repeats` and the number of searched configurations, since among more of them more
+    are close to the best. On a noisy machine all rounds are run."""
+    return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))
