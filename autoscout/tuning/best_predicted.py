@@ -184,8 +184,8 @@ class _PredictedRows:
             simulators = Simulators(job, self.space, [], bases=partial(simulators_of, job))
             columns = simulators.columns([self.space.reference])
             if all(bound.kept[0] for bound in bounded(job, simulators.memory, columns)):
-                return f"with {name} = {load:g} {reference_of(job)} is expected to keep its limits"
-        return f"{reference_of(job)} is not expected to keep its limits even with {name} = {load:g}"
+                return f"with {name} = {load:g} {reference_of(self.job)} is expected to keep its limits"
+        return f"{reference_of(self.job)} is not expected to keep its limits even with {name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""

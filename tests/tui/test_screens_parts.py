@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tui_samples import JOB, configuration, decided, experiment, failed, infeasible, measured, started
+from tui_samples import JOB, configuration, decided, ended, experiment, failed, infeasible, measured, started
 
 from autoscout.machine.telemetry import DeviceReading, Meter, parsed
 from kb import journal as j
@@ -346,3 +346,15 @@ def test_orderings_are_cut_between_knobs_and_say_how_many_follow():
     ranked = j.TournamentRanked(round=0, orderings=[names], rewards=[0.5], kept=[0])
     line = panels.standings(fold([started(), ranked]), 60, True).plain.splitlines()[1]
     assert line.endswith("pipeline_parallel > tensor_parallel > 2 more")
+
+
+def test_the_recommended_one_is_compared_first(tmp_path):
+    """Single runs of others were faster than its rounds, and only they were shown."""
+    state = fold(ended())
+    assert state.confirmed
+    slowest = max((r for r in state.runs if r.measurement and "step_time_s" in r.measurement.metrics),
+                  key=lambda r: r.measurement.metrics["step_time_s"] if r.measurement else 0.0)  # fmt: skip
+    state.confirmed = msgspec.structs.replace(state.confirmed, winner=slowest.configuration)
+    state.default = None
+    heading = comparing.side_by_side(state, [], 60).plain.splitlines()[0]
+    assert heading.split()[0] == "best"

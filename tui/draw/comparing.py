@@ -28,7 +28,7 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     ranked = sorted(costs, key=lambda key: costs[key])
     winner = state.confirmed.winner.id if state.confirmed is not None else ""
     first = [winner] if winner in groups else []  # single runs of others may be faster than its rounds
-    chosen = [key for key in marked if key in groups] or [*first, *ranked]
+    chosen = [key for key in marked if key in groups] or list(dict.fromkeys([*first, *ranked]))
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))
     always = [default] if default in groups else []
