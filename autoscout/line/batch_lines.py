@@ -24,7 +24,7 @@ _ON_GPUS = ("--fp16", "--num_gpus")
 
 
 def asked(text: str) -> Batch | None:
-    """None where the lines ask for no devices."""
+    """None where the lines ask for neither devices nor several nodes."""
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
     gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
@@ -86,7 +86,9 @@ def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(options.get("gpus-per-task", "")):
         tasks = int(each) if each.isdecimal() else int(all_tasks) // nodes if all_tasks.isdecimal() else 1
         return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(options))
-    return Batch(nodes, int(each), by_tasks=True) if each.isdecimal() else None
+    if each.isdecimal():
+        return Batch(nodes, int(each), by_tasks=True)
+    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None  # of whole nodes, whose devices their users know
 
 
 def _named(options: Mapping[str, str]) -> str:

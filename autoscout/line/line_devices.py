@@ -34,7 +34,7 @@ _FLAGS_OF_A_NODE = {
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
 # One start of these reaches all nodes. What a script does is not known.
-_REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
+REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
     "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
@@ -109,7 +109,7 @@ def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
     """For a line that starts one of several nodes: (variables that give each node its rank, with placeholders; notes).
     Empty for a line that starts all nodes."""
     own = {text for known in frameworks().values() if known.reaches_all for text in known.recognises}
-    if nodes < 2 or {*line.launcher.names} & (_REACH_ALL | own):
+    if nodes < 2 or {*line.launcher.names} & (REACH_ALL | own):
         return {}, []
     if _variable(line, "NNODES") == nodes and not line.number(_NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]

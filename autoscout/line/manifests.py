@@ -16,7 +16,8 @@ _SERVES = re.compile(r"vllm|sglang|trtllm")
 _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 
-_LIMIT = re.compile(r"(nvidia|amd)\.com/gpu")  # as Kubernetes' device plug-ins name what they hand out
+# As Kubernetes' device plug-ins name what they hand out, and operators of whole deployments what they ask these for.
+_LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
 
@@ -36,7 +37,8 @@ class Container(NamedTuple):
 
 
 def container_in(text: str, where: str) -> Container:
-    """The first container that serves a model, else the first that starts anything. Errors: AutoscoutError (exit 2)."""
+    """The first container that serves a model on GPUs, else that serves one, else that starts anything. Errors:
+    AutoscoutError (exit 2)."""
     try:
         found = [
             _container(each)._replace(gpus=_gpus(each), kind=_product(document))
@@ -58,7 +60,8 @@ def container_in(text: str, where: str) -> Container:
             2,
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
-    return [*serve, *started][0]._replace(others=max(len(serve) - 1, 0))
+    on_gpus = [each for each in serve if each.gpus is not None]  # a router between them has none
+    return [*on_gpus, *serve, *started][0]._replace(others=max(len(on_gpus or serve) - 1, 0))
 
 
 def _of_chart(document: Any) -> Any:
@@ -72,12 +75,15 @@ def _of_chart(document: Any) -> Any:
     return document
 
 
-def _containers(document: Any) -> Iterator[dict[str, Any]]:
+def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
+    """`around`: the resources of what a container is in, which are its own where it states none."""
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
-    if isinstance(document, dict) and "image" in document:
-        yield document
+    if isinstance(document, dict):
+        around = document.get("resources", around)
+        if "image" in document:
+            yield {"resources": around, **document}
     for part in inside:
-        yield from _containers(part)
+        yield from _containers(part, around)
 
 
 def _container(spec: dict[str, Any]) -> Container:

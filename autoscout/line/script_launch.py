@@ -128,7 +128,8 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
         other = launch_in(text, where, False, given).words
     except AutoscoutError:  # no launch line is outside such a branch
         return []
-    more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
+    each = ((line, {*other}), (other, {*line}))
+    more, less = ([word for word in one if word not in two] for one, two in each)
     if not more and not less:
         return []
     differs = f"'{shlex.join(more)[:100]}' goes" if more else ""

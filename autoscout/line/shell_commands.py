@@ -1,7 +1,7 @@
 """The commands of a bash script that would run, in order.
 
-Nothing is executed. Of an `if` whose condition is unknown, the first branch is read; of such a `case`, all branches;
-loops are read once. A script is assumed to have no arguments unless they are known, so tests of `$1` see an empty text.
+Nothing is executed. Of an `if` or a `case` whose outcome is unknown, the first branch is read; loops are read once. A
+script is assumed to have no arguments unless they are known, so tests of `$1` see an empty text.
 """
 
 import fnmatch
@@ -20,6 +20,8 @@ _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # the script's arguments, assumed empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
+_READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
+_WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
@@ -57,7 +59,7 @@ def commands(text: str) -> Iterator[str]:
             at += pair in ("&&", "||")
             if command := "".join(now).strip():
                 here = _HERE.search(command)
-                ends = here[1] if here and not re.search(r"\b(?:sh|bash|sbatch|srun)\b", command) else ends
+                ends = here[1] if here and not _started(command, text[at:], here[1]) else ends
                 yield command
             if c == "\n" and ends:
                 over = re.compile(rf"^\s*{ends}\s*$", re.MULTILINE).search(text, at)
@@ -69,9 +71,17 @@ def commands(text: str) -> Iterator[str]:
         yield command
 
 
+def _started(command: str, after: str, ends: str) -> bool:
+    """Whether a shell reads the here-document of a command: at once, or as a file that is named again after it."""
+    file = _WRITTEN.search(command)
+    over = re.search(rf"^\s*{ends}\s*$", after, re.MULTILINE)
+    again = file and over and re.search(rf"{re.escape(file[1].rpartition('/')[2])}\b", after[over.end() :])
+    return bool(_READ_BY_SHELL.search(command) or again)
+
+
 def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[str]:
-    """The commands in the branches that are taken, judged by the variables known so far; all branches of a case whose
-    subject is unknown. `unsure`: whether an unknown condition is taken to hold."""
+    """The commands in the branches that are taken, judged by the variables known so far. `unsure`: whether an unknown
+    condition is taken to hold; of a case whose subject is unknown, the first branch is taken, or else the second."""
     opened: list[_Opened] = []
     for command in commands(text):
         word, _, rest = command.partition(" ")
@@ -97,28 +107,33 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
         elif (case := _CASE.fullmatch(command)) is not None:
             subject = words(_GIVEN.sub("", filled(case[1], known)))
             known_one = not any(re.search(r"[$`]", part) for part in subject)
-            opened.append(_Opened("case", False, True, " ".join(subject) if known_one else None))
+            opened.append(_Opened("case", False, False, " ".join(subject) if known_one else None, int(not unsure)))
             command = case[2]
         if opened and opened[-1].kind == "case" and (branch := _PATTERN.fullmatch(command)) is not None:
             command = branch[2]
-            if (one := opened[-1].subject) is not None:
-                patterns = ["".join(words(pattern)) for pattern in branch[1].split("|")]
-                opened[-1] = opened[-1].next(any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns))
+            opened[-1] = opened[-1].at(["".join(words(pattern)) for pattern in branch[1].split("|")])
         if command and all(block.here for block in opened):
             yield command
 
 
 class _Opened(NamedTuple):
     """An open block: whether any branch of it was `taken`, and whether this one is. `subject`: that of a case, None if
-    unknown."""
+    unknown; then so many branches are `passed` by before one is taken."""
 
     kind: str
     taken: bool
     here: bool
     subject: str | None = None
+    passed: int = 0
 
     def next(self, holds: bool) -> "_Opened":
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
+
+    def at(self, patterns: list[str]) -> "_Opened":
+        """At the branch of a case that these patterns open."""
+        if self.subject is None:
+            return self.next(self.passed == 0)._replace(passed=self.passed - 1)
+        return self.next(any(fnmatch.fnmatchcase(self.subject, pattern) for pattern in patterns))
 
 
 def _holds(condition: str, given: str) -> bool | None:

@@ -23,7 +23,7 @@ from autoscout.line.called_script import Called, called, parameters, with_asked
 from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
-from autoscout.line.line_devices import flags_of_a_node, nodes_unread, starts_ranks_itself
+from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
 from autoscout.line.visible_gpus import visible
@@ -179,7 +179,7 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    batch = None if found.gpus is None else Batch(1, found.gpus, found.kind)
+    batch = None if found.gpus is None else Batch(0, found.gpus, found.kind)  # how many pods, only a controller knows
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
@@ -306,7 +306,8 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
         ]
     seen = len(visible(line.environment))
     if given is None or not given.each:
-        used = [each or seen for each in counts]
+        several = batch.nodes if batch and len(counts) == 1 and line.first in REACH_ALL else 1
+        used = [each or seen for each in counts * max(several, 1)]
         return used, _of_fewer(counts[0], seen) if len(counts) == 1 and 0 < counts[0] < seen else []
     nodes = [given.each] * (max(given.nodes, len(counts)) if given is step else given.nodes or len(counts))
     if not all(counts) or max(counts) == given.each or given.by_tasks:

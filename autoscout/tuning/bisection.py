@@ -14,7 +14,7 @@ import numpy as np
 from autoscout.job.objective import cost_of_run
 from autoscout.tuning import changepoint, session
 from autoscout.tuning.between import BisectPoint
-from autoscout.tuning.changepoint import Row
+from autoscout.tuning.changepoint import ChangeSearch
 from autoscout.tuning.evidence import factor, percent
 from autoscout.tuning.gate import SPOILED, GateSide, opened
 from autoscout.tuning.loop import Stop, end
@@ -36,7 +36,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Bisected(msgspec.Struct, frozen=True):
-    """`slower`: cost after the change / before it, None if no pair measured it; `suspects`: likeliest first."""
+    """`slower`: expected cost after the change / before it, None without pairs; `suspects`: likeliest first."""
 
     sure: bool
     sentence: str
@@ -58,14 +58,14 @@ def bisect(
 ) -> Bisected:
     """Errors: AutoscoutError (exit 1) if one of the ends does not run; Interrupted."""
     session.repair(kb, on_note)
-    rows: list[Row] = []
     broken: dict[int, str] = {}
     changes, pair = len(points) - 1, 0
+    search = changepoint.ChangeSearch(changes)
     on_note(f"{changes} changes lie between {points[0].label} and {points[-1].label}")
     open_ = OpenPoints(points, job, kb, on_note, stop, wheels)
     with contextlib.closing(open_):
         while pair < limit:
-            both = changepoint.next_pair(rows, changes, broken)
+            both, logs = search.next_pair(broken), {}
             for point in both if np.random.default_rng((pair, 52)).random() < 0.5 else both[::-1]:
                 try:
                     found = open_.run(point)
@@ -74,19 +74,22 @@ def bisect(
                     continue
                 value = cost_of_run(job.objective, found)
                 if value is not None:
-                    rows.append((pair, point, math.log(value)))
+                    logs[point] = math.log(value)
                 elif found.status not in SPOILED:
                     broken[point] = found.evidence
             for point in (0, changes):
                 if point in broken:
                     raise AutoscoutError(f"{points[point].label} does not run: {broken[point]}")
-            rows = [row for row in rows if row[1] not in broken]
+            if broken.keys() & set(both):
+                search = changepoint.ChangeSearch(changes, (s for s in search.pairs if not broken.keys() & set(s[:2])))
+            elif len(logs) == 2:
+                search.see((*both, logs[both[0]], logs[both[1]]))
             pair += 1
-            p = _of_suspects(rows, changes, broken)
+            p = _of_suspects(search, broken)
             on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[max(p, key=p.__getitem__)].label}")
-            if len({number for number, _, _ in rows}) > changepoint.FIRST and max(p.values()) >= sure:
+            if len(search.pairs) > changepoint.FIRST and max(p.values()) >= sure:
                 break
-    return _bisected(points, rows, broken, pair, sure)
+    return _bisected(points, search, broken, pair, sure)
 
 
 class OpenPoints:
@@ -139,21 +142,20 @@ def _named(points: Sequence[BisectPoint], both: tuple[int, int]) -> str:
     return " and ".join(dict.fromkeys(points[point].label for point in both))
 
 
-def _of_suspects(rows: Sequence[Row], changes: int, broken: dict[int, str]) -> dict[int, float]:
+def _of_suspects(search: ChangeSearch, broken: dict[int, str]) -> dict[int, float]:
     """A point that runs → probability that the change is between the previous point that runs and this one."""
-    p = changepoint.posterior(rows, changes)
     found, together = {}, 0.0
-    for point in range(1, changes + 1):
-        together += float(p[point - 1])
+    for point, p in enumerate(search.p.tolist(), 1):
+        together += p
         if point not in broken:
             found[point], together = together, 0.0
     return found
 
 
 def _bisected(
-    points: Sequence[BisectPoint], rows: Sequence[Row], broken: dict[int, str], pairs: int, sure: float
+    points: Sequence[BisectPoint], search: ChangeSearch, broken: dict[int, str], pairs: int, sure: float
 ) -> Bisected:
-    p = _of_suspects(rows, len(points) - 1, broken)
+    p = _of_suspects(search, broken)
     works = [0, *p]
     order = sorted(p, key=lambda point: -p[point])
     suspects = []
@@ -161,15 +163,15 @@ def _bisected(
         before = works[works.index(point) - 1]
         if p[point] >= _LIKELY or point == order[0]:
             suspects.append(Suspect(points[point].label, points[before].label, p[point], point - before - 1))
-    by = changepoint.slowdown(rows, order[0])
+    by = search.slowdown(order[0] - 1) if len(search.pairs) >= changepoint.FIRST else None
     first, is_sure = suspects[0], p[order[0]] >= sure
     between = f" or one of the {first.skipped} before it that do not run" if first.skipped else ""
-    slower = f", {percent(by)}" if math.isfinite(by) else ""
+    slower = "" if by is None else f", {percent(by)}"
     sentence = f"{first.label}{between} made it slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
     return Bisected(
         sure=is_sure,
         sentence=sentence if is_sure else f"undecided after {pairs} pairs; likeliest: {sentence}",
-        slower=factor(by) if math.isfinite(by) else None,
+        slower=None if by is None else factor(by),
         pairs=pairs,
         suspects=suspects,
         broken=[f"{points[point].label}: {why}" for point, why in sorted(broken.items())],

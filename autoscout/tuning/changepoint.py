@@ -1,139 +1,196 @@
 """Which of n successive changes made it slower? A noisy bisection.
 
-    log cost of point p in pair r = level + δ [p ≥ change] + p_r + ε,    p_r ~ N(0, ρ σ²)
+    log cost of point p in pair r = level + δ [p ≥ change] + p_r + s + ε,    ε ~ N(0, σ²),  p_r ~ N(0, ρ σ²)
 
-Point 0 is before all changes, point n after the last, and each change has the same prior probability. The levels (one
-for each speed of the machine) and the logarithm of σ are integrated out over flat priors, δ over a log-uniform prior,
-and ρ over a few values, from a machine without drift to one that drifts completely. The next pair is the most
-informative about which change it is (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
+Point 0 is before all changes, point n after the last, and each change has the same prior probability. s is 0 except in
+a share of slow runs: they are at the machine's second speed, or each is slower by an amount of its own; both runs of a
+pair may be slow together, as in a burst of others' load. Nothing of this is known before. The posterior is a sample of
+all unknowns but the change, whose probabilities follow in closed form: particles that each pair reweights (Chopin 2002)
+and that differential evolution moves (ter Braak 2006). The next pair is the most informative about which change it is
+(probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
 
-_DRIFTS = (0.0, 0.3, 1.0, 10.0)  # ρ
-_SLOWDOWNS = np.log1p(np.geomspace(0.01, 2.0, 30))  # δ: less is not worth finding by noisy comparisons
 FIRST = 3  # pairs of the two ends that precede pairs in between
-_OUT = math.log(1.3)
-_TWO_SPEEDS = 0.1  # prior probability of a machine of two speeds
-_APART = 2.0  # of a change's slowdown, from which a second speed is told from it
-_TURNS = 6  # of dividing runs by speed and of fitting, which rarely needs more than three
-_LEAST = 1e-4  # standard deviation of a log cost below which clocks are not precise enough
+_PARTICLES = 400
+_MOVES = 3  # of each particle, after each reweighting
+_KEPT = 0.5  # effective share of the particles below which a pair is added in several steps
+_JUMP = 0.2  # share of moves by a whole difference of two particles, which change between modes
+_TINY = 1e-300
 
-Row = tuple[int, int, float]  # pair, point, log cost
-
-
-def posterior(rows: Sequence[Row], changes: int) -> np.ndarray:
-    """(changes,): probability that it is each change; change k, from 0, leads from point k to point k + 1."""
-    logs = np.logaddexp.reduce([fits.logs for _, fits in _hypotheses(rows, changes)])
-    weights = np.exp(logs - logs.max())
-    return weights / weights.sum()
+Pair = tuple[int, int, float, float]  # the earlier and the later point, and their log costs
 
 
-def usual(rows: Sequence[Row]) -> list[Row]:
-    """Drops runs that are farther above the median than any change that is worth finding by noisy comparisons, and than
-    four deviations of the others (from their median absolute deviation)."""
-    logs = np.array([log for _, _, log in rows])
-    off = logs - np.median(logs)
-    deviation = 1.4826 * float(np.median(np.abs(off)))
-    return [row for row, far in zip(rows, off > max(4 * deviation, _OUT), strict=True) if not far]
+class _Unknowns(NamedTuple):
+    """(particles,) each; level and amounts are log costs. The priors are uniform from _LOW to _HIGH."""
+
+    level: np.ndarray  # about the median of the first pairs
+    noise: np.ndarray  # log σ: clocks are not more precise than 2e-4
+    delta: np.ndarray  # log δ: less than 1 % is not worth finding by noisy comparisons
+    drift: np.ndarray  # log ρ, from no drift to one that hides all else
+    slow: np.ndarray  # root of the share of slow runs, so that few are likelier than many
+    second: np.ndarray  # log of the second speed's excess
+    own: np.ndarray  # log of the mean, and of the deviation, of the other slow runs' excess
+    shared: np.ndarray  # share of the second speed among slow runs
+    together: np.ndarray  # probability that both runs of a pair are slow for one reason
 
 
-def _hypotheses(rows: Sequence[Row], changes: int) -> list[tuple[float, "_Fits"]]:
-    """ρ and what follows from it, for a machine of one speed and for the likeliest division of the runs between two.
-    All divisions with the same number of slow runs are equally likely before, and so are all numbers."""
-    kept = usual(rows)
-    slow, n = _slow(kept, changes), len(kept)
-    cost = math.log(math.comb(n, int(slow.sum())) * n) - math.log(_TWO_SPEEDS)
-    speeds = [(slow & False, 0.0), (slow, cost)] if 0 < slow.sum() < n else [(slow & False, 0.0)]
-    return [(drift, _fits(kept, each, changes, drift, less)) for each, less in speeds for drift in _DRIFTS]
+_LOW = np.array([-2, *np.log([2e-4, 0.01, 0.01]), 0, *np.log([0.01, 0.01]), 0, 0])
+_HIGH = np.array([2, *np.log([0.3, 3.4, 100]), 0.95, *np.log([1.5, 1.5]), 1, 1])
 
 
-def _slow(rows: Sequence[Row], changes: int) -> np.ndarray:
-    """(n,) which runs are of a slower speed: least squares for the change that explains most, in turns with dividing
-    what it leaves over. None where that is not far from the change, which bursts of others' load are taken for."""
-    y = np.array([log for _, _, log in rows])
-    after = (np.array([point for _, point, _ in rows])[:, None] > np.arange(changes)).astype(float)
-    slow = y > (y.min() + y.max()) / 2
-    for _ in range(_TURNS):
-        if slow.all() or not slow.any():
-            break
-        fits = []
-        for column in after.T:
-            design = np.column_stack([np.ones(len(y)), column, slow])
-            effects = np.linalg.lstsq(design, y)[0]
-            fits.append((float(((y - design @ effects) ** 2).sum()), effects, column))
-        _, effects, column = min(fits, key=lambda fit: fit[0])
-        if effects[2] < _APART * abs(effects[1]):
-            return slow & False
-        divided = y - effects[0] - effects[1] * column > effects[2] / 2
-        if (divided == slow).all():
-            break
-        slow = divided
-    return slow
+class ChangeSearch:
+    """`p`: (changes,) probability that it is each change; change k, from 0, leads from point k to point k + 1."""
+
+    def __init__(self, changes: int, pairs: Iterable[Pair] = ()) -> None:
+        self.p = np.full(changes, 1 / changes)
+        self.pairs: list[Pair] = []
+        self._changes = np.arange(changes)
+        self._rng = np.random.default_rng(51)
+        self._particles = self._rng.random((_PARTICLES, len(_LOW)))  # in the unit cube between _LOW and _HIGH
+        for each in pairs:
+            self.see(each)
+
+    def see(self, pair: Pair) -> None:
+        self.pairs.append(pair)
+        if len(self.pairs) < FIRST:
+            return
+        logs = np.array([each[2:] for each in self.pairs])
+        self._logs = logs - np.median(logs[:FIRST])
+        points = np.array([each[:2] for each in self.pairs])
+        after = (points[:, :, None] > self._changes).sum(axis=1)  # (pairs, changes): of the two points
+        self._after = (after[:, None] == np.arange(3)[:, None]).reshape(-1, len(self._changes)).astype(float)
+        share = np.ones(len(self.pairs))  # exponent of each pair's likelihood
+        new = slice(0 if len(share) == FIRST else -1, None)
+        share[new] = 0.0
+        while share[-1] < 1:
+            self._reweight(share, new)
+            logs = self._move(share)
+        self._weights = np.exp(logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)) / _PARTICLES
+        self.p = self._weights.sum(axis=0)
+
+    def _reweight(self, share: np.ndarray, new: slice) -> None:
+        """Adds as much of the new pairs' likelihood as leaves enough particles with a weight, and draws them by it."""
+        each, more = self._of_pairs(self._particles), 1 - share[-1]
+        before = _of_any(self._of_changes(each, share))
+        while True:
+            share[new] += more
+            logs = _of_any(self._of_changes(each, share)) - before
+            weights = np.exp(logs - logs.max())
+            if weights.sum() ** 2 >= _KEPT * _PARTICLES * (weights**2).sum():
+                break
+            share[new] -= more
+            more /= 2
+        at = (np.arange(_PARTICLES) + self._rng.random()) / _PARTICLES * weights.sum()
+        self._particles = self._particles[np.searchsorted(np.cumsum(weights), at).clip(max=_PARTICLES - 1)]
+
+    def _move(self, share: np.ndarray) -> np.ndarray:
+        """Each half of the particles moves by differences of the other half's. Returns (particles, changes): log
+        likelihoods."""
+        rng, moved = self._rng, self._particles
+        logs = self._of_changes(self._of_pairs(moved), share)
+        for turn in range(2 * _MOVES):
+            mine, others = np.arange(turn % 2, _PARTICLES, 2), np.arange(1 - turn % 2, _PARTICLES, 2)
+            one, other = moved[rng.choice(others, (2, len(mine)))]
+            size = len(mine), 1
+            by = np.where(rng.random(size) < _JUMP, 1.0, rng.uniform(0.2, 0.7, size))
+            there = rng.random((len(mine), len(_LOW))) < rng.choice([0.3, 0.6, 1.0], size)  # some of the unknowns
+            to = moved[mine] + there * by * (one - other) + 1e-4 * rng.standard_normal(one.shape)
+            to = np.abs(to)
+            to = np.where(to > 1, 2 - to, to)  # reflected at the ends of the prior
+            inside = (to > 0).all(axis=1)
+            found = self._of_changes(self._of_pairs(np.maximum(to, 0)), share)
+            better = _of_any(found) - _of_any(logs[mine])
+            taken = inside & (np.log(rng.random(len(mine))) < better)
+            moved[mine[taken]], logs[mine[taken]] = to[taken], found[taken]
+        return logs
+
+    def _of_pairs(self, particles: np.ndarray) -> np.ndarray:
+        """(particles, pairs, 3): log likelihood of each pair if none, the later, or both of its points are after the
+        change."""
+        these = _unknowns(particles)
+        centre, spread, weight = _kinds(these)
+        after = np.array([[0, 0], [0, 1], [1, 1]])
+        off = self._logs[:, None] - after * np.exp(these.delta)[:, None, None, None] - these.level[:, None, None, None]
+        (own, other, both), total = np.moveaxis(spread, -1, 0), np.zeros(off.shape[:-1])
+        area = own * other - both**2
+        log = np.log(weight + _TINY) - np.log(2 * math.pi * np.sqrt(area))
+        for kind in range(weight.shape[1]):
+            one, two = np.moveaxis(off - centre[:, kind, None, None], -1, 0)
+            a, b, c = (each[:, kind, None, None] / area[:, kind, None, None] for each in (other, own, both))
+            total += np.exp(log[:, kind, None, None] - 0.5 * (a * one**2 + b * two**2 - 2 * c * one * two))
+        return np.log(total + _TINY)
+
+    def _of_changes(self, of_pairs: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """(particles, changes): log likelihood of all pairs."""
+        return (of_pairs * share[:, None]).reshape(len(of_pairs), -1) @ self._after
+
+    def next_pair(self, broken: Collection[int] = ()) -> tuple[int, int]:
+        """The two points of the next pair, none of them `broken` (they do not run); the two ends at first.
+
+        Each change predicts the cost of every point. The next pair are the two points whose predicted costs differ
+        most between the likely changes, jointly and in units of the noise: those with the largest determinant of the
+        covariance of their costs."""
+        changes = len(self._changes)
+        if len(self.pairs) < FIRST:
+            return 0, changes
+        works, these = (
+            np.array([point for point in range(changes + 1) if point not in broken]),
+            _unknowns(self._particles),
+        )
+        level, delta = self._expected(these.level), self._expected(np.exp(these.delta))
+        costs = level[:, None] + delta[:, None] * (works > self._changes[:, None])  # (changes, points)
+        off = np.sqrt(self.p)[:, None] * (costs - self.p @ costs)
+        shared, drift = off.T @ off / np.exp(2 * these.noise).mean(), math.exp(these.drift.mean())
+        own = 1 + drift + np.diag(shared)
+        information = np.where(
+            np.triu(np.ones_like(shared), 1) > 0, np.outer(own, own) - (drift + shared) ** 2, -np.inf
+        )
+        low, high = np.unravel_index(int(np.argmax(information)), information.shape)
+        return int(works[low]), int(works[high])
+
+    def slowdown(self, change: int) -> float:
+        """Expected log cost after a change minus that before it, if it is the one."""
+        return float(self._expected(np.exp(_unknowns(self._particles).delta))[change])
+
+    def _expected(self, values: np.ndarray) -> np.ndarray:
+        """(changes,): mean over the particles, if it is each change."""
+        return values @ self._weights / np.maximum(self.p, _TINY)
 
 
-class _Fits(NamedTuple):
-    """For all changes, (changes,) each: the log of the evidence up to a constant, and the expected level, δ and σ²."""
-
-    logs: np.ndarray
-    level: np.ndarray
-    delta: np.ndarray
-    squares: np.ndarray
+def _unknowns(particles: np.ndarray) -> _Unknowns:
+    return _Unknowns(*(_LOW + particles * (_HIGH - _LOW)).T)
 
 
-def _fits(rows: Sequence[Row], slow: np.ndarray, changes: int, drift: float, less: float) -> _Fits:
-    pair, point, y = (np.array(column) for column in zip(*rows, strict=True))
-    covariance = np.eye(len(y)) + drift * (pair[:, None] == pair[None, :])
-    half = np.linalg.cholesky(covariance)
-    after = (point[:, None] > np.arange(changes)).astype(float)  # (rows, changes)
-    speeds = np.column_stack([np.ones(len(y)), slow])[:, : 1 + slow.any()]
-    basis, scale = np.linalg.qr(np.linalg.solve(half, speeds))
-    white = np.linalg.solve(half, np.column_stack([y, after]))
-    along_basis = basis.T @ white
-    level = np.linalg.solve(scale, along_basis)[0]  # at the usual speed, of y and of what each change explains
-    y, after = (white - basis @ along_basis)[:, 0], (white - basis @ along_basis)[:, 1:]
-    length, along, dof = (after**2).sum(axis=0), y @ after, max(1, len(y) - len(scale))
-
-    def squares(delta: np.ndarray) -> np.ndarray:
-        return np.maximum(y @ y - 2 * delta * along + delta**2 * length, 0) + dof * _LEAST**2
-
-    logs = gammaln(dof / 2) - dof / 2 * np.log(math.pi * squares(_SLOWDOWNS[:, None]))  # (slowdowns, changes)
-    weights = np.exp(logs - logs.max(axis=0))
-    delta = _SLOWDOWNS @ weights / weights.sum(axis=0)
-    evidence = np.logaddexp.reduce(logs) - np.log(np.diag(half)).sum() - np.log(np.abs(np.diag(scale))).sum()
-    return _Fits(evidence - less, level[0] - delta * level[1:], delta, squares(delta) / dof)
-
-
-def next_pair(rows: Sequence[Row], changes: int, broken: Collection[int] = ()) -> tuple[int, int]:
-    """The two points of the next pair, none of them `broken` (they do not run); the two ends at first.
-
-    Each change predicts the cost of every point. The next pair are the two points whose predicted costs differ most
-    between the likely changes, jointly and in units of the noise: those with the largest determinant of the
-    covariance of their costs."""
-    if len({pair for pair, _, _ in rows}) < FIRST:
-        return 0, changes
-    works = np.array([point for point in range(changes + 1) if point not in broken])
-    p = posterior(rows, changes)
-    drift, fits = max(_hypotheses(rows, changes), key=lambda each: each[1].logs.max())
-    costs = fits.level[:, None] + fits.delta[:, None] * (works > np.arange(changes)[:, None])  # (changes, points)
-    off = np.sqrt(p)[:, None] * (costs - p @ costs)
-    shared = off.T @ off / float(p @ fits.squares)
-    own = 1 + drift + np.diag(shared)
-    information = np.where(np.triu(np.ones_like(shared), 1) > 0, np.outer(own, own) - (drift + shared) ** 2, -np.inf)
-    low, high = np.unravel_index(int(np.argmax(information)), information.shape)
-    return int(works[low]), int(works[high])
+def _kinds(these: _Unknowns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each particle's kinds of pairs: (particles, kinds, 2) their mean excess; (particles, kinds, 3) the variances
+    of the two runs and their covariance; (particles, kinds) their probability."""
+    slow, together, noise = these.slow**2, these.together, np.exp(2 * these.noise)
+    excess = np.exp(np.array([np.full(len(noise), -np.inf), these.second, these.own]))
+    varies = excess**2 * np.array([0, 0, 1])[:, None]
+    p = np.array([1 - slow, slow * these.shared, slow * (1 - these.shared)])
+    none, kinds = np.zeros(len(noise)), []
+    for i in range(3):
+        for j in range(3):
+            alike = together * p[i] if i == j else none
+            alone = (1 - together) * p[i] * p[j] + (alike if i < 2 else none)
+            kinds.append(((excess[i], excess[j]), (varies[i], varies[j], none), alone))
+    kinds.append(((excess[2], excess[2]), (varies[2], varies[2], varies[2]), together * p[2]))
+    centres, spreads, weights = zip(*kinds, strict=True)
+    drift = np.exp(these.drift)
+    of_noise = noise[:, None] * np.stack([1 + drift, 1 + drift, drift], axis=1)
+    return (
+        np.array(centres).transpose(2, 0, 1),
+        np.array(spreads).transpose(2, 0, 1) + of_noise[:, None],
+        np.array(weights).T,
+    )
 
 
-def slowdown(rows: Sequence[Row], change: int) -> float:
-    """Mean log cost after a change minus that before it, as far as drift allows: in pairs with a point on either
-    side, else of all."""
-    sides: dict[int, dict[bool, list[float]]] = {}
-    for pair, point, log in rows:
-        sides.setdefault(pair, {}).setdefault(point >= change, []).append(log)
-    within = [float(np.mean(s[True]) - np.mean(s[False])) for s in sides.values() if len(s) == 2]
-    return float(np.mean(within)) if within else math.nan
+def _of_any(logs: np.ndarray) -> np.ndarray:
+    """(particles,): log likelihood whichever change it is."""
+    return np.logaddexp.reduce(logs, axis=1)

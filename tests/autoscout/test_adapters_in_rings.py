@@ -3,6 +3,7 @@ ranks, adapters' norms, and frozen weights in 8 bits."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autoscout.simulate.hardware.device import shipped
@@ -83,3 +84,8 @@ def test_pcie_that_slowed_down_where_it_was_recorded_is_doubted():
     assert of["l40s"][:2] == [0, 0]
     assert 0.7 < of["l40s"][2] < of["l40s"][3]
     assert of["a10g"] == of["h100"] == [0, 0, 0, 0]
+    # A step cannot change by more than its ranks spend on communication.
+    some = [doubts(x, [shipped("l40s")], sent)[why].tolist() for sent in (0.0, 0.1, 0.5)]
+    assert some[0] == [0, 0, 0, 0]
+    assert 0 < some[1][3] < -np.log(0.9)
+    assert some[1][3] < some[2][3] < -np.log(0.5)

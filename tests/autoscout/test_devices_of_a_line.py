@@ -237,11 +237,23 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
         ("-N 2 --ntasks-per-node=8", Batch(2, 8, by_tasks=True, tasks=8)),
         ("-N 2 --ntasks-per-node=4 --gpus-per-task=h100:1", Batch(2, 4, "h100", tasks=4)),
         ("--nodes=2 --ntasks=8 --gpus-per-task=2", Batch(2, 8)),
+        ("--nodes=4 # whole ones\n#SBATCH --exclusive", Batch(4, 0, by_tasks=True)),
         ("--gres=nvme:1 --time=1:00:00", None),
     ],
 )
 def test_what_sbatch_lines_ask_for(lines, found):
     assert asked(f"#!/bin/bash\n#SBATCH {lines}\nsrun train\n") == found
+
+
+@pytest.mark.parametrize(
+    "line", ["torchrun --nnodes $SLURM_JOB_NUM_NODES --nproc-per-node 8", "torchrun --nproc-per-node 8"]
+)
+def test_whole_nodes_are_counted_without_a_word_of_their_gpus(tmp_path, line):
+    """Where nothing asks for GPUs, #SBATCH --nodes was passed over, and four nodes were one."""
+    script = tmp_path / "run.sbatch"
+    script.write_text(f"#SBATCH --nodes=4 # number of nodes\n#SBATCH --exclusive\nsrun -l {line} train.py\n")
+    made = tomllib.loads(job_file([str(script)], tmp_path)[0])
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8, 8, 8]
 
 
 def test_one_task_of_a_node_is_its_launcher(tmp_path):

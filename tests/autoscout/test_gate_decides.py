@@ -50,22 +50,22 @@ def test_sides_that_are_alike_are_no_worse_and_a_constant_clock_divides_by_nothi
     assert pairs.standing([(1.0, 1.02)] * 4, MARGIN, LIMIT).kind == "worse"
 
 
-@pytest.mark.parametrize("regime", ["independent", "bimodal"])
+@pytest.mark.parametrize("regime", ["independent", "bimodal", "bursty"])
 def test_the_change_is_found_among_64(regime):
     rng = np.random.default_rng(3)
-    found = [bisection(rng, regime, 0.03, 0.05, 64, 40)[0] for _ in range(8)]
-    # At 90 % each, fewer than 5 of 8 have a probability of 0.005.
-    assert sum(found) >= 5
+    found = [bisection(rng, regime, 0.03, 0.05, 64, 40)[0] for _ in range(5)]
+    # At 90 % each, fewer than 3 of 5 have a probability of 0.009.
+    assert sum(found) >= 3
 
 
-def test_bursts_that_are_no_slower_than_the_change_are_no_second_speed():
-    rows = [(pair, point, 0.05 * (point > 3) + 0.06 * (pair % 3 == 0)) for pair in range(8) for point in (0, 8)]
-    assert not changepoint._slow(rows, 8).any()
-    two = [(pair, point, 0.05 * (point > 3) + 0.18 * (pair % 3 == 0)) for pair in range(8) for point in (0, 8)]
-    assert changepoint._slow(two, 8).tolist() == [pair % 3 == 0 for pair in range(8) for _ in (0, 8)]
+def test_a_run_that_takes_three_times_as_long_is_no_change():
+    ends = [(0, 8, 0.001 * pair, math.log(1.1) - 0.001 * pair) for pair in range(changepoint.FIRST)]
+    search = changepoint.ChangeSearch(8, [*ends, (2, 6, 0.0, math.log(1.1)), (2, 4, math.log(3.0), math.log(1.1))])
+    assert search.p[2:4].sum() > 0.9
+    assert math.exp(search.slowdown(3)) == pytest.approx(1.1, abs=0.01)
 
 
-def test_points_that_do_not_run_are_not_chosen_and_slow_runs_tell_nothing():
-    ends = [(pair, point, math.log(1.1) * (point == 8)) for pair in range(changepoint.FIRST) for point in (0, 8)]
-    assert not {3, 4, 5} & set(changepoint.next_pair(ends, 8, broken={3, 4, 5}))
-    assert changepoint.usual([*ends, (3, 2, math.log(2.5))]) == ends
+def test_points_that_do_not_run_are_not_chosen():
+    ends = [(0, 8, 0.001 * pair, math.log(1.1)) for pair in range(changepoint.FIRST)]
+    search = changepoint.ChangeSearch(8, ends)
+    assert not {3, 4, 5} & set(search.next_pair(broken={3, 4, 5}))

@@ -100,3 +100,33 @@ def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(AutoscoutError, match=sentence):
         job_file([str(tmp_path / "m.yaml")], tmp_path)
+
+
+DEPLOYED = """
+kind: DynamoGraphDeployment
+spec:
+  services:
+    Frontend:
+      extraPodSpec:
+        mainContainer: {image: vllm-runtime, command: [python3, -m, dynamo.frontend]}
+    Worker:
+      resources: {limits: {gpu: "2"}}
+      extraPodSpec:
+        mainContainer: {image: vllm-runtime, command: [vllm, serve, Qwen/Qwen3-8B, -tp, "2"]}
+"""
+
+
+def test_a_router_without_gpus_is_not_the_server(tmp_path):
+    """The first container of an engine's image was the job, though the deployment gives it no GPU."""
+    (tmp_path / "m.yaml").write_text(DEPLOYED)
+    job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert job["launch"]["current"] == "vllm serve Qwen/Qwen3-8B -tp 2"
+    assert job["cluster"]["nodes"] == [{"device": "GPU", "count": 2}]
+    assert not any("containers that serve" in note for note in notes)
+
+
+def test_a_server_over_two_pods_is_one_over_two_nodes(tmp_path):
+    """A LeaderWorkerSet's leader has eight GPUs, its line 16 ranks: one node of eight was written."""
+    text = DEPLOYED.replace('-tp, "2"', '-tp, "8", -pp, "2"').replace('gpu: "2"', 'nvidia.com/gpu: "8"')
+    (tmp_path / "m.yaml").write_text(text)
+    assert [node["count"] for node in made(tmp_path, str(tmp_path / "m.yaml"))[0]["cluster"]["nodes"]] == [8, 8]

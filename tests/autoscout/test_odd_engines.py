@@ -1,6 +1,7 @@
 """Engines that are not what their version says, or are older than anything that AutoScout fits."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,8 @@ import pytest
 from autoscout.machine import doctor
 from autoscout.targets import seams
 from autoscout.targets.jobs import load_job
-from autoscout.targets.megatron import engine_seams, releases
-from autoscout.targets.vllm import engine_calls
+from autoscout.targets.megatron import engine_audit, engine_seams, environment, releases
+from autoscout.targets.vllm import config_audit, engine_calls, installed
 from kb.records import AutoscoutError, Job
 
 VCS = '{"url": "https://example.org/fork.git", "vcs_info": {"vcs": "git"}}'
@@ -85,6 +86,46 @@ def test_a_candidate_and_a_fork_are_asked(version: str, direct_url: str, tmp_pat
     code(tmp_path / "site")
     with pytest.raises(AutoscoutError, match=r"its engine cannot be imported as an experiment does \(.*torch"):
         engine_seams.fit(with_python(interpreter(tmp_path, "site")), version)
+
+
+@pytest.mark.parametrize("verb", [environment.describe, engine_audit.audit])
+def test_code_without_a_version_is_one_sentence(verb: Callable[[Job], object], tmp_path: Path) -> None:
+    """As from a folder on PYTHONPATH, of which no package index knows."""
+    package(tmp_path / "site", "2.13.0", name="torch")
+    code(tmp_path / "site")
+    with pytest.raises(AutoscoutError, match="has no megatron-core that says its version") as refused:
+        verb(with_python(interpreter(tmp_path, "site")))
+    assert refused.value.exit_code == 2
+
+
+def vllm(site: Path, parser: str) -> None:
+    """A vLLM whose classes are imported without a device, and whose server's parser is made by this code."""
+    package(site, "0.33.0", name="vllm")
+    arguments = "class EngineArgs:\n    max_num_seqs: int = 7"
+    files = {
+        "engine/arg_utils.py": f"import dataclasses\n@dataclasses.dataclass\n{arguments}\n",
+        "entrypoints/openai/cli_args.py": f"def make_arg_parser(parser):\n    {parser}\n",
+        "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
+    }
+    for name, text in files.items():
+        code(site, f"vllm/{Path(name).parent}")
+        (site / "vllm" / name).write_text(text)
+    (site / "vllm" / "__init__.py").touch()
+
+
+@pytest.mark.parametrize("parser", ["import sys; sys.exit(2)", "raise RuntimeError('no device')"])
+def test_a_vllm_whose_parser_exits_still_tells_its_arguments(parser: str, tmp_path: Path) -> None:
+    vllm(tmp_path / "site", parser)
+    found = installed.version_of(with_python(interpreter(tmp_path, "site")))
+    assert found == installed.Installed("0.33.0", {"max_num_seqs": 7})
+
+
+def test_a_vllm_that_imports_only_with_a_gpu_is_one_sentence(tmp_path: Path) -> None:
+    vllm(tmp_path / "site", "return parser")
+    (tmp_path / "site/vllm/__init__.py").write_text("import ctypes; ctypes.CDLL('libcuda_of_nobody.so.1')")
+    with pytest.raises(AutoscoutError, match=r"its vLLM cannot be asked \(OSError: libcuda_of") as no:
+        config_audit.audit(with_python(interpreter(tmp_path, "site")))
+    assert no.value.exit_code == 2
 
 
 def test_a_vllm_that_is_too_old_is_one_sentence_and_is_not_imported(tmp_path: Path) -> None:

@@ -299,3 +299,18 @@ def test_ten_thousand_flags_are_read(tmp_path: Path) -> None:
     line = "torchrun --nproc_per_node 2 train.py " + " ".join(f"--flag-{i} {i}" for i in range(10_000))
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
     assert made["launch"]["current"] == line
+
+
+def test_ten_thousand_flags_of_a_script_take_no_longer_than_their_words(tmp_path: Path) -> None:
+    """Each word was looked for among all others: the square of 20,000 comparisons."""
+    line = "torchrun --nproc_per_node 2 train.py " + " ".join(f"--flag-{i} {i}" for i in range(10_000))
+    (tmp_path / "run.sh").write_text(f"{line}\n")
+    assert tomllib.loads(job_file([str(tmp_path / "run.sh")], tmp_path)[0])["launch"]["current"] == line
+
+
+@pytest.mark.parametrize(("then", "launch"), [("echo written", "torchrun a.py"), ("bash serve.sh", "torchrun b.py")])
+def test_a_file_that_a_here_document_writes_counts_where_it_is_started(then: str, launch: str, tmp_path: Path) -> None:
+    """The name of a *.sh file was taken for a shell that reads the text."""
+    text = f"torchrun a.py\ncat > serve.sh <<'EOF'\ntorchrun b.py\nEOF\n{then}\n"
+    (tmp_path / "run.sh").write_text(text)
+    assert tomllib.loads(job_file([str(tmp_path / "run.sh")], tmp_path)[0])["launch"]["current"] == launch

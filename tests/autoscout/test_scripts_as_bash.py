@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import tomllib
 
 import pytest
 
@@ -258,3 +259,16 @@ def test_what_prepares_a_launch_is_not_the_launch(before):
 )
 def test_what_reads_what_a_wrapped_launch_left_is_not_the_launch(train):
     assert launch_in(f"{train}\npython merge.py\n", "run.sh").words == train.split()
+
+
+def test_a_case_that_only_a_shell_decides_is_read_as_one_branch_and_said(tmp_path):
+    """All branches were read into each other: the first one's degree on the second one's devices."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'case "$(uname -m)" in\nx86_64) TP=${TP:-8}; GPUS=8 ;;\n'
+        "aarch64) TP=${TP:-4}; GPUS=4 ;;\n*) exit 1 ;;\nesac\n"
+        "torchrun --nproc-per-node $GPUS train.py --tp $TP\n"
+    )
+    text, notes = job_file([str(script)], tmp_path)
+    assert "torchrun --nproc-per-node 8 train.py --tp 8" in tomllib.loads(text)["launch"]["current"]
+    assert any("taken to hold; else '8 8' goes and '4 4' comes" in note for note in notes)

@@ -187,6 +187,32 @@ def test_the_model_that_the_line_names_is_exported(engine, line):
     assert {"HF_HOME", "EMPTY"} <= launch.environment.keys()
 
 
+@pytest.mark.parametrize("method", ["dflash", "dspark"])
+def test_a_method_of_guessing_that_no_knob_has_stays(engine, method):
+    """It was neither measured nor exported, in silence."""
+    guesses = {"method": method, "num_speculative_tokens": 4}
+    job = says(engine, f"-tp 2 --speculative-config '{json.dumps(guesses)}'")
+    assert json.loads(exported(job)["--speculative-config"]) == guesses
+    assert any("predictions leave out --speculative-config" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_engines_over_nodes_stay_what_the_line_starts(tmp_path):
+    """Beside --data-parallel-size-local a pipeline over the nodes looked nearer to the line than its two engines, and
+    the experts that engines share were counted for each, so that it was said not to start."""
+    line = "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dp 2 -dpl 1 --data-parallel-address 10.0.0.1 -ep"
+    text, _ = job_file([line], tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
+    job = load_job(tmp_path / "job.toml")
+    assert JobSpace.of_job(job).reference.knobs.items() >= {"tp": 8, "pp": 1, "dp": 2, "ep": True}.items()
+    assert not any("not start" in note or "not valid" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_a_default_that_gives_way_to_the_same_run_is_no_invalid_line(engine):
+    notes = target_of(engine).notes_on_job(says(engine, "-tp 2"))
+    assert any("is measured with --max-num-seqs 64: 64 users never have 1024" in note for note in notes)
+    assert not any("not valid" in note for note in notes)
+
+
 def test_another_number_of_engines_than_the_line_says_is_told(engine):
     notes = target_of(engine).notes_on_job(says(engine, "-tp 2 -dp 3"))
     assert any("the nearest valid configuration stands for it, with --data-parallel-size 4" in note for note in notes)

@@ -5,7 +5,7 @@ import pytest
 
 from autoscout.simulate.joules import COMPUTING, WAITING, TrainingEnergy
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.training.software import members, mixed, settled, variants
+from autoscout.simulate.training.software import members, mixed, probabilities, settled, variants
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of
 
@@ -40,6 +40,15 @@ def test_a_mixture_lies_between_its_profiles_and_doubts_more():
     assert (np.min(each, axis=0) < said.value).all()
     assert (said.value < np.max(each, axis=0)).all()
     assert (said.error > Memory().predict(LAYOUTS).error).all()
+
+
+def test_trainers_that_shard_weights_mostly_run_pytorchs_layers():
+    def fused(zero: int) -> float:
+        some = variants({**UNKNOWN, "zero": zero})
+        weights = probabilities([variant.log_share for variant in some], 8)
+        return float(sum(w for w, variant in zip(weights[:, 0], some, strict=True) if variant.columns.get("te") == 1))
+
+    assert fused(3) < 0.2 < 0.3 < fused(1)
 
 
 def test_what_a_row_says_holds_in_every_profile():

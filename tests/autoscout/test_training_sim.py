@@ -155,6 +155,16 @@ def test_the_bubble_is_the_papers_formula_and_interleaving_divides_it():
     assert bubble[1] == pytest.approx(bubble[0] / 2, rel=0.02)  # and a little more to send
 
 
+def test_a_pipeline_that_drains_after_every_batch_of_its_stages_idles_each_time():
+    layout = {**GPT, "pp": 4, "global_batch": 32, "gpus": 4}
+    once, often, rarely = (
+        Training().predict({**layout, **more}).parts for more in ({}, {"drained": 1}, {"drained": 8})
+    )
+    assert often["bubble"] == pytest.approx(8 * once["bubble"])
+    assert rarely["bubble"] == once["bubble"]
+    assert often["compute"] == once["compute"]
+
+
 def test_overlap_hides_gradients_but_takes_multiprocessors():
     shown, hidden = (Training().predict({**GPT, "distopt": 1, "overlap_grad": o}).parts["dp"][0] for o in (0, 1))
     assert 0 < hidden < shown

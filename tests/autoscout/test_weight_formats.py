@@ -10,12 +10,14 @@ from autoscout.simulate.serving.weight_formats import (
     blocks_us,
     expert_kernels,
     expert_speed,
+    lasting_speed,
     routing_us,
     speed,
 )
 
 H100 = device("h100")
 DENSE = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 12288, "vocab": 151936, "dtype": "bf16"}
+GPUS = ("a100", "h100", "b200", "gb200", "gb300")
 MIXTURE = {**DENSE, "experts": 128, "topk": 8, "expert_ffn": 1536}
 
 
@@ -76,3 +78,35 @@ def test_experts_have_kernels_of_their_own() -> None:
         linear_s(engine({**MIXTURE, "framework": np.array([name])}, H100, 1), many) for name in ("vLLM", "TensorRT-LLM")
     )
     assert 1.1 < a / b < 1.3
+
+
+def test_long_products_are_within_what_power_allows() -> None:
+    """Prompts of 7,373 tokens to Llama-70B in FP8 took 1.5 times what its products take one by one on B200."""
+    names, size = np.array(["bf16", "fp8", "nvfp4"]), np.array([2.0, 1.0, 0.5625])
+    share = {gpu: lasting_speed(names, size, device(gpu)) / speed(names, size, device(gpu)) for gpu in GPUS}
+    assert share["a100"].tolist() == [1, 1, 1], "whose products are slower than its power allows"
+    assert share["h100"][:2] == pytest.approx([0.84, 0.78], abs=0.01)
+    assert 0.55 < share["b200"][0] == share["b200"][1] < share["gb200"][1] < share["gb300"][1] < share["h100"][1]
+    assert share["b200"][2] > 0.9, "four bits need half the power of eight, and do not reach twice their speed"
+
+    def seconds(gpu: str, tokens: float, **more: object) -> float:
+        return float(linear_s(engine({**DENSE, "quantization": np.array(["fp8"]), **more}, device(gpu), 1), tokens)[0])
+
+    assert seconds("b200", 8192, power_cap=60) > 1.2 * seconds("b200", 8192), "a limit comes on top"
+    assert seconds("b200", 1) == pytest.approx(seconds("b200", 8), rel=0.05), "bound by memory"
+
+
+def test_shared_experts_take_less_as_one_more_expert_and_none_of_the_time_beside_them() -> None:
+    def added(framework: str, version: str, shared: int = 1536, **more: int) -> float:
+        """Seconds that shared experts of this width add to a step of four tokens."""
+        named = {"framework": np.array([framework]), "version": np.array([version]), **more}
+        row = {**MIXTURE, "quantization": np.array(["fp8_block"]), **named}
+        some, none = (linear_s(engine({**row, "shared_ffn": each}, H100, 1), 4.0) for each in (shared, 0))
+        return float(some[0] - none[0])
+
+    apart = added("vllm", "0.11")
+    assert 0 < added("sglang", "0.5.9") < 0.75 * apart
+    assert added("tensorrt-llm", "1.1") < 0.01 * apart
+    assert added("sglang", "0.5.9", shared=3072) > apart, "two of them are kept apart"
+    spread = {"tp": 2, "ep": 1}
+    assert added("sglang", "0.5.9", **spread) == pytest.approx(added("vllm", "0.11", **spread)), "and so is one"

@@ -42,15 +42,15 @@ def bisection(
     rng: np.random.Generator, regime: str, level: float, slower: float, changes: int, limit: int, sure: float = 0.95
 ) -> tuple[bool, bool, int]:
     """Whether the change that is likeliest at the end is it, whether it was found within the limit, and pairs."""
-    change, rows = int(rng.integers(1, changes + 1)), []
-    noise = REGIMES[regime](rng, level, 2 * limit)
-    p, pair = np.zeros(changes), 0
-    while pair < limit and not (pair > changepoint.FIRST and p.max() >= sure):
-        both = changepoint.next_pair(rows, changes)
+    change, search = int(rng.integers(1, changes + 1)), changepoint.ChangeSearch(changes)
+    noise, pair = REGIMES[regime](rng, level, 2 * limit), 0
+    while pair < limit and not (pair > changepoint.FIRST and search.p.max() >= sure):
+        both, logs = search.next_pair(), {}
         for i, point in enumerate(both if rng.random() < 0.5 else both[::-1]):
-            rows.append((pair, point, float(noise[2 * pair + i]) + math.log1p(slower) * (point >= change)))
-        p, pair = changepoint.posterior(rows, changes), pair + 1
-    return int(p.argmax()) + 1 == change, float(p.max()) >= sure, pair
+            logs[point] = float(noise[2 * pair + i]) + math.log1p(slower) * (point >= change)
+        search.see((*both, logs[both[0]], logs[both[1]]))
+        pair += 1
+    return int(search.p.argmax()) + 1 == change, float(search.p.max()) >= sure, pair
 
 
 _MOST, _FIXED = 100, 4_000  # runs of each side, and trials of a size

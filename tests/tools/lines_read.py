@@ -51,7 +51,8 @@ _STARTS = re.compile(
     r"(?<![\w/-])(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate launch|(swift|megatron) (pt|sft|rlhf)|"
     r"vllm serve|openai\.api_server|sglang\.launch_server|sglang serve|verl\.trainer|openrlhf\.cli|pretrain_gpt|"
     r"llamafactory-cli train|axolotl train|trtllm-serve|trl (sft|dpo|grpo|kto|reward)|colossalai run|composer|"
-    r"deepy\.py|uv run \S*run_\w+\.py|(bash|sh) run_mcore_\w+\.sh|primus-cli)(?![\w/])"
+    r"deepy\.py|uv run \S*run_\w+\.py|(bash|sh) run_mcore_\w+\.sh|primus-cli|tune run|xtuner train|"
+    r"skyrl(_train)?\.(train\.)?(entrypoints|main)\S*|uv run (rl|sft|trainer))(?![\w/])"
 )
 _NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which|usage:)$")
 _BLOCK = re.compile(r"^([ \t>]*)```(?:bash|shell|sh|console)[^\n]*\n(.*?)^[ \t>]*```", re.DOTALL | re.MULTILINE)
@@ -94,6 +95,46 @@ _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "llm-foundry": ([], ["README.md", "scripts/**/*.md"], {}),
     "kubernetes-engine-samples": ([], [], {"ai-ml/**/*.yaml": ""}),
     "kserve": ([], [], {"docs/samples/**/*.yaml": ""}),
+    "torchtune": (["recipes/*.sh", "recipes/**/*.slurm"], ["README.md"], {"recipes/configs/**/*.yaml": "# tune run"}),
+    "awsome-distributed-training": (
+        ["3.test_cases/**/*.sh", "3.test_cases/**/*.sbatch", "3.test_cases/**/*.slurm"],
+        ["3.test_cases/**/*.md"],
+        {"3.test_cases/**/*.yaml": ""},
+    ),
+    "FastChat": (["scripts/*.sh"], ["README.md", "docs/*.md"], {}),
+    "LLaVA": (["scripts/**/*.sh"], ["README.md", "docs/*.md"], {}),
+    "InternVL": (["**/*.sh"], ["**/*.md"], {}),
+    "EasyR1": (["examples/**/*.sh"], ["README.md"], {}),
+    "aibrix": ([], ["docs/**/*.md"], {"samples/**/*.yaml": "", "brixbench/**/*.yaml": ""}),
+    "Qwen-VL-Series-Finetune": (["scripts/*.sh"], ["README.md"], {}),
+    "SkyRL": (["examples/**/*.sh", "skyrl-agent/**/*.sh"], ["**/*.md", "docs/**/*.mdx"], {}),
+    "FastVideo": (["examples/**/*.sh", "examples/**/*.slurm", "scripts/**/*.sh"], ["docs/**/*.md"], {}),
+    "gpu-recipes": (
+        ["training/**/*.sh", "src/launchers/*.sh"],
+        ["training/**/*.md", "inference/**/*.md"],
+        {"**/*.yaml": ""},
+    ),
+    "production-stack": (
+        [],
+        ["**/*.md"],
+        {"examples/**/*.yaml": "", "tutorials/**/*.yaml": "", "operator/**/*.yaml": ""},
+    ),
+    "prime-rl": (
+        ["scripts/*.sh", "examples/**/*.sh"],
+        ["README.md", "docs/**/*.md", "examples/**/*.md"],
+        {"k8s/**/*.yaml": ""},
+    ),
+    "s1": (["train/*.sh", "eval/**/*.sh"], ["README.md", "eval/rebase/**/*.md"], {}),
+    "alignment-handbook": (["recipes/*.slurm"], ["**/*.md"], {}),
+    "stanford_alpaca": ([], ["README.md"], {}),
+    "ai-on-eks": ([], ["**/*.md"], {"**/*.yaml": ""}),
+    "lws": ([], ["**/*.md"], {"docs/**/*.yaml": ""}),
+    "rllm": (["examples/**/*.sh"], ["docs/**/*.md", "docs/**/*.mdx"], {}),
+    "xtuner": (["**/*.sh"], ["docs/en/**/*.md", "xtuner/**/*.md"], {}),
+    "FlagScale": (["examples/**/*.sh"], ["**/*.md"], {}),
+    "RLHF-Reward-Modeling": ([], ["**/*.md"], {}),
+    "Qwen2.5-VL": (["**/*.sh"], ["**/*.md"], {}),
+    "dgxc-benchmarking": (["**/*.sh"], ["**/*.md"], {"**/*.yaml": ""}),
 }
 
 
@@ -177,6 +218,12 @@ def lines(folder: Path, made: Path) -> Iterator[Given]:
             for path in _files(root, [pattern]):
                 name = str(path.relative_to(root))
                 text = path.read_text(errors="replace")
+                if program.startswith("# "):  # lines that a settings file's comments tell to type
+                    for number, found in enumerate(re.findall(rf"^#\s+({program[2:]} .*)", text, re.MULTILINE)):
+                        script = made / f"{framework}-{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{number}.sh"
+                        script.write_text(found)
+                        yield Given(framework, f"{name}#{number}", root, [str(script)], script)
+                    continue
                 trains = re.search(r"^(base_model|model_name_or_path|stage)\s*:", text, re.MULTILINE)
                 if (program and trains) or (not program and "vllm" in text):
                     yield Given(framework, name, root, [*program.split(), name] if program else [str(path)], None)

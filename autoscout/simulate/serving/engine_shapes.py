@@ -21,6 +21,7 @@ from autoscout.simulate.serving.weight_formats import (
     expert_speed,
     formats_of,
     in_blocks,
+    lasting_speed,
     lookup,
     more_launches,
     routing_us,
@@ -54,6 +55,8 @@ class EngineShapes:
     expert_hidden: np.ndarray  # more than `hidden` where kernels want it in round numbers
     expert_ffn: np.ndarray
     shared_ffn: np.ndarray  # width of the experts that every token passes through
+    shared_fused: np.ndarray  # whether they run as one more of the experts
+    shared_beside: np.ndarray  # whether they run while the experts do
     dense_layers: np.ndarray  # number of leading layers without experts
     spread: np.ndarray  # number of devices that share the experts
     meeting: np.ndarray  # data parallel engines that exchange tokens for the experts; 1 in dense models
@@ -65,8 +68,10 @@ class EngineShapes:
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # per weight of attention products
     attention_speed: np.ndarray
+    attention_lasting: np.ndarray  # share of it that steps of many tokens reach
     expert_bytes: np.ndarray  # per weight of experts
     speed: np.ndarray  # of products relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    lasting: np.ndarray
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
     latent_token_us: np.ndarray  # extra time of a decode step per layer with latents, beyond what it reads
@@ -128,6 +133,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     split_experts = column("ep", 0) > 0
     meeting = np.where((experts > 0) & (column("engines_apart", 0) == 0), dp, 1.0)
     spread = np.where(split_experts, tp * meeting, 1.0)
+    alike = column("shared_ffn", 0) == expert_ffn
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
@@ -148,6 +154,13 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
     )
     clocks = clock(column("power_cap", 100) / 100)
+    of_attention = np.where(plain, dtype, formats)
+
+    def lasting(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
+        # Experts keep far from a device's power, which leaves enough for the products between them.
+        own = speed(names, stored_bytes, device)
+        return np.where(experts > 0, 1.0, lasting_speed(names, stored_bytes, device) / own)
+
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
     head_dim = np.where(latents.on, latents.head_dim, head_dim)
@@ -172,6 +185,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         expert_hidden=expert_hidden,
         expert_ffn=slice_ffn,
         shared_ffn=column("shared_ffn", 0) / tp,
+        shared_fused=known.own(lambda e: e.kernels.shared_fused) & alike & (spread == 1),
+        shared_beside=known.own(lambda e: e.kernels.shared_beside),
         dense_layers=np.where(experts > 0, column("dense_layers", 0), layers),
         spread=spread,
         meeting=meeting,
@@ -182,9 +197,11 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         node_gb_s=column("node_gb_s", hw.network.node_gb_s),
         weight_bytes=weight_bytes,
         attention_bytes=attention_bytes,
-        attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device),
+        attention_speed=clocks * speed(of_attention, attention_bytes, device),
+        attention_lasting=lasting(of_attention, attention_bytes),
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device),
+        lasting=lasting(formats, weight_bytes),
         expert_speed=clocks
         * expert_speed(of_experts, expert_bytes, own_experts, device)
         * np.where(np.isin(of_experts, ONLY_EXPERTS), known.own(lambda e: e.kernels.mxfp4), 1.0),

@@ -102,7 +102,8 @@ class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True
     relative to vLLM's; `sinks`: fast attention with sinks on every device; `expert_width`: 4-bit experts are padded to
     a multiple of this on devices without 8-bit products; 0: none. `latent_token_us`: extra time of a decode step per
     layer with latents, beyond its products and reads. `serial_keys`: one block of threads goes through all keys of a
-    query head (a device's `reads_key_us`)."""
+    query head (a device's `reads_key_us`). A shared expert as wide as the others is one more of them with
+    `shared_fused`, unless they are spread over devices; with `shared_beside` it runs while those do."""
 
     experts: float = 1.0
     mxfp4: float = 1.0
@@ -110,6 +111,8 @@ class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True
     expert_width: int = 0
     latent_token_us: float = 0.0
     serial_keys: bool = False
+    shared_fused: bool = False
+    shared_beside: bool = False
 
 
 class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,7 @@ from autoscout.job.device_likeness import GROUPS
 from autoscout.job.device_names import stem_of
 from autoscout.job.device_records import contents, where
 from autoscout.job.words import nearest_name
-from autoscout.simulate.hardware.device import Island, all_hardware
+from autoscout.simulate.hardware.device import Hardware, Island, all_hardware
 from autoscout.simulate.serving.operators import Decode, Experts, Prefill, ServingElementwise, ServingGemm
 from kb.records import AutoscoutError
 
@@ -61,13 +61,15 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`memory_gib`: as the driver reports. `formats`: those that it multiplies, which have a peak. `borrowed`: groups
+    """`memory_gib`: as the driver reports. `formats`: those that it multiplies, which have a peak. `lasting`: the speed
+    that its power allows products of a format that do not end, relative to `gemm.tflops`. `borrowed`: groups
     scaled from another device, the `lender`; `same`: the lender's kernels and host are this device's, too."""
 
     name: str
     sms: int
     memory_gib: float
     formats: list[str]
+    lasting: dict[str, float]
     cpu: bool
     gemm: ServingGemm
     elementwise: ServingElementwise
@@ -96,6 +98,7 @@ def device(name: str) -> ServingDevice:
         "sms": hw.multiprocessors,
         "memory_gib": hw.memory_gib,
         "formats": list(hw.peak_tflops),
+        "lasting": _lasting(hw, contents()[stem]["serving"]["gemm"]["tflops"]),
         "cpu": hw.cores > 0,
         "island": hw.island,
     }
@@ -103,6 +106,13 @@ def device(name: str) -> ServingDevice:
         return msgspec.convert({**contents()[stem]["serving"], **own}, ServingDevice)
     except msgspec.ValidationError as e:
         raise AutoscoutError(f"{where(stem)}: serving: {e}", 2) from None
+
+
+def _lasting(hw: Hardware, tflops: float) -> dict[str, float]:
+    """By format. Kernels that are timed one by one rest between their runs; a prompt's follow each other, as in a
+    training step."""
+    best, clocks = max(tile.efficiency for tile in hw.gemm.tiles), hw.training().clocks
+    return {dtype: best * clocks.speed(dtype) * peak / tflops for dtype, peak in hw.peak_tflops.items()}
 
 
 def has_constants(name: str) -> bool:

@@ -21,6 +21,7 @@ from autoscout.simulate.serving.weight_formats import (
 )
 
 _KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two adds
+_AT_ONCE = 1024  # the most sequences that engines decode at once; steps of more tokens are prompts'
 _OF_LATENTS = 3.0  # and of one with latents: their two norms, and a concatenation
 
 
@@ -28,12 +29,16 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
     c, q = e.device, e.heads * e.head_dim
 
-    def product(n: Array, k: Array, of: tuple[Array, Array, Array] = (e.weight_bytes, e.speed, e.blocks)) -> np.ndarray:
+    many = np.asarray(tokens) > _AT_ONCE
+    most = e.weight_bytes, e.speed * np.where(many, e.lasting, 1.0), e.blocks
+
+    def product(n: Array, k: Array, of: tuple[Array, Array, Array] = most) -> np.ndarray:
         weight_bytes, speed, blocks = of
         us = gemm_us(c.gemm, c.sms, tokens, n, k, weight_bytes, speed)
         return us + np.where(blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(blocks) else us
 
-    own = e.attention_bytes, e.attention_speed, e.blocks & (e.attention_bytes == e.weight_bytes)
+    speed = e.attention_speed * np.where(many, e.attention_lasting, 1.0)
+    own = e.attention_bytes, speed, e.blocks & (e.attention_bytes == e.weight_bytes)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
     plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
@@ -50,13 +55,16 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
         us = us + np.where(e.experts > 0, plain * dense, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
+        fused = 1.0 * ((e.shared_ffn > 0) & e.shared_fused)
+        routed = e.topk + fused, number + fused
+        of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, *routed, e.expert_bytes, e.spread
         mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels + e.routing_us
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
             shared = product(e.up * width, e.hidden) + product(e.hidden, width)
-            mixed = mixed + np.where(e.shared_ffn > 0, shared, 0.0)
+            apart = np.where(e.shared_beside, np.maximum(shared - mixed, 0.0), shared)
+            mixed = mixed + np.where((e.shared_ffn > 0) & ~e.shared_fused, apart, 0.0)
         us = us + np.where(e.experts > 0, (1 - plain) * mixed, 0.0)
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 

@@ -74,6 +74,7 @@ DEFAULTS: dict[str, Any] = {
     "tp_comm": 16.0,
     "tp_comm_dgrad": 0.0,  # 1: a product hides the scatter of its input's gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
+    "drained": np.nan,  # micro batches, in pp's, after which a pipeline runs empty; NaN: once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
     "fp8_attention": 0.0,  # 1: attention sends 8 bits over cp; its kernels are priced in 16
@@ -129,7 +130,7 @@ TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
     "transposes", "gathered_bytes", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
-    "dp_channels", "cp_channels",
+    "dp_channels", "cp_channels", "drained",
 })  # fmt: skip
 
 

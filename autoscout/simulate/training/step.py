@@ -42,6 +42,7 @@ STRAGGLER = 0.01  # standard deviation of a rank's step relative to the others: 
 # Standard deviation of log(measured / predicted) within the range of the data. This and `doubts` are rounded from
 # validation with one source left out at a time (docs/lab/simulators-training.md, "What the intervals hold").
 USUAL = 0.08
+_SPEEDS = (np.arange(32) + 0.5) / 32  # of links between a pair's speed (1) and the recorded one (0)
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # Columns that do not affect micro batches, and those that do not affect the exchange between replicas and the
 # optimizer.
@@ -53,7 +54,7 @@ _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
     "tp_comm", "tp_comm_dgrad", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad", "graphs", "op_fuser",
     "cp_comm", "transposes", "fp8_attention", "in_turn", "kept_elements", "near_group", "offload_weights",
-    "cp_channels",
+    "cp_channels", "drained",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
@@ -205,8 +206,9 @@ def _alike(columns: Columns) -> Alike:
     return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of)))
 
 
-def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
-    """Conditions beyond the model's validation → the additional error for each (0: does not apply)."""
+def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[str, Array]:
+    """Conditions beyond the model's validation → the additional error for each (0: does not apply). `sent`: share of a
+    step that ranks of one layer spend on communication."""
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
@@ -226,7 +228,9 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about the uncertainty of DETERMINISTIC
         # one plan of Mist's took 28 and 44 s on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
-        "PCIe that was slower between more devices where it was recorded": np.where(x.tp > 2, _slowing(x, fleet), 0.0),
+        "PCIe that was slower between more devices where it was recorded": np.where(
+            x.tp > 2, _slowing(x, fleet, sent), 0.0
+        ),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.05 if any(not hw.calibrated for hw in fleet) else 0.0,
         "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
@@ -240,21 +244,23 @@ def _seen(x: Inputs) -> Array:
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
-def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
+def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
     """Hosts differ in how many devices share a switch: links may be as fast as for a pair of the recorded device's, or
-    anything in between, uniformly in the logarithm."""
+    anything in between, uniformly in the logarithm; the rest of the step stays as it is."""
     found = np.zeros(1)
+    share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
         speeds = island.all_gather.bus_gb_s
-        lost = np.log(speeds[0] / at(speeds, island.ranks, x.tp))
-        found = np.maximum(found, np.maximum(lost, 0) / np.sqrt(3))
+        lost = np.maximum(np.log(speeds[0] / at(speeds, island.ranks, x.tp)), 0)
+        steps = 1 - share + share * np.exp(-np.atleast_1d(lost)[..., None] * _SPEEDS)
+        found = np.maximum(found, np.sqrt(np.mean(np.log(steps) ** 2, axis=-1)))
     return found
 
 
-def trust(x: Inputs, fleet: list[Hardware]) -> Array:
+def trust(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
     """Standard deviation of log(measured / predicted) without measured rows of the job; docs/lab/simulators-training.md
     says what it was calibrated on, and which part is a margin for conditions without data."""
-    outside = doubts(x, fleet).values()
+    outside = doubts(x, fleet, sent).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
 
@@ -284,11 +290,11 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
     return {
         **parts,
         "working": total(parts),
-        "bubble": idle(total(slowest), path, x.vpp),
+        "bubble": idle(total(slowest), path, x.vpp) * np.fmax(np.ceil(x.micro_batches / (x.drained * x.pp)), 1),
         "backward": np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3,
         "others": x.micro_batches - 1,
         "crowd": np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1) if hw.cores else np.ones(1),
-        "spread": trust(x, fleet.kinds),
+        "spread": trust(x, fleet.kinds, parts["tp"] / total(parts)),
     }
 
 

@@ -43,7 +43,9 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
     jobs = [job] if job else [_open(load_job(str(job_file(name)))) for name in _JOBS]
     version = releases.version_of(jobs[0])
     if not version:
-        raise AutoscoutError(f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} to audit", 2)
+        raise AutoscoutError(
+            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} that says its version", 2
+        )
     rng = np.random.default_rng(seed)
     rules, launches = [], []
     for each in jobs:

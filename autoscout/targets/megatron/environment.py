@@ -36,8 +36,8 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
-                f"{interpreter}: has no {package}; install it there (`pip install torch megatron-core==0.16.1`) "
-                f"or name an interpreter that has it in launch.python",
+                f"{interpreter}: has no {package} that says its version; install it there (`pip install torch "
+                f"megatron-core==0.16.1`) or name an interpreter that has it in launch.python",
                 2,
             )
     if found["devices"] == "0":

@@ -43,7 +43,9 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
     given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
     if found is None:
-        raise AutoscoutError(f"{' '.join(target_python(job))}: has no vLLM to audit; name one in launch.python", 2)
+        ask(target_python(job), {"config": {}, "gpu": None, "launches": []})  # mostly has a reason of its own
+        python = " ".join(target_python(job))
+        raise AutoscoutError(f"{python}: {installed.SILENT.format('vllm')}; name another in launch.python", 2)
     job = job if given_job else _open(job, found)
     space, version = JobSpace.of_job(job), release_of(found.version)
     by = {rule.id: f"{rule.id}, checked by {rule.checked}" for rule in space.rules}

@@ -6,6 +6,7 @@ from autoscout.job.words import listed
 from autoscout.line.kinds import arguments, refused, unknown, unnamed
 from autoscout.line.launch_line import Line
 from autoscout.targets.current_launch import apart, line_of
+from autoscout.targets.jobs import catalog_of
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
@@ -31,14 +32,17 @@ def notes(job: Job) -> list[str]:
     declared neutral."""
     given = _by_names(line_of(job))
     known = arguments(PROGRAM)
-    knobs = {flag_of(knob.sets.partition(".")[0]) for knob in shipped("vllm").knob}
+    closed = catalog_of(job).closed
+    of_line = [knob for knob in shipped("vllm").knob if "launch.current" in closed.get(knob.name, "")]
+    knobs, own = ({flag_of(k.sets.partition(".")[0]) for k in some} for some in (shipped("vllm").knob, of_line))
+    predicted = (knobs - own) | _OF_THE_JOB | ({"--quantization"} if job.model.stored else set())
     unpredicted = [
         name
         for name, words in given.items()
         if name in known
         and known[name].kind in ("knob", "model", "numerics")
         and known[name].changes(words)
-        and name not in knobs | _OF_THE_JOB
+        and name not in predicted
     ]
     strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
     found = [*_otherwise(job)]

@@ -23,6 +23,7 @@ from autoscout.space.opened import asking, instead, without
 from kb.records import AutoscoutError, Job, Value, content_hash
 from kb.user_folders import user_folder
 
+SILENT = "has no {} that tells its version and arguments"
 _LIMIT_S = 120.0
 
 _WHERE = """
@@ -42,7 +43,7 @@ for field in dataclasses.fields(EngineArgs):
     plain = field.default is not dataclasses.MISSING and isinstance(field.default, (bool, int, float, str))
     arguments[field.name] = field.default if plain else None
 options = []
-with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):
+with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception, SystemExit):
     try:
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
     except ImportError:
@@ -97,7 +98,8 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
     installed = version_of(job)
     if installed is None:
         asked = job.launch.python or sys.executable
-        return [f"{asked} has no {job.target}: names and defaults are those of {job.target} {catalog.version}"]
+        lacks = SILENT.format(job.target)
+        return [f"{asked} {lacks}: names and defaults are those of {job.target} {catalog.version}"]
     found = []
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}

@@ -47,15 +47,16 @@ def not_starting(job: Job) -> Iterator[str]:
         )
     if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
         return
-    tp, pp = (
-        count_of("".join(given.get(flag, []))) or 1 for flag in ("--tensor-parallel-size", "--pipeline-parallel-size")
+    tp, pp, dp = (
+        count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
+    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)  # engines share experts
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])
     needed = tokens * kept_of_a_token(shape(job.model)) * width / heads / pp / 2**30
     share = "".join(given.get("--gpu-memory-utilization", [])) or arguments(PROGRAM)["--gpu-memory-utilization"].usual
-    room = known["memory_gib"] * float(share) - known["weights_gib"] / (tp * pp) if NUMBER.fullmatch(share) else needed
+    room = known["memory_gib"] * float(share) - weights / (tp * pp) if NUMBER.fullmatch(share) else needed
     if needed > room:
         yield (
             f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "

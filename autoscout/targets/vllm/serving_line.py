@@ -218,7 +218,11 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         found: dict[str, object] = {}
         for flag, value in flags(arguments_of(configuration)).items():
             found |= {flag: value} if value is True else spread(flag, str(value))
-        return found
+        return _not_placing(found)
 
-    given = {flag: words for flag, words in given_flags(job).items() if flag not in _PLACING}
+    given = _not_placing(given_flags(job))
     return current_launch.configuration(space, given, mapped, batches(space.attributes, 1))
+
+
+def _not_placing(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {flag: value for flag, value in flags.items() if flag not in _PLACING}

@@ -129,7 +129,7 @@ def test_what_was_stored_before_is_found_and_removed(tuned, tmp_path):
 
 def test_a_large_file_is_cleaned_line_by_line(tmp_path):
     path = tmp_path / "output.log"
-    lines = [f"step {i} loss 1.0 " + "x" * 90 for i in range(20_000)]
+    lines = [f"step {i} loss 1.0 " + "x" * 90 for i in range(2_000)]
     path.write_text("\n".join([*lines, f"--password {PASSWORD}", *lines]))
     path.chmod(0o640)
     assert stored_secrets.clean(tmp_path) == [path]

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from cases import few
 from click.testing import CliRunner
 
 from autoscout.machine.starting import job_file
@@ -64,7 +65,7 @@ def call(*words: str):
     return done
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", few([*LINES], 2))
 def test_every_verb_on_a_file_of_settings(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of our own on the machine
     monkeypatch.chdir(tmp_path)

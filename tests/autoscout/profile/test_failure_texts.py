@@ -41,6 +41,15 @@ FULL = (
 )
 
 
+def test_an_engine_that_exits_refuses_and_was_not_ended(tmp_path: Path) -> None:
+    """argparse exits with 2, others with their text; a handler of signals with a code of its own."""
+    assert exception(tmp_path, "SystemExit", "2", "config")[0] == "invalid"
+    status, evidence = exception(tmp_path, "SystemExit", "usage: pretrain_gpt.py [-h]", "config")
+    assert (status, "usage: pretrain_gpt.py" in evidence) == ("invalid", True)
+    assert exception(tmp_path, "SystemExit", "143", "train", steps=3)[0] == "killed"
+    assert exception(tmp_path, "KeyboardInterrupt", "", "config")[0] == "killed"
+
+
 def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path) -> None:
     said = FULL.format(tried="2.00", theirs="60.10", ours="18.55")
     status, evidence = exception(tmp_path, "OutOfMemoryError", said, "train")
