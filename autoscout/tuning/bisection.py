@@ -60,8 +60,9 @@ def bisect(
     session.repair(kb, on_note)
     broken: dict[int, str] = {}
     changes, pair = len(points) - 1, 0
-    search = changepoint.ChangeSearch(changes)
-    on_note(f"{changes} changes lie between {points[0].label} and {points[-1].label}")
+    search, p = changepoint.ChangeSearch(changes), dict[int, float]()
+    lie = "1 change lies" if changes == 1 else f"{changes} changes lie"
+    on_note(f"{lie} between {points[0].label} and {points[-1].label}")
     open_ = OpenPoints(points, job, kb, on_note, stop, wheels)
     with contextlib.closing(open_):
         while pair < limit:
@@ -85,9 +86,11 @@ def bisect(
             elif len(logs) == 2:
                 search.see((*both, logs[both[0]], logs[both[1]]))
             pair += 1
-            p = _of_suspects(search, broken)
-            on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[max(p, key=p.__getitem__)].label}")
-            if len(search.pairs) > changepoint.FIRST and max(p.values()) >= sure:
+            before, p = p, _of_suspects(search, broken)
+            first = max(p, key=p.__getitem__)
+            on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[first].label}")
+            twice = min(p[first], before.get(first, 0.0))  # a burst of others' load can outlast one pair
+            if twice >= sure and len(search.pairs) > changepoint.FIRST:
                 break
     return _bisected(points, search, broken, pair, sure)
 

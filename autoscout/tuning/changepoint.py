@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 FIRST = 3  # pairs of the two ends that precede pairs in between
-_PARTICLES = 400
+_PARTICLES = 600
 _MOVES = 3  # of each particle, after each reweighting
 _KEPT = 0.5  # effective share of the particles below which a pair is added in several steps
 _JUMP = 0.2  # share of moves by a whole difference of two particles, which change between modes

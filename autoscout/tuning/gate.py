@@ -207,7 +207,9 @@ def _numbers(standing: pairs.PairsStanding) -> str:
 
 
 def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:
-    both = a.done[0].losses and b.done and b.done[0].losses
+    both = a.done[0].losses and b.done[0].losses
+    if not both and b.done[0].status == "ok":
+        sentence += "; neither losses nor answers were compared, since a side has none"
     return Gated(
         a=a.side.label,
         b=b.side.label,
@@ -216,7 +218,7 @@ def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) ->
         margin=margin,
         parts=_parts(a.done[1:], b.done[1:]),
         checked=bool(both),
-        sentence=sentence if both else f"{sentence}; neither losses nor answers were compared, since a side has none",
+        sentence=sentence,
         at=dates.now(),
     )
 

@@ -43,9 +43,9 @@ def bisection(
 ) -> tuple[bool, bool, int]:
     """Whether the change that is likeliest at the end is it, whether it was found within the limit, and pairs."""
     change, search = int(rng.integers(1, changes + 1)), changepoint.ChangeSearch(changes)
-    noise, pair = REGIMES[regime](rng, level, 2 * limit), 0
-    while pair < limit and not (pair > changepoint.FIRST and search.p.max() >= sure):
-        both, logs = search.next_pair(), {}
+    noise, pair, before = REGIMES[regime](rng, level, 2 * limit), 0, search.p
+    while pair < limit and np.minimum(search.p, before).max() < sure:
+        both, logs, before = search.next_pair(), {}, search.p
         for i, point in enumerate(both if rng.random() < 0.5 else both[::-1]):
             logs[point] = float(noise[2 * pair + i]) + math.log1p(slower) * (point >= change)
         search.see((*both, logs[both[0]], logs[both[1]]))

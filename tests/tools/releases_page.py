@@ -26,6 +26,7 @@ def record(found: list[Audit]) -> None:
     held = audited.recorded() | {each.engine: msgspec.structs.replace(each, unset=[], moved={}) for each in found}
     written = msgspec.json.format(msgspec.json.encode(dict(sorted(held.items()))), indent=1)
     audited.RECORD.write_bytes(written + b"\n")
+    audited.recorded.cache_clear()
 
 
 def page(text: str) -> str:

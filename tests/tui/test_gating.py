@@ -1,9 +1,10 @@
 """`gate` and `bisect`, on a script that prints times instead of taking them: the noise of a run is its number's."""
 
 import json
+import os
 import re
-import shlex
 import subprocess
+import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -53,7 +54,7 @@ def folder(tmp_path, tmp_path_factory):
         who = ["-c", "user.name=n", "-c", "user.email=n@example.com"]
         subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, capture_output=True)
 
-    git("init", "-q")
+    git("init", "-q", "-b", "main")
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "a.json").write_text("{}")
     for number, slower in enumerate(["1.0", "1.0", "1.08", "1.08"]):
@@ -100,6 +101,7 @@ def test_a_side_that_computes_something_else_or_does_not_start_is_worse(folder):
     done = run(folder, "gate", "", f"file={folder}/a.json:{folder}/b.json")
     assert done.returncode == 1
     assert "does not run" in done.stdout
+    assert "were compared" not in done.stdout
     turned = run(folder, "gate", f"file={folder}/a.json:{folder}/b.json", "")
     assert turned.returncode == 1
     assert "so there is nothing to compare with" in turned.stderr
@@ -136,19 +138,32 @@ def test_different_work_is_not_compared(folder):
     assert "are different work" in done.stderr
 
 
-def test_the_examples_for_pull_requests_run_as_they_stand(folder, monkeypatch):
+def test_the_examples_for_pull_requests_run_as_they_stand(folder, tmp_path):
     page = Path("docs/ci.md").read_text()
-    subprocess.run(["git", "-C", folder, "update-ref", "refs/remotes/origin/main", "HEAD~1"], check=True)
-    subprocess.run(["git", "-C", folder, "fetch", "-q", ".", "origin/main"], check=True)
-    lines = re.findall(r"- (?:run: )?autoscout (gate commit=.*)", page)
-    assert len(lines) == 2
-    monkeypatch.chdir(folder)
-    for line in lines:
-        words = shlex.split(line.replace("$GITHUB_STEP_SUMMARY", str(folder / "summary.md")))
-        done = verbs.run(*words, AUTOSCOUT_KB=str(folder / "kb.duckdb"))
+    gitlab = re.search(r"  script:\n((?:    - .*\n)+)", page)
+    assert gitlab is not None
+    replay = re.search(r"`(autoscout gate smallest.*)`", page)
+    assert replay is not None
+    examples = [re.findall(r"- run: (.*)", page), re.findall(r"- (.*)", gitlab[1]), [replay[1]]]
+    for words in (["checkout", "-qb", "pull"], ["branch", "-qf", "main", "HEAD~1"]):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    ours = {
+        "CI_DEFAULT_BRANCH": "main",
+        "GITHUB_STEP_SUMMARY": "summary.md",
+        "AUTOSCOUT_KB": str(tmp_path / "kb.duckdb"),
+        "TMPDIR": str(tmp_path),
+    }
+    for number, steps in enumerate(examples):
+        clone = tmp_path / f"clone-{number}"
+        subprocess.run(["git", "clone", "-q", "-b", "pull", folder, clone], check=True)
+        script = "set -e\n" + "\n".join(steps)
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=clone, env={**os.environ, "PATH": paths, **ours}, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
-    assert (folder / "gate.xml").exists()
-    assert "no worse" in (folder / "summary.md").read_text()
+        assert xml.fromstring((clone / "gate.xml").read_text()).find("testcase/failure") is None
+    assert "no worse" in (tmp_path / "clone-0" / "summary.md").read_text()
 
 
 def test_other_hardware_is_not_compared(folder):
