@@ -139,10 +139,8 @@ class ChangeSearch:
         changes = len(self._changes)
         if len(self.pairs) < FIRST:
             return 0, changes
-        works, these = (
-            np.array([point for point in range(changes + 1) if point not in broken]),
-            _unknowns(self._particles),
-        )
+        works = np.array([point for point in range(changes + 1) if point not in broken])
+        these = _unknowns(self._particles)
         level, delta = self._expected(these.level), self._expected(np.exp(these.delta))
         costs = level[:, None] + delta[:, None] * (works > self._changes[:, None])  # (changes, points)
         off = np.sqrt(self.p)[:, None] * (costs - self.p @ costs)

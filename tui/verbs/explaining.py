@@ -45,9 +45,12 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 
     from tui.draw.comparing import ablation, effects_of
     from tui.draw.iteration_bars import of_iteration
+    from tui.session.headlines import verdict
+    from tui.session.state import fold
 
     out = Console(highlight=False, width=100)
-    out.print("from the reference to the best, one knob at a time", style="bold")
+    out.print(verdict(fold(events)) or "Nothing ran correctly", soft_wrap=True)
+    out.print("\nfrom the reference to the best, one knob at a time", style="bold")
     seen = "designed" if DESIGNED in started.environment.values() else "measured"
     out.print(ablation(msgspec.to_builtins(found), 100, False, seen))
     if phases:

@@ -34,7 +34,9 @@ def test_every_verb_on_ones_own_command(write, tmp_path, monkeypatch):
     known = [m for _, m in store.measurements(kb, job=load_job(job).id, short=True)]
     assert {m.fidelity for m in known} <= {"measured", "short"}
     assert all(m.losses for m in known)
-    assert "from the reference" in call("why", session, *given).stdout
+    reasons = call("why", session, *given).stdout
+    assert reasons.startswith(tuned["headline"])
+    assert "from the reference" in reasons
     exported = call("export", session, *given, "--check")
     assert "--fast" in exported.stdout
     assert "2 iterations were run" in exported.stderr
