@@ -40,7 +40,7 @@ _SERVERS_DEGREE = re.compile(
 )
 _ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
 _FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
-_VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
+_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: of Helm and its like
 
 
 def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:
@@ -251,7 +251,8 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
-    unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
+    plain = ((name, name if name[0] == "{" else name.replace("{", "")) for name in names_left)
+    unknown = sorted({"$(…)" if name in ("$(", "`") else text for name, text in plain})
     if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
         notes.append(f"launch.current: replace {listed(unknown)} by the value; no shell fills it in")
         if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":

@@ -99,12 +99,13 @@ def flags_in(line: Line) -> dict[str, list[str]]:
 
 def spread(flag: str, text: str) -> dict[str, str]:
     """A flag with a JSON value as one flag per field, an equivalent spelling. Errors: AutoscoutError."""
-    if not text.startswith("{"):
+    if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a place that a template fills
         return {flag: text}
     try:
         fields = door.parsed_json(text)
     except ValueError as error:
-        raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
+        shown = door.shown(" ".join(text.split()))
+        raise AutoscoutError(f"launch.current: {flag} {shown} is no JSON: {error}", 2) from error
     return {f"{flag}.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
 
 
