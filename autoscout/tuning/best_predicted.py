@@ -76,8 +76,8 @@ def predicts(space: JobSpace) -> bool:
 
 
 def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
-    """`space`: the job's space, or a part of it. Configurations that are predicted to run out of memory or to break a
-    constraint are left out.
+    """`space`: the job's space, or a part of it. Configurations that are predicted to run out of memory are left out,
+    and those that break a constraint, unless the reference or the nearest to it may keep it.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -309,18 +309,24 @@ class _PredictedRows:
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The nearest configuration to the reference in its layout that is as good or better: directly, or knob by
-        knob."""
+        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob. Rates
+        that are searched are coarse, so that a nearer configuration may have a better one; elsewhere the ranking lists
+        both."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
 
         least = cost(row)
-        if cost(last := self._last(row)) <= least * (1 + self.alike):
+        better = math.inf if self.job.objective.metric == HIGHEST_RATE else _ALIKE
+
+        def same(found: float) -> bool:
+            return least * (1 - better) <= found <= least * (1 + self.alike)
+
+        if same(cost(last := self._last(row))):
             return last
         while True:
-            found = ((one, cost(one)) for one in self._towards_reference(row))
-            nearer = next(((one, c) for one, c in found if c <= least * (1 + self.alike)), None)
+            each = ((one, cost(one)) for one in self._towards_reference(row))
+            nearer = next(((one, found) for one, found in each if same(found)), None)
             if nearer is None:
                 return row
             row, least = nearer[0], min(least, nearer[1])

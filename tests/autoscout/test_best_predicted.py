@@ -89,7 +89,8 @@ def test_what_breaks_a_constraint_is_left_out(tmp_path):
     fewer = SERVED.read_text().replace("concurrency = 64", "concurrency = 64\nrequests = 300")
     path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 9']"))
     found = ranked(path)
-    assert found.reference is None, "predicted to take 12.8 ms"
+    assert found.reference is not None
+    assert (found.reference.kept_probability or 1.0) < 0.5, "predicted to take 12.8 ms"
     assert all(r.value <= 9 for r in found.best)
     path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
     nearest = (
@@ -119,14 +120,11 @@ def test_a_rate_is_ranked_from_the_largest(path):
 
 @pytest.mark.thorough
 def test_what_keeps_a_bound_is_simulated_by_itself(path):
-    """Of those that the averages of all say to answer within 1.5 s the events say so of none."""
+    """Of those that the averages of all say to answer within 1.5 s the events say so of none: they may, by a chance."""
     path.write_text(AT_A_RATE.replace("ttft_p99_ms <= 2000", "ttft_p99_ms <= 1500"))
-    with pytest.raises(
-        AutoscoutError, match=r"the nearest is .*, where ttft_p99_ms <= 1500 is predicted 1,\d\d\d"
-    ) as refused:
-        ranked(path)
-    assert refused.value.exit_code == 3
-    name = str(refused.value).split("the nearest is ")[1].split(",")[0]
+    best = ranked(path).best
+    assert all(0.05 <= (r.kept_probability or 1.0) < 0.5 for r in best)
+    name = best[0].name
     assert "gpu_memory_utilization0.92_cudagraph_mode-FULL_AND_PIECEWISE" in name, f"{name}: as the expert default"
     path.write_text(AT_A_RATE)
     assert "pp4" in ranked(path).best[0].name, "the averages of before found none within 2 s"

@@ -172,7 +172,7 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     # Who redeclares a knob of the target need not be allowed to add one.
     again = with_(knob=[OwnKnob(name="x", values=[1, 2, 4], replace=True)])
     assert declared.extended(again, known, lambda knob: "no").knob[0].values == [1, 2, 4]
-    assert said(again).startswith("space: knob 'x' replaces nothing: the name")
+    assert said(again).startswith("space: knob 'x' replaces nothing; known")
     assert said(with_(knob=[x], derived={"layers": "3"})) == "space: derived.layers: that name is taken"
     assert said(with_(derived={"y": "3"}), known) == "space: derived.y: that name is taken"
     assert said(with_(knob=[OwnKnob(name="layers", values=[1])])) == (
@@ -181,7 +181,9 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith(
         "has something of this name; choose another"
     )
-    assert said(with_(knob=[x], rule=[OwnRule(holds="xx > 1")])).startswith("space: rule 'own-1': holds speaks of 'xx'")
+    assert said(with_(knob=[x], rule=[OwnRule(holds="xx > 1")])).startswith(
+        "space: rule 'own-1': holds: 'xx' is unknown"
+    )
     file = '[[knob]]\nname = "q"\nkind = "dense"\nlayer = "l"\nvalues = [1]\nmeaning = ""\nsets = "--q"\n'
     assert said(with_((file,))).startswith('T/0.toml: write extends = "command" to add to a target')
     assert said(with_((f'extends = "a"\ntarget = "b"\n{file}',))).startswith('T/0.toml: write extends = "command"')

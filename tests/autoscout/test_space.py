@@ -227,7 +227,7 @@ def test_a_cycle_of_conditions_is_named():
 def test_an_unknown_name_in_a_rule_is_named():
     knob = Knob(name="pipelines", kind="sparse", layer="l", values=(1, 2), off=1, meaning="", sets="")
     rule = Rule(id="X1", holds=Expression("pipeline > 0"), reason="", source="", checked="ours")
-    with pytest.raises(AutoscoutError, match=r"X1: 'pipeline > 0' speaks of 'pipeline'.*did you mean 'pipelines'"):
+    with pytest.raises(AutoscoutError, match=r"X1: 'pipeline > 0': 'pipeline' is unknown.*did you mean 'pipelines'"):
         Space([knob], [rule], {})
 
 

@@ -50,11 +50,11 @@ def test_limits_of_a_job():
     assert said(a, fix={"a": 4}, limit={"a": [1, 2]})[0].startswith("[space] fixes a = 4, but limits it to ")
     assert said(a, fix={"a": 3})[0].startswith("[space] wants a = 3, but in this job a is one of ")
     assert said(a, limit={"a": []})[0].startswith("[space] leaves a no value; it may be ")
-    assert said(a, limit={"b": [1]})[0].startswith("[space] speaks of 'b'")
+    assert said(a, limit={"b": [1]})[0].startswith("[space]: 'b' is unknown")
     assert said(a, knob("d", 1, kind="dense"), knob("e", 1, when=Expression("d > 0"))) == (
         "e depends on 'd', but only sparse knobs can activate others", 2,
     )  # fmt: skip
-    assert said(a, rules=(rule("b > 1"),))[0].startswith("r: 'b > 1' speaks of 'b'")
+    assert said(a, rules=(rule("b > 1"),))[0].startswith("r: 'b > 1': 'b' is unknown")
     circle = (knob("a", 1, when=Expression("b > 0")), knob("b", 1, when=Expression("a > 0")))
     assert said(*circle)[0].startswith("the conditions of these knobs go in a circle: ")
     nothing = (rule("a > b", "{a} is not above {b}", "R1"), rule("a < 9", "", "R2"))

@@ -121,7 +121,7 @@ def test_a_job_says_it_and_mistakes_are_sentences(tmp_path: Path):
     job.write_text(text.replace("[launch]", "[launch]\naccepted = { ngram = 0.4 }"))
     assert of_job(read_job(job))["accepted"] == {"ngram": 0.4}
     job.write_text(text.replace("[launch]", "[launch]\naccepted = { ngrams = 0.4 }"))
-    with pytest.raises(AutoscoutError, match=r"launch\.accepted speaks of 'ngrams'.*did you mean 'ngram'"):
+    with pytest.raises(AutoscoutError, match=r"launch\.accepted: 'ngrams' is unknown; did you mean 'ngram'"):
         load_job(job)
     assert "between 0 and 1" in next(rate_problems({"ngram": 40.0}))
     assert list(rate_problems(dict.fromkeys(COSTS, 0.5))) == []

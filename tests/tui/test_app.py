@@ -310,7 +310,7 @@ async def test_what_is_cut_beside_a_scrollbar_says_so(tmp_path):
         await pilot.press("b")
         state = app.session.state
         names = [called(state, run.configuration, run.name) for run in state.runs]
-        rows = re.findall(r"^│\d.{47}(.*?) *[▁-█]*│$", text_of(app), re.MULTILINE)
+        rows = re.findall(r"^│\d.{48}(.*?) *[▁-█]*│$", text_of(app), re.MULTILINE)
         assert len(rows) > 10
         assert all(row in names or row.endswith("…") for row in rows), rows
 
