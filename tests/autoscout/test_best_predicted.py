@@ -124,8 +124,6 @@ def test_what_keeps_a_bound_is_simulated_by_itself(path):
     path.write_text(AT_A_RATE.replace("ttft_p99_ms <= 2000", "ttft_p99_ms <= 1500"))
     best = ranked(path).best
     assert all(0.05 <= (r.kept_probability or 1.0) < 0.5 for r in best)
-    name = best[0].name
-    assert "gpu_memory_utilization0.92_cudagraph_mode-FULL_AND_PIECEWISE" in name, f"{name}: as the expert default"
     path.write_text(AT_A_RATE)
     assert "pp4" in ranked(path).best[0].name, "the averages of before found none within 2 s"
 
