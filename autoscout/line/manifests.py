@@ -18,6 +18,7 @@ _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 # As Kubernetes' device plug-ins name what they hand out, and operators of whole deployments what they ask these for.
 _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
+_NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
 
@@ -25,7 +26,7 @@ _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-
 class Container(NamedTuple):
     """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
     how many it gets, 0 where no number is stated, None where it asks for none. `kind`: the GPUs' name, "" if none is
-    stated. `others`: how many more containers serve a model."""
+    stated. `others`: how many more containers serve a model. `no_gpu`: the name of another accelerator that it gets."""
 
     image: str
     words: list[str]
@@ -34,6 +35,7 @@ class Container(NamedTuple):
     gpus: int | None = None
     kind: str = ""
     others: int = 0
+    no_gpu: str = ""
 
 
 def container_in(text: str, where: str) -> Container:
@@ -41,7 +43,7 @@ def container_in(text: str, where: str) -> Container:
     AutoscoutError (exit 2)."""
     try:
         found = [
-            _container(each)._replace(gpus=_gpus(each), kind=_product(document))
+            _container(each)._replace(gpus=_gpus(each), kind=_product(document), no_gpu=_no_gpu(each))
             for document in map(_of_chart, documents(text))
             for each in _containers(document)
         ]
@@ -49,6 +51,8 @@ def container_in(text: str, where: str) -> Container:
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
         raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
+    if other := next((each.no_gpu for each in found if each.no_gpu), ""):
+        raise AutoscoutError(f"{where}: a container gets {other}; only GPUs and CPU ranks are tuned", 2)
     found = [each for each in found if each.words or each.script]
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
@@ -133,6 +137,10 @@ def _gpus(container: dict[str, Any]) -> int | None:
     if not counts:
         return 0 if container.get("runtime") == "nvidia" else None
     return int(counts[0]) if str(counts[0]).isdecimal() else 0
+
+
+def _no_gpu(container: dict[str, Any]) -> str:
+    return next((name for name, _ in _pairs(container.get("resources")) if _NO_GPU.search(name)), "")
 
 
 def _reserved(container: dict[str, Any]) -> Any:

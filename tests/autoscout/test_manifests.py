@@ -116,6 +116,18 @@ spec:
 """
 
 
+@pytest.mark.parametrize("name", ["google.com/tpu", "huawei.com/Ascend910"])
+def test_a_server_on_another_accelerator_is_no_job_of_gpus(tmp_path, name):
+    limits = "args: ['--model', x/Llama-3.1-8B]\n        resources: {limits: {NAME: 8}}".replace("NAME", name)
+    given = DEPLOYMENT.replace(
+        'args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]', limits
+    )
+    (tmp_path / "m.yaml").write_text(given)
+    with pytest.raises(AutoscoutError, match=f"a container gets {name}; only GPUs and CPU ranks are tuned") as refused:
+        job_file([str(tmp_path / "m.yaml")], tmp_path)
+    assert refused.value.exit_code == 2
+
+
 def test_what_a_chart_fills_in_is_asked_for(tmp_path):
     """It was refused: the name is no JSON."""
     named = '"--served-model-name", "{{ .Spec.Model.Name }}", "--max-model-len=32k"'
