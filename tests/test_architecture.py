@@ -8,6 +8,7 @@ by a name that is put together at run time does not.
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -36,6 +37,12 @@ PARTS_OF_A_TARGET = {
 USED_TWICE = {"expert.py"}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Each file is read by several rules, and parsed once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(root: Path) -> nx.DiGraph:
     """File → file that it imports, by path."""
     modules = {}
@@ -46,7 +53,7 @@ def imports(root: Path) -> nx.DiGraph:
     found = nx.DiGraph()
     found.add_nodes_from(modules.values())
     for importer in modules.values():
-        for node in ast.walk(ast.parse((root / importer).read_text())):
+        for node in ast.walk(parsed(root / importer)):
             for name in _names(node, importer):
                 wanted = name if name in modules else name.rpartition(".")[0]  # or a name inside the module
                 if wanted in modules and modules[wanted] != importer:
@@ -83,7 +90,7 @@ def test_every_import_of_ours_names_a_file_that_there_is(house):
     lost = [
         f"{importer}: {name}"
         for importer in house
-        for node in ast.walk(ast.parse((ROOT / importer).read_text()))
+        for node in ast.walk(parsed(ROOT / importer))
         for name in _names(node, importer)
         if name.startswith(tuple(f"{top}." for top in TOPS)) and not _is_there(name)
     ]
@@ -121,7 +128,7 @@ VAGUE = ("problems", "said", "kept")
 def test_no_vague_name_is_that_of_two_functions():
     where: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "autoscout").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         given = {id(f) for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and _is_target(c) for f in c.body}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name in VAGUE and id(node) not in given:
@@ -173,7 +180,7 @@ def named_devices(root: Path, words: set[str]) -> list[str]:
     word = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(words, key=len, reverse=True))})(?![a-z0-9])", re.IGNORECASE)
     found = []
     for path in sorted(path for top in TOPS for path in (root / top).rglob("*.py")):
-        name, tree = path.relative_to(root).as_posix(), ast.parse(path.read_text())
+        name, tree = path.relative_to(root).as_posix(), parsed(path)
         told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         found += [
@@ -201,7 +208,7 @@ def test_a_public_class_has_its_name_alone():
     where: defaultdict[str, list[str]] = defaultdict(list)
     for top in (*TOPS, "fixtures/plugins"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     where[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
@@ -219,7 +226,7 @@ def test_a_line_is_read_in_its_room_alone():
     for top in TOPS:
         for path in sorted((ROOT / top).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
-            for node in ast.walk(ast.parse(path.read_text())) if not name.startswith("autoscout/line/") else ():
+            for node in ast.walk(parsed(path)) if not name.startswith("autoscout/line/") else ():
                 if (
                     isinstance(node, ast.arg)
                     and node.arg == "words"

@@ -6,6 +6,7 @@ import time
 
 import msgspec
 import pytest
+from cases import few
 from pty_terminal import ROOT, PtyScreens
 from rich.cells import cell_len
 from test_app import recording, settle, text_of, until
@@ -84,7 +85,7 @@ def test_a_size_that_was_another_for_a_moment_is_drawn_anew(tmp_path):
     assert shown.close() == 0
 
 
-@pytest.mark.parametrize("how", [signal.SIGTSTP, signal.SIGSTOP])
+@pytest.mark.parametrize("how", few([signal.SIGTSTP, signal.SIGSTOP], 1))
 def test_what_a_shell_wrote_while_the_screens_were_stopped_is_drawn_over(how):
     shown = PtyScreens("watch", str(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"))
     shown.shows("experiments")
