@@ -426,3 +426,9 @@ def test_a_model_behind_the_flags_is_the_model(tmp_path, line, current):
     job, _ = made(tmp_path, f"vllm serve {line}")
     assert job["launch"]["current"] == f"vllm serve {current}"
     assert job["model"] == {"preset": "qwen3-32b"}
+
+
+def test_guessed_requests_are_no_longer_than_the_server_takes(tmp_path):
+    """The baseline had --max-model-len 1280 where the line has 512."""
+    job, _ = made(tmp_path, "vllm serve Qwen/Qwen3-32B --max-model-len 512")
+    assert (job["traffic"]["input_len"], job["traffic"]["output_len"]) == (409, 103)

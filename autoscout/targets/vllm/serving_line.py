@@ -80,7 +80,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
         launch["python"] = python
     else:
         notes.append("launch.python: the interpreter that has vLLM")
-    traffic = _traffic_of(given.of(words[loads:]), notes)
+    traffic = _traffic_of(given.of(words[loads:]), _whole(flags, "--max-model-len"), notes)
     users, admitted = GUESSED["concurrency"], _whole(flags, "--max-num-seqs")
     if loads == len(words) and admitted > users:
         notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
@@ -180,14 +180,19 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     return {"from": "config.json"}
 
 
-def _traffic_of(line: Line, notes: list[str]) -> dict[str, Any]:
-    """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once."""
+def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
+    """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once. `longest`:
+    tokens of the longest request that the server takes, 0 if its line does not say."""
     texts = {flag: "".join(words) for flag, words in line.flags.items()}
     load = {field: int(texts[flag]) for flag, field in _LOAD.items() if texts.get(flag, "").isdigit()}
     rate = texts.get("--request-rate", "inf")
     if not {"input_len", "output_len"} <= load.keys():
         notes.append(REVIEW_LOAD)
-        load = {**{name: n for name, n in GUESSED.items() if name != "concurrency"}, **load}
+        asked, answered = GUESSED["input_len"], GUESSED["output_len"]
+        if 0 < longest < asked + answered:
+            asked = longest * asked // (asked + answered)
+            answered = longest - asked
+        load = {"input_len": asked, "output_len": answered, **load}
     if re.fullmatch(r"\d+(\.\d+)?", rate) and float(rate) > 0:
         return {"rate": float(rate), **{name: n for name, n in load.items() if name != "concurrency"}}
     return {"concurrency": load.get("requests", GUESSED["concurrency"]), **load}
