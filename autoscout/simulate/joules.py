@@ -46,7 +46,7 @@ class TrainingEnergy:
         step = self.steps.predict(columns)
         tokens = np.asarray(columns["global_batch"], dtype=float) * np.asarray(columns["seq_len"], dtype=float)
         drawn = watts(columns, step)
-        joules = np.exp(self.level) * drawn * step.value / tokens
+        joules = np.exp(self.level) * drawn * step.value / np.where(tokens > 0, tokens, np.nan)
         return drawn, Prediction(value=joules, error=np.hypot(step.error, ERROR))
 
 

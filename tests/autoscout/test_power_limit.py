@@ -105,3 +105,11 @@ def test_predict_says_what_a_limit_costs_and_spares(tmp_path: Path):
     assert of[70]["power"]["watts"] < of[100]["power"]["watts"] < 8 * 400
     told = of[70]["power"]
     assert told["low"] < told["joules_per_token"] < min(told["high"], of[100]["power"]["joules_per_token"])
+
+
+def test_without_samples_a_step_costs_no_known_joules_a_token():
+    """A batch that is not stated was divided by, and numpy's warning reached the terminal."""
+    with np.errstate(all="raise"):
+        none = TrainingEnergy().predict({**DENSE, "gpu": "h100", "global_batch": np.array([0.0, 64.0])}).value
+    assert np.isnan(none[0])
+    assert none[1] > 0
