@@ -251,8 +251,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
-    plain = ((name, name if name[0] == "{" else name.replace("{", "")) for name in names_left)
-    unknown = sorted({"$(…)" if name in ("$(", "`") else text for name, text in plain})
+    unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("${", "$") for name in names_left})
     if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
         notes.append(f"launch.current: replace {listed(unknown)} by the value; no shell fills it in")
         if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":

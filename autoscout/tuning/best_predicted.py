@@ -69,6 +69,11 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: list[str] = []
     fits: str = ""
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether no listed configuration is expected to keep the limits."""
+        return _doubtful(self.best)
+
 
 def predicts(space: JobSpace) -> bool:
     """Whether `ranking` can predict anything before the first measurement."""
@@ -100,8 +105,12 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Predicted
         best=best,
         layouts=len(layouts) == len(best),
         unpriced=unpriced(space, [Configuration(row.configuration) for row in best]),
-        fits=whole.fitting_load() if all((row.kept_probability or 1.0) < 0.5 for row in best) else "",
+        fits=whole.fitting_load() if _doubtful(best) else "",
     )
+
+
+def _doubtful(rows: list[Ranked]) -> bool:
+    return all(row.kept_probability is not None and row.kept_probability < 0.5 for row in rows)
 
 
 def _fewest(

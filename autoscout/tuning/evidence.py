@@ -17,11 +17,10 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from autoscout.tuning.modes import Division
-from autoscout.tuning.repeats import Noise
+from autoscout.tuning.repeats import FLOOR, Noise
 
 LEVEL = 0.95
 _STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
-FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 _WIDEST = 700.0  # largest logarithm whose exponential is a double
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from scipy.special import gammaln
 
+from autoscout.tuning.repeats import FLOOR, QUIET
+
 _SURE = 0.99  # probability that one of the considered divisions is right
 _MOST = 0.5  # largest share of runs without information
 _LOOKED_AT = 60  # limit on considered divisions; if that many are not improbable, none is believed
 _DRAWN = 8  # random divisions from which the search starts, in addition to one for each run
 EXPECTED = 0.2  # prior standard deviation of a log gain
-_QUIET = 0.005**2  # variance of one log-cost on a dedicated system, as repeats.QUIET
-_FLOOR = 2e-4**2  # least variance of one log-cost, as evidence.FLOOR
 
 
 Found = dict[tuple[bytes, bool], float]  # the slow runs as bits, and whether they share one δ → log evidence
@@ -43,11 +43,11 @@ def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Di
     left_over = np.eye(n) - design @ inverse
     off = left_over @ y
     dof = round(float(np.trace(left_over)))
-    if dof < 3 or off @ off <= dof * _QUIET:
+    if dof < 3 or off @ off <= dof * QUIET**2:
         return []
     nothing = np.packbits(np.zeros(n, dtype=bool)).tobytes(), False
     found: Found = {nothing: float(_log_evidence(off @ off, dof))}
-    width = math.log(float(np.ptp(off)) + math.sqrt(_FLOOR))
+    width = math.log(float(np.ptp(off)) + FLOOR)
     _two_speeds(found, left_over, off, dof, width)
     _outliers(found, left_over, off, dof, width)
     order = sorted(found, key=lambda each: -found[each])[:_LOOKED_AT]
@@ -77,7 +77,7 @@ def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np
 
 def _log_evidence(squares: float | np.ndarray, dof: int) -> np.ndarray:
     """Log evidence of noise with this sum of squares, up to a constant that is the same for all divisions."""
-    return gammaln(dof / 2) - dof / 2 * np.log(math.pi * (np.maximum(squares, 0) + dof * _FLOOR))
+    return gammaln(dof / 2) - dof / 2 * np.log(math.pi * (np.maximum(squares, 0) + dof * FLOOR**2))
 
 
 def _divisions(n: int, slow: np.ndarray | int) -> np.ndarray:

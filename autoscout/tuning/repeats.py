@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
+FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 _DOUBT = 0.001  # significance level at which a machine counts as noisy
 _LONG, _LONGEST = 150, 200  # sizes of a search between which the limit on rounds grows
 

@@ -117,8 +117,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     if reference is not None and all(row.name != reference.name for row in rows):
         rows.append(reference)
     base = reference or rows[0]
-    doubtful = all(row.kept_probability is not None and row.kept_probability < 0.5 for row in found.best)
-    rows.sort(key=lambda row: -(row.kept_probability or 0.0) if doubtful else -_gain(job, row, base))
+    rows.sort(key=lambda row: -(row.kept_probability or 0.0) if found.doubtful else -_gain(job, row, base))
     cells = [
         (
             "" if reference is None else f"{_gain(job, r, base) - 1:+.1%}",
@@ -135,7 +134,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
         room = ("keeps limits", *room)
     gain = "gain with risk" if "GiB" in room else "gain"
     click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
-    if doubtful:
+    if found.doubtful:
         fits = f"; {found.fits}" if found.fits else ""
         click.echo(f"nothing is expected to keep the limits, so the likeliest are listed{fits}")
     if found.unpriced:
@@ -143,7 +142,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` shows why")
-    elif rows[0].name == reference.name and not doubtful:
+    elif rows[0].name == reference.name and not found.doubtful:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
 
 
