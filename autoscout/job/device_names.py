@@ -42,6 +42,11 @@ def an_example() -> str:
     return next(stem for stem, record in records().items() if record.calibrated and not record.cores)
 
 
+def the_largest() -> str:
+    """The name of the GPU with the most memory."""
+    return max((record.memory_gib, stem) for stem, record in records().items() if not record.cores)[1]
+
+
 def memory_gib_of(name: str) -> float | None:
     known = record_of(name)
     return known.memory_gib if known else None

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.device_names import an_example, is_cpu
+from autoscout.job.device_names import an_example, is_cpu, the_largest
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.job.toml_text import toml
@@ -56,15 +56,19 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
 
 def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
     """A note where every verb would refuse the job for a reason that no other note names."""
-    from autoscout.targets.jobs import drafted_job  # imports numpy, which the first screen must not wait for
+    from autoscout.targets.jobs import JobSpace, drafted_job  # imports numpy, which the first screen must not wait for
 
     if any(asked in note for note in notes for asked in _ASKED):
         return []
-    try:
-        drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{an_example()}"')), folder)
-    except AutoscoutError as error:
-        return [f"no verb takes this job before this is mended: {error}"]
-    return []
+    note = ""
+    # A placeholder stands for any GPU: only what neither an ordinary nor the largest one takes is refused.
+    for device in (an_example(), the_largest()) if f'"{_SOME_GPU}"' in text else ("",):
+        try:
+            JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
+            return []
+        except AutoscoutError as error:
+            note = f"no verb takes this job before this is mended: {error}"
+    return [note]
 
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:

@@ -133,7 +133,7 @@ def _with_last_values(
         except (AutoscoutError, KeyError, ValueError, TypeError):
             return ""
         given = " ".join(f"{name}={value}" for name, value in last.items() if not isinstance(value, bool))
-        return f"{sentence} ({constraint.rule.id}, with {given})"
+        return f"{sentence} ({constraint.rule.id}{', with ' * bool(given)}{given})"
     return ""
 
 

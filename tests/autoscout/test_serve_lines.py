@@ -80,6 +80,8 @@ def test_every_spelling_is_the_same_flag(spelled, flag, words):
         ("-O3", "--optimization-level", 3),
         ("--numa-bind -tp 8", "--numa-bind", True),
         ("--disable-log-stats", "--disable-log-stats", True),
+        ("-pp 2 --no-async-scheduling", "--no-async-scheduling", True),
+        ("-pp 2 --async-scheduling", "--async-scheduling", True),
         ("--seed 42", "--seed", "42"),
         ("--tokenizer T", "--tokenizer", "T"),
         ("--port 9000", "--port", "9000"),
@@ -432,3 +434,12 @@ def test_guessed_requests_are_no_longer_than_the_server_takes(tmp_path):
     """The baseline had --max-model-len 1280 where the line has 512."""
     job, _ = made(tmp_path, "vllm serve Qwen/Qwen3-32B --max-model-len 512")
     assert (job["traffic"]["input_len"], job["traffic"]["output_len"]) == (409, 103)
+
+
+@pytest.mark.parametrize(("devices", "refused"), [("", True), ("-tp 8", False)])
+def test_what_no_configuration_may_have_is_said_at_once(tmp_path, devices, refused):
+    """The job was written without a word, and every verb refused it."""
+    _, notes = made(tmp_path, f"vllm serve Qwen/Qwen3-30B-A3B {devices} --enable-expert-parallel --enable-eplb")
+    said = [note for note in notes if note.startswith("no verb takes this job before this is mended")]
+    assert bool(said) == refused
+    assert all("--enable-eplb balances whole experts over devices" in note for note in said)

@@ -38,7 +38,7 @@ _GO_WITH = {
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
         "decode context parallel over GIVEN ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
     ),
-    "enable_eplb": ("ep", "experts are balanced (--enable-eplb) where whole ones are spread over devices: ep"),
+    "enable_eplb": ("ep", "--enable-eplb balances whole experts over devices: it needs ep on two devices or more"),
 }
 
 
