@@ -33,6 +33,7 @@ _BEGINS = {
     "nemo": ("llm",),
     "ray": ("job",),
 }
+_IN_AN_IMAGE = ("run", "exec", "start", "compose")  # a container's program also builds, imports and removes images
 _RANKS = ("torchrun", "deepspeed", "mpirun", "composer", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's variables for the number of devices of a node, and of nodes.
@@ -165,7 +166,7 @@ def launches(words: list[str]) -> bool:
     if program in _RUN_IN:
         return "run" in command
     verb = next((word for word in command[1:] if not word.startswith("-")), "")
-    begins = own[0] if own else _BEGINS.get(program)
+    begins = own[0] if own else _IN_AN_IMAGE if program in CONTAINERS else _BEGINS.get(program)
     return not begins or verb in begins
 
 

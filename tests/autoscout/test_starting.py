@@ -284,6 +284,7 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
         ("c.json", "[" * 9999, "is not JSON"),
         ("c.json", "{}", "describes no transformer"),
         ("s.sh", "echo hello", "no line launches anything"),
+        ("image.sh", "docker build -t x .\nenroot import -o x.sqsh dockerd://x", "no line launches anything"),
         ("gone.sh", None, "cannot be read"),
     ],
 )
