@@ -44,7 +44,7 @@ from autoscout.targets.current_launch import apart, line_of
 from autoscout.targets.jobs import JobSpace, declared, load_job
 from autoscout.targets.launch import words as launched_words
 from autoscout.targets.target import target_of
-from autoscout.targets.vllm.line_flags import flags_in
+from autoscout.targets.vllm.line_flags import flags_in, spread
 from kb.records import AutoscoutError, Job
 
 _STARTS = re.compile(
@@ -409,6 +409,9 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
     line, exported = line_of(job), Line(words)
     if job.target == "vllm":  # whose line has no placeholders
         given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *words]))
+        nested = {flag: words[0] for flag, words in there.items() if len(words) == 1}
+        fields = {name: [value] for flag, word in nested.items() for name, value in spread(flag, word).items()}
+        there = fields | there
     else:
         line, exported = (each.of(map(_unbraced, each.words)) for each in (line, exported))
         given, there = (_named(each) for each in (line, exported))
