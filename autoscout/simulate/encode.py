@@ -83,8 +83,10 @@ def of_job(job: Job) -> dict[str, Any]:
     without a hardware file, and its load."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
-    # Megatron's layers are known; a custom trainer's are not.
-    unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
+    # Megatron's layers are known, and its loss is fused where a knob asks for it, which releases from 0.18.2 on lack; a
+    # custom trainer's layers are not known.
+    trains = {"ce_fusion": 0.0} if job.target == "megatron" else {"software": "unknown", "te": np.nan}
+    unknown = {} if job.task == "serve" else trains
     strange = [kind for kind in kinds if hardware(kind) is None]  # no other device can stand in for it
     gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and job.task != "serve") else {}
     return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}

@@ -2,9 +2,11 @@
 
 If all but one of a knob's values need the job's permission (`asks`), the knob is closed until [space] names it, and so
 is a knob that the installed version lacks: it is left out of the space, its count and its names. Expressions read such
-a knob as what the target does without it. Naming such a knob in [space] gives an error with the reason.
+a knob as what the target does without it. Naming such a knob in [space] gives an error with the reason,
+except for fixing it to what the target does without it.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,12 +28,40 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
     return without(catalog, asked)
 
 
+def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
+    """The limits without knobs that the catalog lacks and that are fixed to what the target does without them: a job
+    file outlives the release that had the knob."""
+    done = {n for n, v in limits.fix.items() if n in catalog.closed and catalog.derived.get(n) == repr(v)}
+    return msgspec.structs.replace(limits, fix={n: v for n, v in limits.fix.items() if n not in done})
+
+
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
     """Whether, without the job's permission, it can only do what the target does anyway."""
     if not knob.asks:
         return False
-    values = Expression(knob.values, catalog.derived)(attributes) if isinstance(knob.values, str) else knob.values
-    return {v for v in values if v not in knob.asks} <= {instead(knob)}
+    return {v for v in values_of(knob, catalog, attributes) if v not in knob.asks} <= {instead(knob)}
+
+
+def can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
+    """Whether its condition holds for some values of the knobs that it reads."""
+    if not knob.when:
+        return True
+    when = Expression(knob.when, catalog.derived)
+    knobs = {k.name: k for k in catalog.knob}
+    if not {*when.names} <= {*knobs, *attributes}:  # devices of a mixed cluster
+        return True
+    read = [
+        [*values_of(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]
+        for n in when.names
+    ]
+    return any(when(dict(zip(when.names, values, strict=True))) for values in itertools.product(*read))
+
+
+def values_of(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> list[Any]:
+    """The values that it has in a job of these attributes."""
+    if isinstance(knob.values, str):
+        return list(Expression(knob.values, catalog.derived)(attributes))
+    return list(knob.values)
 
 
 def unless_allowed(knob: KnobEntry) -> str:

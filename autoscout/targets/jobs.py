@@ -20,7 +20,7 @@ from autoscout.space.declared import extended
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, instantiate
 from autoscout.space.language.expression import Expression
-from autoscout.space.opened import opened
+from autoscout.space.opened import opened, still_open
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -123,7 +123,9 @@ class JobSpace(Space):
         derived, knobs_of_devices = device_knobs(job)
         kinds = [knob.name for knob in knobs_of_devices]
         rules = [whole_devices(), *target_of(job).device_rules(kinds)] if kinds else []
-        catalog = opened(catalog_of(job), attributes, job.space)
+        catalog = catalog_of(job)
+        limits = still_open(job.space, catalog)
+        catalog = opened(catalog, attributes, limits)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
@@ -132,8 +134,8 @@ class JobSpace(Space):
         )
         if catalog.simulated:
             _check_simulated(catalog.simulated, job)
-        knobs, found = instantiate(catalog, attributes, job.space)
-        space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
+        knobs, found = instantiate(catalog, attributes, limits)
+        space = JobSpace(knobs, found, attributes, limits, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
         space.simulated = {name: Expression(text, catalog.derived) for name, text in catalog.simulated.items()}
         return space

@@ -92,7 +92,7 @@ def test_transformer_engine_brings_what_only_it_can_do():
     )
     space = JobSpace.of_job(job)
     drawn = [space.sample(np.random.default_rng(i)).knobs for i in range(300)]
-    assert {"ar_modules", "cp_comm", "permute_fusion", "ce_fusion"} <= {knob for knobs in drawn for knob in knobs}
+    assert {"ar_modules", "cp_comm", "permute_fusion"} <= {knob for knobs in drawn for knob in knobs}
     modules = {"core_attn", "moe", "moe_act", "layernorm", "core_attn+layernorm", "layernorm+moe_act"}
     assert {k["ar_modules"] for k in drawn} == modules
     for knobs in drawn:  # Transformer Engine exchanges whole heads: 32 and 4 of them

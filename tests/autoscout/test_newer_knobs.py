@@ -174,6 +174,19 @@ def test_a_knob_that_a_later_megatron_refuses_is_left_out(tmp_path):
     ]
     (tmp_path / "before").mkdir()
     assert "ce_fusion" in JobSpace.of_job(with_megatron("0.18.0", free, tmp_path / "before")).knob
+    assert notes(with_megatron("0.18.2", load_job("fixtures/jobs/tiny-gpt-cpu.toml"), tmp_path)) == []  # nor before
+
+
+def test_what_a_later_megatron_does_anyway_may_stay_fixed(tmp_path):
+    """A job file of an earlier release was refused."""
+    off, on = (on_gpus(fix={"pp": 1, "tp": 1, "ce_fusion": fused}) for fused in (False, True))
+    space = JobSpace.of_job(with_megatron("0.18.2", off, tmp_path))
+    assert "ce_fusion" not in space.knob
+    with pytest.raises(AutoscoutError, match=r"\[space\] speaks of 'ce_fusion'"):
+        JobSpace.of_job(with_megatron("0.18.2", on, tmp_path))
+    before = JobSpace.of_job(with_megatron("0.16.1", off, tmp_path))
+    one, other = (predict(each, dict(each.reference.knobs), None) for each in (space, before))
+    assert one.value == other.value  # the loss is as unfused as before; nothing was known of it
 
 
 @pytest.mark.parametrize(("version", "name"), [("0.17.1", "scope"), ("0.18.0", "modules"), ("0.19.2", "modules")])

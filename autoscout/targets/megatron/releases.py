@@ -12,7 +12,7 @@ import msgspec
 
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, reached, release_numbers
-from autoscout.space.opened import asking, without
+from autoscout.space.opened import asking, can_act, without
 from autoscout.targets.target import shipped
 from kb.records import Job
 
@@ -37,7 +37,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
     if not version:
         return []
     attributes = attributes_of(job)
-    closed = {k.name for k in catalog.knob if asking(k, catalog, attributes)}
+    closed = {k.name for k in catalog.knob if asking(k, catalog, attributes) or not can_act(k, catalog, attributes)}
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     lacking = [why for name, why in _lacking(catalog, version).items() if name in named or name not in closed]
     wanted = {f"L-{name}": name for name in named}

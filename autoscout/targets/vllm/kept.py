@@ -1,6 +1,5 @@
 """Settings in the user's serve line besides knobs: kept in every experiment and in exports."""
 
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +10,7 @@ from autoscout.line.flags import NUMBER
 from autoscout.running.interpreter import own_variables
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
-from autoscout.space.language.expression import Expression
-from autoscout.space.opened import asking, instead, without
+from autoscout.space.opened import asking, can_act, values_of, without
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.target import shipped
@@ -114,7 +112,7 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
         word = "".join(given.get(flag_of(knob.sets), []))
         if not NUMBER.fullmatch(word) or knob.layer == "parallelism":
             return knob
-        values = _values(knob, catalog, attributes)
+        values = values_of(knob, catalog, attributes)
         own = float(word) / (2**20 if knob.name == "kv_cache_mib" else 1)
         if any(isinstance(v, bool | str) for v in values) or (own % 1 and all(isinstance(v, int) for v in values)):
             return knob
@@ -130,7 +128,7 @@ def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))
-        values = _values(knob, catalog, attributes) if word and not NUMBER.fullmatch(word) else []
+        values = values_of(knob, catalog, attributes) if word and not NUMBER.fullmatch(word) else []
         texts = [value for value in values if isinstance(value, str)]
         if texts and word.lower() not in map(str.lower, texts) and not word.startswith(("{", "$")):
             if knob.name in job.space.fix:
@@ -202,28 +200,7 @@ def _set_by_knobs(catalog: Catalog, job: Job) -> set[str]:
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     open_ones = [k for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)]
-    return {knob.sets for knob in open_ones if _can_act(knob, catalog, attributes)}
-
-
-def _can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether its condition holds for some values of the knobs that it reads."""
-    if not knob.when:
-        return True
-    when = Expression(knob.when, catalog.derived)
-    knobs = {k.name: k for k in catalog.knob}
-    if not {*when.names} <= {*knobs, *attributes}:  # devices of a mixed cluster
-        return True
-    read = [
-        [*_values(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]
-        for n in when.names
-    ]
-    return any(when(dict(zip(when.names, values, strict=True))) for values in itertools.product(*read))
-
-
-def _values(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> list[Any]:
-    if isinstance(knob.values, str):
-        return list(Expression(knob.values, catalog.derived)(attributes))
-    return list(knob.values)
+    return {knob.sets for knob in open_ones if can_act(knob, catalog, attributes)}
 
 
 def _value(word: str) -> Any:
