@@ -155,8 +155,9 @@ def test_after_the_switch_every_experiment_is_still_held_against_its_prediction(
     bench.search(30)
     after = bench.events[bench.events.index(bench.of(FidelitySwitched)[0]) :]
     scored = [e for e in after if isinstance(e, Checked)]
-    profiled = {m.name for m in bench.evaluator.done.values()} - {m.measurement.name for m in bench.of(Answered)}
-    assert {e.name for e in bench.of(Checked)} | {bench.space.name(bench.space.reference)} == profiled
+    known = {m.name for m in bench.evaluator.done.values()}
+    profiled = known - {m.measurement.name for m in bench.of(Answered)}
+    assert profiled <= {e.name for e in bench.of(Checked)} | {bench.space.name(bench.space.reference)} <= known
     assert len(scored) == len({e.name for e in scored}) > 3  # once each
 
 

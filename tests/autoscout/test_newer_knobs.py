@@ -60,16 +60,17 @@ def test_nothing_new_is_searched_unless_it_is_allowed():
         (["cp=8", "cp_comm=a2a2+p2p"], {"--hierarchical-context-parallel-sizes": ["2", "4"]}),
     ],
 )
-def test_each_becomes_megatron_lms_flags(given, flags):
+def test_each_becomes_megatron_lms_flags(given, flags, tmp_path):
     name = given[-1].partition("=")[0]
-    job = on_gpus(allow=[name])
+    job = with_megatron("0.16.1", on_gpus(allow=[name]), tmp_path)
     found = flags_of(job, *given, *(["distopt=true"] if name not in ("cuda_graph", "cp_comm") else []))
     assert {name: found.get(name) for name in flags} == flags
 
 
-def test_a_knob_that_another_wakes_keeps_its_default_unless_it_is_given():
+def test_a_knob_that_another_wakes_keeps_its_default_unless_it_is_given(tmp_path):
     """The expert default has no DeepEP, and so no value of its multiprocessors: the first of its domain was taken."""
-    space = JobSpace.of_job(on_gpus("qwen3-30b-a3b", allow=["dispatcher", "deepep_sms"]))
+    job = with_megatron("0.16.1", on_gpus("qwen3-30b-a3b", allow=["dispatcher", "deepep_sms"]), tmp_path)
+    space = JobSpace.of_job(job)
     assert "deepep_sms" not in space.reference.knobs
     found = explain(space, parse(space, ["ep=8", "dispatcher=flex"]), space.reference).configuration
     assert found is not None
