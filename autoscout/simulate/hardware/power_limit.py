@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from autoscout.simulate.hardware.device import Hardware
 
 Array = np.ndarray
-STATIC = 0.2  # share of the default limit for leakage, memory and links; a usual figure, not measured here
+STATIC = 0.2  # share of the default limit for leakage, memory and links: a usual figure, not measured here
 LEAST = 0.1  # lowest clock that drivers set, as a share of f₀
 DOUBT = 0.5  # relative uncertainty of a slowdown's logarithm: some devices have an exponent of one
 

@@ -30,7 +30,7 @@ class LinearMember:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit says little
+        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit means little
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:

@@ -1,10 +1,10 @@
 """Residuals of a base member, learned from few rows: a Bayesian linear regression of log(measured / predicted).
 
-Effects: an overall level, one per job and one per framework on a kind of device (so that layouts are compared within
-jobs), each doubling of a number, each value, products of two doublings. All have mean zero and a standard deviation in
-proportion to the error that the base claims, so that one row already corrects the level, and where nothing was
-measured the base stands. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian
-interpolation", 1992), drawn towards the usual ones while rows are few.
+Effects: an overall level; one per job, and one per framework on a kind of device, so that layouts are compared within
+jobs; each doubling of a number; each value; products of two doublings. All have mean zero and a standard deviation
+proportional to the error that the base claims: one row already corrects the level, and without measurements the base
+stays as it is. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian interpolation",
+1992), drawn towards the usual ones while there are few rows.
 """
 
 import itertools
@@ -50,7 +50,7 @@ class Residual:
         self._seen = None
         self.base.fit(columns, values)
         said = self.base.predict(columns)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: out of memory
             target = np.log(values) - np.log(said.value)
         known = np.isfinite(target)
         if not known.any():
@@ -78,7 +78,7 @@ class Residual:
         )
 
     def _prepare(self, columns: Columns) -> None:
-        """Chooses the effects: from the columns that varied, and their values."""
+        """Chooses the effects from the columns that varied and their values."""
         assert self._seen is not None
         self._names = self._seen.varying
         x = self._table(columns)

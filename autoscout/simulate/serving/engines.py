@@ -1,5 +1,5 @@
-"""An engine's behaviour by its record, where no switch sets it: token budgets, sequences at once, memory, admission,
-the host's work, and the server in front of it."""
+"""An engine's behaviour according to its record, where no switch sets it: token budgets, concurrent sequences, memory,
+admission, the host's work, and the server in front of the engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ def host_work(
     overlap = switches(columns, "overlap", beside, *n) & (not host_is_device)
     python = switches(columns, "python_host", known.own(lambda e: e.host.python), *n)
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
-    # Of steps that are scheduled together, the host only handles the last.
+    # If several steps are scheduled together, the host only handles the last one.
     at_once = np.where(first, np.maximum(numbers(columns, "scheduler_steps", 1.0, *n), 1), 1)
 
     def share(usual: str, alone: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
 
 _GOLDEN = 0.618034  # its multiples are spread evenly over any interval of length 1
-_LOOKS = 8  # checks of a run for whether to give it up
+_LOOKS = 8  # checks of a run for an early stop
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
 
 
@@ -49,7 +49,7 @@ def simulate(
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
     """Simulates one replica (e: one configuration) that serves `requests` to the end. `times`: step times for these
-    limits, if known. `enough`: given the run so far, with future events at its last moment, returns whether to stop."""
+    limits, if known. `enough`: decides from the run so far (future events at the current time) whether to stop."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -89,7 +89,7 @@ class _Simulation:
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
         self.stall = 0.0  # seconds since the decoding sequences' last token
-        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences not yet received
+        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences have not yet received
 
     def run(self, enough: Callable[[EngineRun], bool] | None) -> EngineRun:
         for _ in range(self.users):
@@ -158,7 +158,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Returns whether the engine accepts request i at all. `late`: it joins the next step."""
+        """Returns whether the engine accepts request i at all. `late`: the request joins the next step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -236,7 +236,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks reserved for answers, in engines that admit nobody whom they might have to preempt."""
+        """Blocks reserved for answers, in engines that admit no request that they might have to preempt."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need

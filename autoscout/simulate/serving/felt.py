@@ -50,7 +50,7 @@ class Felt:
     """What users experience: means and quantiles, (n,) seconds."""
 
     def __init__(self, load: Load, b: Balance, way: Array) -> None:
-        """`way`: seconds of a token in the other stages of a pipeline."""
+        """`way`: seconds that a token spends in the other stages of a pipeline."""
         self.load, self.balance, self.way = load, b, way
         s, k, closed = load.s, b.read, load.closed
         self.per_step = s.engine.per_step
@@ -91,10 +91,10 @@ class Felt:
 
     def _turn(self) -> tuple[Waits, Array]:
         """Seconds that a prompt waits for its turn, and the tail of that wait relative to a stationary queue. Prompts
-        that arrive during a step are read in the next one, all at once if they fit: with b seconds for each and ρ = λ
-        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits half of it, and then
-        for the others that arrived during it. Where they do not fit, the queue is M/G/1 with the time that prompts take
-        of full steps."""
+        that arrive during a step are read in the next one, all at once if they fit. With b seconds for each and ρ = λ
+        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits for half of it, and
+        then for the others that arrived during it. If they do not fit, the queue is M/G/1 with the time that prompts
+        take of full steps."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -109,9 +109,9 @@ class Felt:
         return w._replace(wait=np.where(load.closed, w.wait, wait)), np.where(load.closed, 1.0, far)
 
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
-        """Seconds that a request waits for a free place, the probability of that, and its tail `far`: Sakasegawa's
-        M/G/c. All places are taken less often than the utilization suggests, since fewer requests are answered faster;
-        a queue is then one for the whole engine. Requests that arrive while places are still free do not wait."""
+        """Seconds that a request waits for a free place, the probability of waiting, and the tail `far`: Sakasegawa's
+        M/G/c. When fewer requests run, each is answered faster, so all places are taken less often than the utilization
+        suggests; if they are, the engine has one queue. Requests that arrive while places are free do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))
         often = np.minimum(b.running / places, stable) ** (np.sqrt(2 * (places + 1)) - 1)
@@ -142,7 +142,7 @@ class Felt:
         usual = k.moments[0] + self.waited
         read = np.where(read > usual, usual + (read - usual) * self.far, read)
         waited = np.maximum(read + self.way, begun)
-        often = np.sqrt(np.maximum(self.often, 1e-12))  # requests queue one behind the other: more often, but shorter
+        often = np.sqrt(np.maximum(self.often, 1e-12))  # waits overlap: more requests wait, but for a shorter time
         place = self.place / often * np.maximum(np.log(often / (1 - q)), 0.0)
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 

@@ -1,5 +1,5 @@
 """The serving engine as a fluid: the mean behaviour of the event simulation, for tens of thousands of configurations at
-once. It uses the same step times, but no queue of single requests.
+once. It uses the same step times, but does not simulate single requests.
 
 A fixed batch is its prompts, then decoding at the mean context. lasting.py handles sustained loads, except a closed
 loop of equal requests, whose users stay in step: their requests end and begin together. With n of them running, each
@@ -33,7 +33,7 @@ from autoscout.simulate.serving.steps import (
 )
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
-_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to the first all users keep step, from the second none
+_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to 2.5 all users stay in step, from 10 on none do
 _BLOCK = 1 << 14  # configurations per block, so that temporaries stay in the cache
 
 
@@ -91,7 +91,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # later waves bring their prompts, too; some of them are computed twice
+    again = np.maximum(waves - 1, 0.0)  # later waves also read prompts; some of them are computed twice
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
@@ -135,8 +135,8 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """A closed loop of equal requests, on `replicas` engines that share its users evenly. Where the engines read
-    prompts almost without a pause, requests cannot stay in step; in between, the load is a blend of the two."""
+    """A closed loop of equal requests, on `replicas` engines that share its users evenly. If the engines read prompts
+    almost without a pause, requests cannot stay in step; between the two extremes the result is a blend."""
     e = s.engine
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
@@ -149,8 +149,8 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(seconds a token, plain step, step with prompts, share of those, prompts in one, steps of a prompt) with n
-        running."""
+        """With n requests running: (seconds per token, of a plain step, of a step with prompts, share of steps with
+        prompts, prompts in one of those, steps that a prompt takes)."""
         free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step

@@ -27,8 +27,8 @@ _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load lasts this many answe
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # octaves below the capacity; rounds by rates per round, to a resolution of 2.2 %
 _FEW = 64  # configurations for which this many rates at once take hardly longer than one
 _SLOW = 0.02  # requests per second: the first rate without a guess
-_STEPS, _FAR, _MOST = 8, 64, 192  # steps from the first rate to the next, which double up to the second, and the limit
-_SURE = 2.0  # a limit is surely broken with this many times the allowed requests, plus two
+_STEPS, _FAR, _MOST = 8, 64, 192  # steps of the search: the first, the size up to which they double, and the last
+_SURE = 2.0  # a limit is surely broken if this many times the allowed requests (plus two) exceed it
 _EASY = 0.75  # a limit is surely kept if no request exceeds this share of it
 _MOST_FOUND, _MOST_DRAWN = 20_000, 64  # cached answers and loads
 _IDLE_S = 1e5  # pause between the loads of equal engines, which one engine simulates one after the other
@@ -67,7 +67,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """Requests per second, and the room that all tried rates took of an engine with these limits."""
+    """`rate`: requests per second; `room`: the most of the engine that any tried rate used, under these limits."""
 
     rate: float
     room: RoomUsed
@@ -80,7 +80,7 @@ _FOUND: dict[Hashable, list[Highest]] = {}
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     """Like `of_many`, with event simulation; reuses earlier searches that imply the answer. A search starts where the
-    previous one ended, since the usual question is whether one configuration is as fast as another."""
+    previous one ended, since callers mostly compare similar configurations."""
     n, asked = len(s.rate), (str(traffic), *limits_ms.items())
     engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
     keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
@@ -105,14 +105,14 @@ def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
 
 
 class _Load(NamedTuple):
-    """The result of one load on the engines of a configuration; `shares`: the requests of each."""
+    """Runs of one load on the engines of a configuration; `shares`: the number of requests of each."""
 
     run: EngineRun
     shares: list[slice]
 
 
 class _Engines:
-    """The engines of one configuration, under loads."""
+    """The engines of one configuration, on which loads are simulated."""
 
     def __init__(self, traffic: Traffic, s: Setup, i: int, near: float, limits_ms: Mapping[str, float]) -> None:
         self.traffic, self.limits_ms = traffic, limits_ms
@@ -139,7 +139,7 @@ class _Engines:
         return _surely(run, self.limits_ms) is False
 
     def loads(self, count: int) -> int:
-        """The number of different loads per rate: a trace with arrivals of its own is always the same."""
+        """The number of different loads per rate; 1 for a trace with its own arrivals, which is always the same."""
         once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
@@ -235,7 +235,7 @@ def _pooled(runs: list[EngineRun]) -> EngineRun:
 
 
 def _saturated(loads: list[_Load]) -> bool:
-    """Whether most engines answer fewer requests than arrive, and their last waits are much longer than the first."""
+    """Whether most engines answer fewer requests than arrive, and the last requests wait much longer than the first."""
     behind = grows = number = 0
     for load in loads:
         for share in load.shares:

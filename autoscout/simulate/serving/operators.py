@@ -35,8 +35,8 @@ class ServingElementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attention of one new token per sequence. `sharing`: bytes cost group^sharing where a group of query heads reads
-    the same key-value head; `sequence_us`: per sequence of the batch."""
+    """Attention of one new token per sequence. `sharing`: where a group of query heads reads the same key-value head,
+    reading its bytes costs group^sharing times as much; `sequence_us`: added per sequence of the batch."""
 
     overhead_us: float
     gb_s: float

@@ -15,8 +15,8 @@ from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray
 ANSWERING = 0.65  # share of the default limit while decoding few sequences; a usual figure, not measured
-FULL = 0.5  # share of time from which on products and attention over prompts draw full power
-TOKENS = 8192.0  # tokens of a step from which products are bound by compute
+FULL = 0.5  # share of time that products and attention over prompts take, from which on the device draws full power
+TOKENS = 8192.0  # tokens in a step from which on products are bound by compute
 ERROR = 0.2  # log error of watts, in addition to that of the rate
 
 
@@ -33,14 +33,14 @@ class ServingEnergy:
         if why := self.rates.applies(columns):
             return why
         known = [hw for kind in _kinds(columns) if (hw := hardware(kind)) is not None and hw.watts]
-        return "" if known else "no watts are known of the device"
+        return "" if known else "the power draw of the device is not known"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         self.level = 0.0
         self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where no rate is predicted or no watts are known; inf where nothing is served."""
+        """NaN where no rate is predicted or the power draw is unknown; inf where nothing can be served."""
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:
@@ -52,7 +52,7 @@ class ServingEnergy:
         return watts, Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
 
     def _drawn(self, columns: Columns, requests_per_s: Array) -> tuple[Array, Array]:
-        """(watts of all devices of each row, tokens of an answer); NaN where no watts are known."""
+        """(watts of all devices of each row, tokens of an answer); NaN where the power draw is unknown."""
         n = rows_of(columns)
         kinds = np.broadcast_to(np.asarray(columns["gpu"], dtype=str), (n,))
         watts, outputs = np.full(n, np.nan), np.full(n, np.nan)

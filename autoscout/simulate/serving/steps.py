@@ -21,8 +21,8 @@ from autoscout.simulate.serving.weight_formats import (
 )
 
 _KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two adds
-_AT_ONCE = 1024  # the most sequences that engines decode at once; steps of more tokens are prompts'
-_OF_LATENTS = 3.0  # and of one with latents: their two norms, and a concatenation
+_AT_ONCE = 1024  # the most sequences that engines decode at once; a step with more tokens reads prompts
+_OF_LATENTS = 3.0  # extra kernels of a layer with latents: their two norms, and a concatenation
 
 
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
@@ -112,7 +112,7 @@ def _slope_us(e: EngineShapes) -> np.ndarray:
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The same where one block of threads goes through all keys of a query head, regardless of the number of blocks."""
+    """The same if one block of threads goes through all keys of a query head, however many blocks there are."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)

@@ -77,7 +77,7 @@ def peak(rank: Rank) -> int:
 
 def _refusal(rank: Rank) -> str:
     if rank.verdict == "timeout":
-        return f"rank {rank.rank} was not traced within its time; give it more with --timeout"
+        return f"rank {rank.rank} was not traced within the time limit; raise it with --timeout"
     if rank.verdict == "untraceable":
         return (
             f"rank {rank.rank} cannot be traced without a GPU: {rank.message.splitlines()[0][:300]} ({rank.where}); "

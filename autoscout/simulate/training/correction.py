@@ -4,19 +4,19 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
 
     u u' × ( LEVEL²                    everything is slower or faster than predicted
            + FAR × layouts )
-  + e e' × ( JOB² [same job]           so is one job
-           + SOFTWARE² [same software] so is what runs one framework on one kind of device
+  + e e' × ( JOB² [same job]           one job is slower or faster
+           + SOFTWARE² [same software] one framework on one kind of device is
            + (1 − FAR) × layouts [same software] )
-  + NOISE²                             of one measurement (a log error), with
+  + NOISE²                             log error of one measurement, with
 
     layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
-            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   like layouts err alike, for reasons that no part knows.
+            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   similar layouts err alike for unknown reasons
 
-e is the error that a row claims without measured rows, u the part of it that all rows have: the least that is claimed.
-What a row claims beyond that (a device known by its data sheet, experts) it shares with rows of its own software at
-most, so that what it misses by is hardly held against others. A job's own rows say most, those of the same framework
-and device less, and those of others hardly change how the layouts of a job compare. Outliers count less (Huber), so
-that one odd measurement does not move all others. The posterior mean is the correction, its spread the new error.
+e is the error that a row claims without measured rows; u is the smallest error that any row claims. Errors beyond u (of
+a device known only by its data sheet, of experts) are shared at most with rows of the same software, so they hardly
+affect other rows. A job's own rows count most, those of the same framework and device less, and the rest hardly change
+how the layouts of a job compare. Outliers count less (Huber), so that one odd measurement does not move all
+predictions. The posterior mean is the correction, and its spread the new error.
 """
 
 from typing import NamedTuple
@@ -47,8 +47,8 @@ class Alike(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the part common
-    to all rows (u); (n,) each."""
+    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the smallest
+    claimed error (u); (n,) each."""
 
     shares: Array
     alike: Alike

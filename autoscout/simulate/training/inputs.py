@@ -46,11 +46,11 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
+    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), sharded over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
-    "fsdp": "none",  # Megatron-FSDP: as the ZeRO stage that shards the same
+    "fsdp": "none",  # Megatron-FSDP: its strategy, treated as the ZeRO stage that shards the same
     "moments": "fp32",  # precision of Adam's moments; the master weights stay in fp32
     "offload": 0.0,  # share of the optimizer's state that is kept on the host
     "overlap_grad": 0.0,
@@ -74,10 +74,10 @@ DEFAULTS: dict[str, Any] = {
     "tp_comm": 16.0,
     "tp_comm_dgrad": 0.0,  # 1: a product hides the scatter of its input's gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
-    "drained": np.nan,  # micro batches, in pp's, after which a pipeline runs empty; NaN: once per step
+    "drained": np.nan,  # number of micro batches per pp after which a pipeline drains; NaN: it drains once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: attention sends 8 bits over cp; its kernels are priced in 16
+    "fp8_attention": 0.0,  # 1: context parallel attention sends 8 bits; its kernels are priced with 16
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
@@ -94,7 +94,7 @@ DEFAULTS: dict[str, Any] = {
     "op_fuser": 0.0,  # 1: Transformer Engine fuses casts with norms and gates, and adapters with their sum
     "hub": 0.0,  # bytes per weight of Transformers' own modules (hub_layers.py); 0: others
     "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors and copies all trained parameters
-    "grads_apart": 0.0,  # 1: gradients are separate tensors, summed by a kernel, copied into a bucket and back
+    "grads_apart": 0.0,  # 1: gradients are separate tensors; a kernel sums them, and buckets need copies there and back
     "split_loss": 1.0,  # ranks of tp keep their part of the vocabulary; 0: whole rows of logits, with autocast
     "ce_fusion": np.nan,  # fused loss: 1: Transformer Engine's kernel, in place; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: adapters with frozen weights; 2: the same with 4-bit weights
@@ -107,8 +107,8 @@ DEFAULTS: dict[str, Any] = {
     "packed_share": 1.0,
     "packed_context": "seq_len",
     "norms": 2.0,  # per layer
-    # RL post-training: GiB that the engine holds while the model is trained, and while it answers beside what the
-    # trainer keeps then of its weights and of its optimizer's state; bytes of a weight of the reference model
+    # RL post-training: GiB that the engine holds during training (resident) and while it generates answers; the shares
+    # of weights and optimizer state that the trainer keeps meanwhile; bytes per weight of the reference model
     "resident_gib": 0.0,
     "engine_gib": 0.0,
     "kept_weights": 1.0,
@@ -161,7 +161,7 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
-_NONE_NAMED = 1 << len(MODULES)  # a bit above those of the modules
+_NONE_NAMED = 1 << len(MODULES)  # one bit above those of the modules
 METHOD = {"uniform": 0.0, "block": 1.0}  # as a number
 # How attention reads the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
@@ -228,7 +228,7 @@ def _floats(value: Any) -> np.ndarray:
 
 
 def _given(columns: Columns, name: str, otherwise: np.ndarray) -> np.ndarray:
-    """The column; `otherwise` where it is absent, empty or 0 (which stands for "the usual value" in job files)."""
+    """The column; `otherwise` where it is absent, empty or 0 (which job files use for "the usual value")."""
     if name not in columns:
         return otherwise
     given = _floats(columns[name])
@@ -243,8 +243,8 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """1 for three matrices per feed-forward block, 0 for two: by the number of parameters if ffn is known; without that
-    number by the width, which is four times the hidden size without a gate, and rarely with one."""
+    """1 for three matrices per feed-forward block, 0 for two. Decided by the number of parameters if ffn and that
+    number are known; else by the width, which is four times the hidden size without a gate, and rarely with one."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -266,7 +266,7 @@ def _dtype(columns: Columns) -> str:
 
 
 def precisions(columns: Columns) -> np.ndarray:
-    """By name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
+    """(n,) precisions by name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
     return np.where(np.isin(recipes, ["none", ""]), names, "fp8")

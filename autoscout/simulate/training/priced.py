@@ -17,8 +17,8 @@ MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that aff
 
 
 class Priced(NamedTuple):
-    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the combination of
-    each row."""
+    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the index of each
+    row's combination."""
 
     software: list[Variant]
     values: dict[str, Array]
