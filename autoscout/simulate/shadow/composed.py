@@ -3,8 +3,8 @@ configurations.
 
 Only the depth of a stage, the number of stages and the number of replicas differ from the large job. In a full
 pipeline, bytes and counts are linear in a stage's layers (it keeps each of them) and in the number of stages (each adds
-one micro batch in flight), and the optimizer's share falls with the replicas. So traces of two depths
-and two numbers of stages determine all others.
+one micro batch in flight), and the optimizer's share falls with the replicas. So traces of two depths and two numbers
+of stages determine all others.
 """
 
 import math

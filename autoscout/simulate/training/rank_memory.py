@@ -77,7 +77,7 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
     if hub.on(x):
         beside = hub.gradients_at_peak(x, parts["gradients"], parts["activations"] + parts["logits"])
         parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
-    if x.dtype == "fp16":  # fp16: the update copies a rank's own gradients to fp32 once the activations are freed
+    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32 once the activations are freed
         owned = parts["optimizer"] / 12
         freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # freed one by one, unless they share a buffer
         copies = owned * (4 - freed) * (x.grad_bytes == 2)
