@@ -17,7 +17,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
         0.05  # a search ends if the chance that something 1 % better is left is below this twice in a row; 0: never
     )
     failures: float = 0.0  # share of the experiments that may fail; 0: less than half of the space's believed share
-    tau: int = 5  # iterations between two checks of the simulators
+    tau: int = 5  # iterations between two checks of the simulators' accuracy
     epsilon: float = 0.15  # MAPE above which the simulators are no longer trusted
     window: int = 5  # checks that the MAPE is averaged over
     top_k: int = 4  # simulated favourites that are profiled first after the switch

@@ -1,6 +1,6 @@
 """The ask/tell interface of strategies, and how strategies are found.
 
-A strategy is declared by a `Kind` named STRATEGY in a module of its own that a package lists under the entry points
+A strategy is declared by a `Kind` named STRATEGY in its own module, which a package lists under the entry points
 `autoscout.strategies`; or it is passed to `register`.
 How a session treats a strategy depends on what its kind declares, never on its name.
 """
@@ -188,7 +188,7 @@ def sampled(kind: Kind, space: Space) -> str:
     """A sentence if it searches only a sample, else ""."""
     if not kind.lists or space.enumerable:
         return ""
-    return f"'{kind.name}' needs every configuration as a row: it searches {SAMPLE:,} of {space.count:,}, at random"
+    return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"
 
 
 def kind_of(name: str) -> Kind:
@@ -226,7 +226,7 @@ def _modules() -> dict[str, str]:
     found = dict(_OURS)
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in found:
-            raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but there is one of that name", 2)
+            raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but that name is taken", 2)
         found[entry.name] = entry.value
     return found
 

@@ -2,7 +2,7 @@
 
 Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
 others take the largest expected gain of hypervolume (hypervolume.py). The first objective's belief is the usual one, on
-its bent scale (surrogate.py); each other objective has a Gaussian process of its own for its log-cost.
+its bent scale (surrogate.py); each other objective has its own Gaussian process for its log-cost.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from kb.records import Objective
 
 _HELD, _FITTED = 150, 80  # limits on rows in the belief, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; its step limit
-_CORNERS = 40  # limit on points of a front of three objectives or more, whose boxes grow with a power of them
+_CORNERS = 40  # limit on a front's points with three objectives or more, since the number of boxes grows as a power
 
 
 class Trade:

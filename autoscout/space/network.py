@@ -61,7 +61,7 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
         circle = " → ".join(error.args[1][:-1])  # which ends where it begins
-        raise AutoscoutError(f"the conditions of these knobs go in a circle: {circle}", 2) from error
+        raise AutoscoutError(f"the conditions of these knobs form a cycle: {circle}", 2) from error
     return [knobs[place[name]] for name in order]
 
 
@@ -135,13 +135,13 @@ def topological(
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # moved along, or it would wait for them
+        for other in _all_before(before, name) & rank.keys():  # these move to the front, too: it comes after them
             rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
 
 
 def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
-    """Those that it waits for, and those that these wait for."""
+    """All names that must come before `name`, directly or indirectly."""
     found, left = set[str](), [name]
     while left:
         fresh = before[left.pop()] - found

@@ -21,13 +21,13 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
     named = [*limits.fix, *limits.limit, *limits.allow]
     for name in named:
         if name in catalog.closed:
-            raise AutoscoutError(f"[space] speaks of '{name}': {catalog.closed[name]}", 2)
+            raise AutoscoutError(f"[space] names '{name}': {catalog.closed[name]}", 2)
     asked = {k.name: unless_allowed(k) for k in catalog.knob if k.name not in named and asking(k, catalog, attributes)}
     return without(catalog, asked)
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether, without the job's permission, it can only do what the target does anyway."""
+    """Whether the knob, without the job's permission, can only do what the target does anyway."""
     if not knob.asks:
         return False
     values = Expression(knob.values, catalog.derived)(attributes) if isinstance(knob.values, str) else knob.values

@@ -70,7 +70,7 @@ def absent(measured: bool, count: int) -> Violation:
     valid; else only a sample of about `count` configurations is."""
     if measured:
         return Violation("table", "no row of the table has this combination", "")
-    sentence = f"only a sample of the about {count:,} valid configurations is searched, and this is not in it"
+    sentence = f"only a sample of the roughly {count:,} valid configurations is searched, and this one is not in it"
     return Violation("sample", sentence, "")
 
 
@@ -116,8 +116,8 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence at the last values of its knobs that are possible together and break it, as all others do; ""
-    if there are none."""
+    """A rule's sentence for the last combination of its knobs' values that is possible and breaks it (all of them do);
+    "" if there is none."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]

@@ -331,8 +331,8 @@ class Belief:
 
     def new(self, expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
         """(m,): whether candidates differ from all measured rows in more than inert axes. `expected` (m,), `measured`
-        (n,): prior means of candidates and measured rows, which may differ for such rows; NaN: all rows like it are
-        new."""
+        (n,): prior means of candidates and measured rows; rows with different prior means differ, too. NaN: no
+        candidate equals this row."""
         pairs = ((self.candidates[0], expected), (self.measured[0], measured))
         candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
         return ~np.isin(candidates, measured)

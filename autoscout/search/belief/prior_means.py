@@ -30,7 +30,7 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth 
 _NOISE_TO_PHYSICS = (0.05, 0.15)  # neighbour correlation of the rough part: all noise below, none above
 _LEAST = 0.001  # quantile of the predictions above which costs are bent
 _FLAT = 1e-6  # predictions with a smaller log standard deviation are constant
-# Spread of an uncorrected simulator's slopes; residual spread of a simulator that is right.
+# Spread of the slopes of a simulator that is not corrected, and residual spread of one that is right.
 _AS_IT_IS, _NEARLY = 0.3, 0.05
 _CLOSE = Prior(noise=(0.5, 1.0))  # in units of _NEARLY
 _FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and number of winsorizing passes
@@ -176,7 +176,7 @@ def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
 
 
 def _in_parts(of: Callable[[EncodedRows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """(n,) float32: `of` the encoded rows, in blocks."""
+    """(n,) float32: `of`, applied to the encoded rows block by block."""
     found = np.empty(len(codes), dtype=np.float32)
     for at in range(0, len(codes), _AT_ONCE):
         found[at : at + _AT_ONCE] = of(encoding.rows(codes[at : at + _AT_ONCE]))

@@ -7,8 +7,8 @@ longer), and w is the saving when a launch need not be repeated. All are Gaussia
 on the experiments so far, without failures.
 
 An unmeasured configuration is priced as if it were as good as the best, because better ones take no longer, and worse
-ones are ended early. With its expected cost instead, a search is rewarded for staying where it is: on 24 drawn
-landscapes it solved 18 instead of 22, and paid 1.08 times as much. For the same reason a failure does not count as
+ones are ended early. Using its expected cost instead rewards a search for staying where it is: on 24 generated
+landscapes it solved 18 instead of 22, and spent 1.08 times as much. For the same reason a failure does not count as
 cheap.
 
 `prices` are relative to a typical experiment, and all 1 until leaving each measured row out shows that t can be
@@ -36,7 +36,7 @@ class _Paid:
     warm: bool  # whether it shared the launch of the one before
 
 
-# (n, regressors) and the (n,) dual weights; None if price differences do not matter.
+# Regressors (n, regressors) and dual weights (n,); None if price differences do not matter.
 _Fit = tuple[np.ndarray, np.ndarray]
 
 

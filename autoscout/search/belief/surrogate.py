@@ -2,10 +2,10 @@
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
-`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part that no knob
-explains is partly noise and partly a configuration's own, by which a new one may be better among near-ties. The cost
-enters as its logarithm above the best one, bent so that all hopeless rows count nearly alike (bending.py); p(y | k) is
-the probability of the log-costs, whatever scale k uses.
+`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part of a cost that
+no knob explains is partly noise and partly peculiar to the configuration; because of the latter, a new configuration
+may beat near-ties. Costs enter as their logarithm above the best one, bent so that all hopeless rows count nearly alike
+(bending.py); p(y | k) is the probability of the log-costs, whatever scale k uses.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class Surrogate:
         """`foreseen`: bound → codes → predicted closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # costs as they are scatter so far that a knob's effect near the best is lost
+        self.members = [  # `drops_inert`: unbent costs scatter too much to see a knob's effect near the best
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -373,7 +373,7 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in updates
+                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in `update`
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
             self.gain += member.weight * promised

@@ -38,8 +38,8 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """In declared order or in that of `_frugal`, remembering codes or values of parts, whichever stays small. None if
-    nothing is valid.
+    """The diagram of the constraints: knobs in declared order or in that of `_frugal`, states that remember codes or
+    values of parts, whichever stays small. None if nothing is valid.
 
     Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow.
     """

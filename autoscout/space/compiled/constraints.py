@@ -1,5 +1,5 @@
-"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it is active and what implies
-it."""
+"""Everything that couples knobs, as tests on columns of codes: the rules, and the conditions under which each knob is
+active or has an implied value."""
 
 import ast
 import copy
@@ -96,11 +96,11 @@ class _Rearranged(ast.NodeTransformer):
         return [node]
 
     def _last(self, node: ast.expr) -> int:
-        """The position of its last knob: from there on it is known."""
+        """The position of the node's last knob, from which on its value is known."""
         return max((self.place.get(n.id, -1) for n in ast.walk(node) if isinstance(n, ast.Name)), default=-1)
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """Whether it has no fractions, for which the order of summation matters."""
+        """Whether the node has no fractions, for which the order of summation matters."""
         return not any(
             isinstance(n, ast.Div)
             or (isinstance(n, ast.Name) and n.id not in self.whole)
@@ -122,7 +122,7 @@ def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> li
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
-# Compiling asks of the same trees at every knob. Nodes are hashed by identity: none is changed once it was asked of.
+# Compilation looks up the same trees at every knob. Nodes are hashed by identity, since they no longer change by then.
 
 
 @lru_cache(maxsize=50_000)

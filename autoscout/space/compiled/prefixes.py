@@ -79,7 +79,7 @@ class SortedTable:
 
 
 class LazyTree:
-    """What SortedTable does, for spaces with too many structures to list; leaves are configurations."""
+    """Like SortedTable, for spaces with too many structures to list; leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
         """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""
