@@ -14,7 +14,7 @@ from autoscout.studies.bench.paper_report import table as as_markdown
 from autoscout.studies.bench.run import BenchRun, BenchSettings
 from autoscout.studies.bench.summary import ALL, Spread, Summary, SummaryRow, pools, summarize
 
-Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # rows under a header, as text
+Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # formats rows under a header as text
 _MOST_TABLES = 6  # more landscapes than this are summarized together
 
 
@@ -166,7 +166,7 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median; of more than half of the runs that did not get there only what they spent is known."""
+    """The median. If more than half of the runs did not reach the target, it is a lower bound: what they spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"
