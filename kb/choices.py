@@ -34,7 +34,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
         finally:
             os.close(file)
     except OSError as error:
-        raise AutoscoutError(f"{file_of(kb)}: cannot keep that decision ({error.strerror})") from error
+        raise AutoscoutError(f"{file_of(kb)}: cannot save that decision ({error.strerror})") from error
 
 
 def choices(kb: Path, job: str) -> dict[str, bool]:
@@ -48,7 +48,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
         try:
             choice = msgspec.json.decode(line, type=AcceptedChoice)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # torn when its writer was killed
+            continue  # the line is torn: its writer was killed
         if choice.job == job:
             found[choice.there] = choice.accepted
     return found

@@ -67,8 +67,8 @@ class Gated(Event, frozen=True, tag="gated"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """How the favourites turned out. `behind`: cost of the best favourite / that of the session's best − 1; `rank`
-    among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
+    """How the carried-over favourites turned out. `behind`: cost of the best favourite / of the session's best − 1;
+    `rank`: its rank among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int
@@ -89,5 +89,5 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # if it failed: the sentence, and the exit code of the verb
+    problem: str = ""  # if it failed: the sentence of the error; then the exit code of the verb
     exit_code: int = 0

@@ -20,13 +20,13 @@ class _Tail(NamedTuple):
     started: journals.SessionStarted
     line: int  # number of its first line
     events: dict[int, journals.AnyEvent]  # by the number of their line, without those that stay outside
-    end: int  # byte and line from which the journal is read again: after the last event before one that stays outside
+    end: int  # byte and line from which to read the journal next: after the last event before one that stays outside
     lines: int
-    problem: AutoscoutError | None  # the lines that stay outside, and why
+    problem: AutoscoutError | None  # which lines stay outside, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
-    """(number of new measurements in these journals, what is wrong with some of them)"""
+    """(number of new measurements in these journals, problems of some of them)"""
     tails: dict[str, tuple[Path, _Tail]] = {}
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:
@@ -96,7 +96,7 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
 
 
 def _check_event(event: journals.AnyEvent) -> None:
-    """Errors: Refused for an event that the tables cannot have."""
+    """Errors: Refused for an event that the tables cannot store."""
     if isinstance(event, journals.ExperimentEnded | journals.Answered):
         door.check_measurement(event.measurement)
     if isinstance(event, journals.ExperimentEnded) and not 0 <= event.number < 2**31:
@@ -149,8 +149,8 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """The job without the paths of a person's interpreters, models, recordings, traces and scripts, and without their
-    environment variables: these are private, and the journal has them."""
+    """The job without the paths of the user's interpreters, models, recordings, traces and scripts, and without
+    environment variables: these are private, and the journal keeps them."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
     launch = msgspec.structs.replace(
         job.launch,
@@ -194,12 +194,12 @@ def session_row(started: journals.SessionStarted, source: str = "session") -> di
 
 
 def cluster_name(job: Job) -> str:
-    """Such as 8×a100 + 4×a40."""
+    """The nodes in words, such as 8×a100 + 4×a40."""
     return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
 
 
 def kinds_in(cluster: str) -> set[str]:
-    """The kinds of device of such a name."""
+    """The kinds of device in such a text."""
     return {part.partition("×")[2] for part in cluster.split(" + ") if part}
 
 
@@ -230,6 +230,6 @@ def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
         for event in tail.events.values():
             if isinstance(event, journals.ExperimentEnded):
                 ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
-            elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since
+            elif isinstance(event, journals.Answered):  # stored already, unless the knowledge base was lost meanwhile
                 answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
     return ended + answered

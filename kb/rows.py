@@ -1,8 +1,8 @@
-"""How measurements are laid out in the tables, and the only way in: nothing is stored twice, and what many rows share
-is stored once.
+"""How measurements are laid out in the tables, and the only code that adds them. Nothing is stored twice, and values
+common to many rows are stored once.
 
-Whatever brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
-columns of INCOMING and their `place` in order, and calls `store_incoming`; whatever reads whole measurements selects
+Code that brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
+columns of INCOMING and their order `place`, and calls `store_incoming`; code that reads whole measurements selects
 EXACT.
 """
 

@@ -38,7 +38,7 @@ def sqlite_rows(path: Path, query: str) -> Iterator[dict[str, Any]]:
 
 
 def sqlite_tables(path: Path) -> set[str]:
-    """Their names; none for a file that is no SQLite database."""
+    """Names of the tables; none for a file that is not a SQLite database."""
     with open(path, "rb") as file:
         if file.read(15) != b"SQLite format 3":
             return set()

@@ -139,7 +139,7 @@ def test_what_a_damaged_journal_has_else_and_other_journals_are_ingested(kb: Pat
     assert len(problems) == 2
     assert f"{damaged}: the line that ends at byte" in problems[0]
     assert f"{other}: not a session's journal" in problems[1]
-    with pytest.raises(AutoscoutError, match="the others count"):
+    with pytest.raises(AutoscoutError, match="the other lines are read"):
         store.ingest(kb, damaged)
 
 
