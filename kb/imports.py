@@ -20,7 +20,7 @@ from kb.sharing import lake
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_PART = 3 * lake.GROUP  # rows at once
+_PART = 3 * lake.GROUP  # rows that are stored at once
 _FRUGAL = "SET memory_limit = '100MiB'"  # otherwise DuckDB would use all of its allowed memory
 _UNFINISHED = ".unfinished-"
 

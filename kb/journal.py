@@ -140,7 +140,7 @@ def charged(measurement: Measurement) -> bool:
 class Waiting(Event, frozen=True, tag="waiting"):
     """The started experiment waits for devices that `holder` uses; `over`: it has got them."""
 
-    holder: str = ""  # a session's name
+    holder: str = ""  # the name of a session
     pid: int = 0
     over: bool = False
 

@@ -16,7 +16,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     configuration: str
     measurement: str  # its id
-    value: float | None  # of the metric
+    value: float | None  # value of the metric
     status: str
     purpose: str
     session: str

@@ -174,7 +174,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
     except BlockingIOError:
         if time.monotonic() >= deadline:
             return False
-    ours = os.dup(file)  # the same lock, alive until the thread is done with it
+    ours = os.dup(file)  # shares the lock, and stays open until the thread is done
     decided, answered = threading.Lock(), threading.Event()
     state: dict[str, object] = {"given up": False, "got": False}
 
@@ -195,7 +195,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
     threading.Thread(target=work, daemon=True).start()
     try:
         answered.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also when Ctrl-C ends the waiting
+    finally:  # runs also when Ctrl-C ends the waiting
         with decided:
             state["given up"] = not state["got"]
     if isinstance(error := state.get("error"), OSError):

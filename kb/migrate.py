@@ -117,7 +117,7 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
             )
             con.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(duckdb.Error):  # a commit that fails has ended the transaction
+            with contextlib.suppress(duckdb.Error):  # if a commit fails, the transaction has ended already
                 con.execute("ROLLBACK")
             raise
 

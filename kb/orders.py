@@ -90,7 +90,7 @@ def given(folder: Path) -> list[Order]:
 
 
 def paused_by(folder: Path) -> str:
-    """Who gave the last order to pause, if no `go` came after it; "" if nobody did."""
+    """The author of the last order to pause, if no `go` came after it; "" if there is none."""
     turns = [order for order in given(folder) if order.what in ("pause", "go")]
     return turns[-1].by if turns and turns[-1].what == "pause" else ""
 

@@ -1,4 +1,4 @@
-"""Read-only SQL for people: runs one query at a time and returns plain data (query_formats.py writes it)."""
+"""Read-only SQL for users: runs one query at a time and returns plain data (query_formats.py writes it)."""
 
 import contextlib
 import io
@@ -100,7 +100,7 @@ def _ask(request: Request) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles values only: the process that answers ran somebody's query."""
+    """Unpickles only plain values, since the answering process ran somebody's query."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) not in _VALUES:

@@ -55,7 +55,7 @@ def main() -> None:
         reply = ("error", "the query is nested too deeply", 2)
     pickle.dump(reply, sys.stdout.buffer)
     sys.stdout.buffer.flush()
-    os._exit(0)  # without running DuckDB's destructors
+    os._exit(0)  # exits without running DuckDB's destructors
 
 
 def _end_with_parent() -> None:

@@ -257,9 +257,9 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     """
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
-    python: str = ""  # interpreter that has the target installed; "" = ours
+    python: str = ""  # interpreter in which the target is installed; "": the one that runs AutoScout
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
-    draft: Draft | None = None  # serving: available for speculative decoding
+    draft: Draft | None = None  # serving: the draft available for speculative decoding
     kv_folder: str = ""  # serving: folder for a tier of the KV cache in files
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine

@@ -40,11 +40,11 @@ _FIELDS = re.compile(  # the name in one field, the value in the next, as Kubern
 )
 _GIVEN = "|".join(rf"(?:{program})\b[^|;&\n]{{0,300}}?\s{before}" for program, before in _RULES["given"])
 _PLACES = (
-    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # of a URL
+    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # in a URL
     re.compile(r"(\b\w{1,40}://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
     re.compile(
         r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
-    ),  # without a scheme
+    ),  # in an address without a scheme
     re.compile(r"((?:-u|-U|--user|--proxy-user|--creds|--auth)[\s=][\"']?[\w.@%+-]+:)([^\s\"']+)"),
     re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
     re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)"),  # .netrc
@@ -55,8 +55,8 @@ _PLACES = (
         r"(\becho\s+(?:-n\s+)?[\"']?)([^\s\"'|]{3,})(?=[\"']?\s*\|\s*(?:sudo\s[^|\n]*-S\b|[^|\n]*--\S+-stdin\b))"
     ),
     re.compile(r"(--\S+-stdin\b[^|;&\n<]{0,300}<<<\s*[\"']?)([^\s\"']+)"),
-    re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # of Azure's functions
-    re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # of a channel of conda's
+    re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # in URLs of Azure's functions
+    re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # in URLs of conda's channels
     re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # git's prompts
     re.compile(r"(\bcookie:\s*)([^\s\"'][^\n\"']*)", re.IGNORECASE),
     re.compile(r"(<\w*(?:password|secret|token|api_?key)>)([^<\s]+)(?=</)", re.IGNORECASE),
@@ -68,13 +68,13 @@ _MARKED = re.compile(
 )
 _BETWEEN = "\x1f"  # separates words: patterns see it as white space, and no word contains it
 _SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
-_LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # as AWS's secret keys are
+_LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # the form of AWS's secret keys
 _PLAIN = re.compile(
     r"[\d.,_:-]*|true|false|none|null|nil|auto|yes|no|on|off|default|required|optional|str|int|bool|string|<[^>]*>|\[\w*\]"
     r"|\*+|\.{3,}|x{3,}|your\W.*",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # of Windows, or of a format; %2F is part of a URL
+_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # a Windows variable, or part of a format; %2F would be part of a URL
 _PATH = re.compile(r"(?:\.{0,2}|~)/[\w./~-]+")
 _ENDS = tuple(_NAMED)  # PGPASSWORD is one word
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -99,7 +99,7 @@ def _random(value: str) -> bool:
         return False
     parts = re.split(r"[-_./:]", value)
     if len(parts) > 1 and all(re.fullmatch(r"[A-Za-z]+\d{0,4}|\d+[A-Za-z]?", part) for part in parts):
-        return False  # such as block_16 or llama-3.1-8b
+        return False  # words and numbers, such as block_16 or llama-3.1-8b
     return len(set(value)) >= 6
 
 
@@ -141,7 +141,7 @@ def redacted(text: str) -> str:
 def _no_secret(found: re.Match[str]) -> bool:
     value = found[2]
     if found[1].startswith("-") and (value.isdigit() or re.search(rf"[ =]{re.escape(value)}:$", found[1])):
-        return True  # a user and a group, as containers are given them
+        return True  # user:group, as containers are given them
     digest = _SCHEME_OF_DIGEST.match(found.string, found.end())
     return (
         bool(digest)

@@ -79,13 +79,13 @@ class Feature(msgspec.Struct, frozen=True):
 class SimilarJob(msgspec.Struct, frozen=True, kw_only=True):
     """One past job on one cluster, in one context."""
 
-    job: Job  # as its newest session had it
+    job: Job  # the job as its newest session had it
     cluster: str
     context: str
     environment: dict[str, str]
     sessions: list[str]  # oldest first
     distance: float
-    features: list[Feature]  # those that differ, the largest first
+    features: list[Feature]  # features that differ, most distant first
     measurements: int
     ok: int
 

@@ -50,7 +50,7 @@ _SOON = 8  # experiments within which a correct simulator usually finds the best
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in simulators: too low; enough, after so many distant configurations
 _WIDE, _WIDER = 3, 3.0  # if little gain is expected: a wider search every 3rd step, with standard deviations times 3
 _FIRST = 3  # favourites of the first prior mean tried first
-_BEFORE = 3  # the search's own experiments before the first idea of others, which is judged by them
+_BEFORE = 3  # experiments of the search before the first proposal by others, which is judged against them
 _ASKED = 4_000  # random rows among which a favourite that keeps the bounds is sought, until a measured row keeps them
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
@@ -301,7 +301,7 @@ class AutoScout:
             why = "simulators promise next to nothing: chosen from measurements alone"
         elif self.model.trust < _TRUST:
             self.model.look(list(self.pending), _WIDER)
-            why = "hardly any gain is expected: a wider look"
+            why = "hardly any gain is expected: a wider search"
         else:
             return None
         value = self._valued()
@@ -363,7 +363,7 @@ class AutoScout:
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
-        for each in results:  # only after all rewards, which must not know these results
+        for each in results:  # only after all rewards, whose predictions must not use these results
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:

@@ -36,7 +36,7 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
     c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
     control_limit: float = 1.15  # a control that is slower than the base by this factor is dropped as uninformative
     # for ablations
-    dense: bool = True  # coordinate steps propose
+    dense: bool = True  # whether coordinate steps propose
     bandit: bool = True  # arms are chosen by their rewards; without it, in turns
 
 
@@ -66,6 +66,6 @@ def hyper_as(shape: type[Shape], given: Hyper | dict[str, Any] | None) -> Shape:
 
 def allowing(hyper: Shape, budget: Budget) -> tuple[Shape, float]:
     """The hyper-parameters with the share of failures that a job's budget allows, and the limit as a number."""
-    most = budget.failures  # a share, or a number
+    most = budget.failures  # a share of the experiments, or a number of them
     share = min(most / max(budget.profiles, 1), 0.9) if most >= 1 else most
     return msgspec.structs.replace(hyper, failures=share or hyper.failures), most if most >= 1 else math.inf

@@ -18,7 +18,7 @@ from autoscout.space.graph import Space
 from kb.journal import Decided, Event
 from kb.records import Configuration, Measurement
 
-Search = Generator[int, float | None, None]  # yields a row, is sent its cost (lower is better; None: failed)
+Search = Generator[int, float | None, None]  # yields a row and is sent its cost (lower is better; None: failed)
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 _DUPLICATES = 15  # measured rows in succession after which a new one is measured, so that a search cannot spin

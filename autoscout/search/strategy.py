@@ -235,7 +235,7 @@ def _modules() -> dict[str, str]:
 def _loaded(name: str, module: str) -> Kind:
     try:
         kind = importlib.import_module(module).STRATEGY
-    except Exception as error:  # a plug-in's own code
+    except Exception as error:  # the plug-in's code may raise anything
         raise AutoscoutError(f"strategy '{name}' ({module}) cannot be loaded: {error}") from error
     if not isinstance(kind, Kind) or kind.name != name:
         raise AutoscoutError(f"{module} declares no strategy '{name}': STRATEGY is {kind!r:.100}")

@@ -61,7 +61,7 @@ class Trade:
         points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
         beyond = reference(points)
         if points.shape[1] > 2:
-            points = front(points)  # in the order of the first objective
+            points = front(points)  # sorted by the first objective
             points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
         return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
 
@@ -70,7 +70,7 @@ class Trade:
         return ~np.isin(rows, list(self._broke))
 
     def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(n, objectives) mean log-costs."""
+        """(n, objectives) mean log-costs of rows."""
         chosen = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
         return np.array([np.mean(values, axis=0) for values in chosen.values()])
 

@@ -133,7 +133,7 @@ def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
         if values.dtype.kind not in "fiub":
             words, which = np.unique(values.astype(str), return_inverse=True)
             values = np.array([crc32(word.encode()) for word in words], dtype=float)[which]
-        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational: equal sums are unlikely
+        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational, so sums rarely coincide
     return found
 
 
@@ -210,7 +210,7 @@ class FittedColumns:
             return np.zeros(values.shape)
         if low < 0 or name in self.switches:
             return ((values < low) | (values > high)).astype(float)
-        # log2(1 + x): counts from 0 are as far apart as doublings of larger numbers
+        # log2(1 + x), so that counts from 0 on have distances, too
         distance = np.maximum(np.log2(1 + low) - np.log2(1 + values), np.log2(1 + values) - np.log2(1 + high))
         return np.maximum(np.nan_to_num(distance), 0.0)
 

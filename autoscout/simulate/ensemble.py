@@ -134,7 +134,7 @@ class Simulators:
 
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
-    """None if there are too few rows, or no member predicts held-out rows."""
+    """The fitted simulators; None if there are too few rows, or no member predicts held-out rows."""
     rows = list(rows)
     if len(medians(rows, job.objective.metric)[0]) < MIN_ROWS:
         return None
@@ -160,7 +160,7 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def _peak(m: Measurement) -> float:
-    """A measurement's peak, as Memory.fit takes it."""
+    """A measurement's peak memory, in the form that Memory.fit expects."""
     return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 

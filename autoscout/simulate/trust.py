@@ -8,7 +8,7 @@ import msgspec
 
 from kb.records import Value
 
-_REGION_CHECKS = 2  # checks a region needs for a verdict of its own
+_REGION_CHECKS = 2  # checks that a region needs before it is judged separately
 
 
 class TrustCheck(msgspec.Struct, frozen=True):

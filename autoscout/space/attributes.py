@@ -108,7 +108,7 @@ def _serving(job: Job) -> dict[str, Any]:
     memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
-    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # of a layer
+    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # bytes per token and layer
     longest = max(inputs) + max(outputs)
     weights, experts = stored_bytes(m)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK

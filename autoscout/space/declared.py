@@ -52,7 +52,7 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
 
 
 def _in_job(job: Job) -> Catalog:
-    """What the job itself declares, as a catalog."""
+    """A catalog with the job's own declarations."""
     rules = [
         RuleEntry(
             id=rule.id or f"own-{i}",

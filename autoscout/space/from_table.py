@@ -1,4 +1,4 @@
-"""A table of measured rows as knobs and codes."""
+"""Converts a table of measured rows to knobs and codes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

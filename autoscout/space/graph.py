@@ -162,7 +162,7 @@ class Space:
         return self._projection.nearest(s, x)
 
     def points(self, s: Structure) -> Iterator[Point]:
-        """All of X(s)."""
+        """All points of X(s)."""
         return self._projection.points(s)
 
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
@@ -251,7 +251,7 @@ class Space:
         return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
 
     def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
-        """The same for codes, from a valid row of codes."""
+        """As `neighbours`, from a valid row of codes, as rows of codes."""
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
@@ -330,7 +330,7 @@ class Space:
         return found
 
     def environment(self, assigned: Mapping[str, Value]) -> dict[str, Any]:
-        """What expressions read for an assignment of active knobs."""
+        """The values that expressions read for an assignment of active knobs."""
         return {**self.attributes, **self._off, **assigned}
 
     def nearest(

@@ -20,7 +20,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["sparse", "dense"]
-    layer: str  # of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
+    layer: str  # layer of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
     values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
     meaning: str
     sets: str  # the target's flag or field that it sets
@@ -56,7 +56,7 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
     until: str = ""  # the target's first version that it does not hold for
     replace: bool = False
-    each: int = 0  # as for a knob: number of copies
+    each: int = 0  # number of copies, as for a knob
 
 
 Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
@@ -81,7 +81,7 @@ class Catalog(Strict, frozen=True, kw_only=True):
     simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
-    renamed: dict[str, Renamed] = {}  # by the flag's name in `version`
+    renamed: dict[str, Renamed] = {}  # flags that were renamed, by their names in `version`
     needs: dict[str, str] = {}  # package that its import needs but its metadata does not list → since which version
     closed: dict[str, str] = {}  # knobs that are left out of this job → a sentence with the reason (opened.py)
 

@@ -60,13 +60,13 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     try:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
-        circle = " → ".join(error.args[1][:-1])  # which ends where it begins
+        circle = " → ".join(error.args[1][:-1])  # the cycle without its last name, which repeats the first
         raise AutoscoutError(f"the conditions of these knobs form a cycle: {circle}", 2) from error
     return [knobs[place[name]] for name in order]
 
 
 def conditions(knobs: list[Knob]) -> dict[str, set[str]]:
-    """Knob → those that activate or imply it."""
+    """Knob → the knobs that activate or imply it."""
     names = {knob.name for knob in knobs}
     of = {knob.name: [e for e in (knob.when, knob.implied) if e is not None] for knob in knobs}
     return {name: {other for e in expressions for other in e.names} & names for name, expressions in of.items()}
@@ -106,7 +106,7 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
-    import networkx as nx  # imported here: it takes a quarter of a verb's start, and few verbs need it
+    import networkx as nx  # imported late: it takes a quarter of a command's start, and few commands need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()

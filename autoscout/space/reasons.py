@@ -15,7 +15,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
-_MOST_TRIED = 10_000  # combinations of a rule's knobs, in search of one that shows why nothing is feasible
+_MOST_TRIED = 10_000  # most combinations of a rule's knobs that are searched for one that shows why nothing is feasible
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def violations(
 def by_itself(
     name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> list[Violation]:
-    """The rules that the value of one knob breaks whatever the others are."""
+    """The rules that the value of one knob breaks, whatever values the others have."""
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:
@@ -150,7 +150,7 @@ def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) ->
     others = dict.fromkeys(constraint.names, "(any)")
     try:
         sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
-    except (KeyError, ValueError):  # it refers to something derived from knobs that are still open
+    except (KeyError, ValueError):  # the sentence refers to something derived from knobs without a value yet
         return constraint.text
     return f"{sentence} ({constraint.rule.id})"
 

@@ -202,7 +202,7 @@ def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further
 
 def _share(lake: Path, *made: Path) -> None:
     """Gives files the permissions of the lake's folder; elsewhere our files are private."""
-    with contextlib.suppress(OSError):  # another person's folder: theirs to share
+    with contextlib.suppress(OSError):  # the folder belongs to somebody else, who decides about it
         mode = stat.S_IMODE(lake.stat().st_mode)
         for path in made:
             path.chmod(mode if path.is_dir() else mode & 0o666)

@@ -12,7 +12,7 @@ from kb.records import AutoscoutError
 
 UNSIGNED = "unsigned"
 _NAMESPACE = "autoscout"  # signatures made for another purpose are rejected
-_SUFFIX = ".sig"  # as ssh-keygen calls it
+_SUFFIX = ".sig"  # the ending that ssh-keygen uses
 _KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
 _LONGEST_S = 60.0
 

@@ -1,4 +1,4 @@
-"""The belief by knob, as people read it: the believed cost of the best configuration with each value."""
+"""The belief by knob, as shown to people: the believed cost of the best configuration with each value."""
 
 import math
 

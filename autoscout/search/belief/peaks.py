@@ -24,7 +24,7 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
-_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob may halve a peak
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # one knob may halve a peak
 # The prior if simulators predict the peak: f is then only their error.
 _BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 _SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
@@ -72,10 +72,10 @@ class _Way:
 
     posterior: Posterior
     heeds: float
-    features: tuple[np.ndarray, np.ndarray] | None = None  # of the rows
-    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m, or its stand-in
-    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance on top of the noise
-    score: float = 0.0  # log probability of each row given all the others, summed
+    features: tuple[np.ndarray, np.ndarray] | None = None  # features of the rows
+    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m; a stand-in for y in censored rows
+    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance of each row in addition to the noise
+    score: float = 0.0  # sum over the rows of each one's log probability, given all the others
 
     @property
     def noise(self) -> float:
@@ -215,7 +215,7 @@ def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarra
     """(n,) mean and variance of each row, given all the others."""
     inverse = np.linalg.inv(k + np.diag(vague))
     left = 1 / np.diag(inverse)
-    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # less than 0 by rounding
+    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # the difference may be below 0 by rounding
 
 
 def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from scipy.special import betaln, log_ndtr, ndtr
 from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
-_SCALES = 4  # of θ, before the lengths
+_SCALES = 4  # entries of θ before the lengths
 _ALIKE = 3  # decimals of a prior mean; rows that differ less are expected to cost the same
 _CONSTANT = 1.0  # variance of c: y is centred already
 
@@ -266,7 +266,7 @@ class Belief:
         self.candidates = np.concatenate([old[0][kept], fresh[0]]), np.concatenate([old[1][kept], fresh[1]])
 
     def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
-        """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
+        """Adds one measured row, given by its features (1, …), by one step of the Cholesky factorization."""
         n = len(self.low)
         edge, left = self._edge(row)
         corner = np.sqrt(left + vague)
@@ -284,7 +284,7 @@ class Belief:
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """The next row of the Cholesky factor, and the variance of y that remains there."""
-        # A row that is nearly known needs all digits.
+        # If a row is nearly known, single precision would not be enough.
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge

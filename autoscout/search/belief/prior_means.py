@@ -19,7 +19,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
 from autoscout.search.pool import CandidatePool
 
-Predicted = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
+Predicted = tuple[np.ndarray, np.ndarray | None]  # `z` and `fails` of any rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 _ROWS = 40_000  # most rows used to fit the smooth part
@@ -255,7 +255,7 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
     """How much of the rough part follows from the knobs: its correlation between neighbours, rows that differ in at
     most two knobs, clipped to 0 … 1. Near 0 it is noise. Neighbours are found by a random lexicographic order."""
-    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few outliers must not decide
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # caps outliers, which must not decide
     rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]

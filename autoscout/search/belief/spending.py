@@ -33,7 +33,7 @@ class _Paid:
     codes: np.ndarray  # (knobs,)
     cost: float  # log-cost by the objective
     log: float  # log device-seconds
-    warm: bool  # whether it shared the launch of the one before
+    warm: bool  # whether it used the launch of the experiment before it
 
 
 # Regressors (n, regressors) and dual weights (n,); None if price differences do not matter.

@@ -31,7 +31,7 @@ _CANDIDATES = 5_000  # rows among which each step chooses
 _RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # up to this many rows a cold search renews this many times per step
 _WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; minimum number of rows scored
-_BESIDE = 6  # cost of the rest of scoring a row, in covariances
+_BESIDE = 6  # cost of everything else in scoring a row, in covariances
 _FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
 _QUICK = 50  # up to this many rows all means are fitted within one step
 _HELD = 300  # limit on measured rows that the beliefs keep after a fit
@@ -86,14 +86,14 @@ class Surrogate:
         self.aside: set[int] = set()  # measured rows from which the beliefs do not learn (search/proposed.py)
         self.rows = np.zeros(0, dtype=int)  # rows in `costs` that the beliefs use: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
-        self.logs = np.zeros(0)  # their mean log-costs
+        self.logs = np.zeros(0)  # mean log-costs of `rows`
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
         self._due = 0  # steps left that renew the candidates
-        self._left = 0  # steps left that continue the fit
+        self._left = 0  # number of further steps over which the fit continues
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Surrogate:
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
-        """(n,) measured values less the member's expected ones, in its units."""
+        """(n,) measured values minus the member's expected ones, in the member's units."""
         return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
     # ---- belief -----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Surrogate:
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _believing(self) -> list[_Member]:
-        """Members whose belief learns results: the active ones, and those that outlook.py needs."""
+        """Members whose beliefs take in results: the active ones, and those that outlook.py needs."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:
@@ -245,7 +245,7 @@ class Surrogate:
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # later this happens in a step of its own
+        if not self._fitted_on:  # after the first fit, this happens in a separate step
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]

@@ -58,7 +58,7 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))
 
     def send(self, size: Array, distance: Array) -> Array:
-        """From each rank to the one `distance` ranks away; all ranks of a node may send at once."""
+        """Seconds to send from each rank to the one `distance` ranks away; all ranks of a node may send at once."""
         curve = self.hw.island.send
         local = 1e-6 * curve.latency_us[0] + size / (1e9 * curve.bus_gb_s[0])
         away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()

@@ -172,7 +172,7 @@ def hardware(name: str) -> Hardware | None:
 
 
 def kinds(names: list[str]) -> list[str]:
-    """Those of `names` that are devices (on a mixed cluster, each device's count is a knob with its name)."""
+    """The `names` that are devices. (On a mixed cluster, the number of devices is a knob with the device's name.)"""
     return [n for n in names if plain(n) in by_name()]
 
 

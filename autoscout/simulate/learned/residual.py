@@ -22,7 +22,7 @@ _OUTLIER = 5.0  # residuals are clipped at this many median residuals
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # tried scales of the effects and of the noise
 _UNUSUAL = 0.5  # log evidence required per factor e of a scale
 _CARRIES = 8.0  # doublings of extrapolation over which a learned correction halves
-_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # of effects of each kind: a fit's time grows with their cube
+_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits: a fit's time grows with the cube of all effects
 
 
 class _Posterior(NamedTuple):

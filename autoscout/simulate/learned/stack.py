@@ -25,13 +25,13 @@ from autoscout.simulate.member import Columns, Member, Prediction
 Rule = Literal["published", "stacked", "best"]
 
 _FOLDS = 5  # parts of the rows that are held out in turn, as is usual
-_GROUPS = 2  # from this many jobs on, whole jobs are held out
-_FEW = 12  # with fewer rows leave-one-out is used
+_GROUPS = 2  # with at least so many jobs, whole jobs are held out
+_FEW = 12  # with fewer rows, one row at a time is held out
 _MANY = 2000  # rows from which only thirds are held out: with so many the error is known well enough
 _ALL = 10.0  # weight of the global weights, in measured rows of the same framework and device
 _SURE = 0.9  # rows where weighted members keep less weight than this also ask the unweighted ones
 _LEARNED = 1.0  # prior log error of a learned member
-_ELSEWHERE = -1.0  # software number of rows whose framework no fitted row has
+_ELSEWHERE = -1.0  # stands for the software of rows whose framework is not among the fitted rows
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
@@ -67,7 +67,7 @@ class Ensemble:
         self._s = np.full(len(self.members), _LEARNED)
         self._own: Own = {}
         self._stretch = self._stretch_elsewhere = 1.0
-        self._origin_of, self._origins = software_of, np.empty(0)  # which fitted rows count as another origin
+        self._origin_of, self._origins = software_of, np.empty(0)  # rows → their origins; origins of the fitted rows
 
     @property
     def weights(self) -> dict[str, float]:
@@ -86,7 +86,7 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Without any row of the job: members that need none, weighted by the precision that they claim here."""
+        """Starts without any row of the job: with members that need none, weighted by the precision that they claim."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
@@ -124,7 +124,7 @@ class Ensemble:
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
-            doubted = np.flatnonzero(kept < _SURE)  # others are only asked where they may matter
+            doubted = np.flatnonzero(kept < _SURE)  # only these rows ask the unweighted members
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)

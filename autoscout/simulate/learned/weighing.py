@@ -150,7 +150,7 @@ def combine(
 
 def _students(freedom: float) -> float:
     """Standard deviations on each side that hold 90 % of Student's t."""
-    from scipy.special import stdtrit  # takes half a second, which predictions without measured rows do not need
+    from scipy.special import stdtrit  # imported late, which saves half a second if no row was measured
 
     return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
 

@@ -91,8 +91,8 @@ class EngineShapes:
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: kernels are launched one by one
     graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph
-    graph_decodes: np.ndarray  # the same for steps without prompts
-    python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
+    graph_decodes: np.ndarray  # tokens of the largest step without prompts that runs from a CUDA graph
+    python_host: np.ndarray  # False for an engine in C++, which launches kernels without delay
     persistent: np.ndarray  # the host's work per sequence and step, relative to vLLM V0
     step: np.ndarray  # the host's work per step, relative to vLLM V0
     serial_us: np.ndarray  # time of a multiprocessor for a query head's next key; 0: several share the keys

@@ -91,7 +91,7 @@ def host_work(
         beside_it = known.own(lambda e: getattr(e.host, usual))
         by_itself = known.own(lambda e: getattr(e.host, usual if getattr(e.host, alone) is None else alone))
         own = np.where(overlap, beside_it, by_itself)
-        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # an engine in C++
+        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # the row's engine is in C++
         return np.where(host_is_device & python, 1.0, own)
 
     each = share("sequence", "alone_sequence")

@@ -34,7 +34,7 @@ class _Sequence:
         self.id = number
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
-        self.done = 0  # of `known`, computed
+        self.done = 0  # how many of the `known` tokens are computed
         self.whole = 0  # blocks that it holds at its end
         self.shared = 0  # blocks of the common prefix, which others hold
         self.late = 0.0  # delay in seconds of its tokens behind their step, in a pipeline
@@ -72,7 +72,7 @@ class _Simulation:
         self.waiting: deque[_Sequence] = deque()
         self.unseen: list[_Sequence] = []  # arrived after the next step was prepared
         self.prefilling: list[_Sequence] = []
-        self.decoding: dict[int, _Sequence] = {}  # in the order of admission
+        self.decoding: dict[int, _Sequence] = {}  # decoding sequences by id, in the order of admission
         self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
@@ -180,7 +180,7 @@ class _Simulation:
             self._prompt_step(batch, decode=True)
         elif self.decoding:
             self._decode_run()
-        else:  # nothing runs and nothing fits: only V0's watermark causes that
+        else:  # nothing runs, but the first prompt does not fit: only V0's watermark causes this
             self._force()
         self.waiting.extend(self.unseen)
         self.unseen.clear()

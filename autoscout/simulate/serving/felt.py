@@ -27,7 +27,7 @@ from autoscout.simulate.serving.lasting import (
 
 _STABLE = 0.995  # utilization above which waits follow a growing queue
 _FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary one
-_MOSTLY = 0.7  # quantiles above this one depend on such waits
+_MOSTLY = 0.7  # quantiles above this one are dominated by such waits
 _TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of a table, over the relaxation time of a queue
 
 
@@ -122,7 +122,7 @@ class Felt:
 
     def ttft_at(self, q: float) -> Array:
         load, k, plain = self.load, self.balance.read, self.balance.answers.plain
-        # A closed loop's queue hardly changes where it is long.
+        # a closed loop's long queue hardly changes in length
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
         turn = plain / 2 + (self.turn - plain) * q + self.made_up

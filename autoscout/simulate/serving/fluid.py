@@ -96,7 +96,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    # The mean step in which a prompt ends: groups of whole prompts share a step, or each takes several.
+    # Mean number of the step in which a prompt ends: several whole prompts share a step, or one prompt takes several.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
@@ -156,7 +156,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has any
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(
@@ -178,7 +178,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     service = chunks * mixed + under_way_s(e, tokens / chunks, s.input_len, mixed, s.batched_tokens)
     hold = s.output_len * mean + service
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
-    together = np.minimum(n * s.replicas / s.requests, 1.0)  # all begin at once
+    together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that begin at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
     # The last request waits for the prompts of all others. Where prompts are read along with decoding, requests end one
     # step after the other instead.
@@ -237,7 +237,7 @@ def _latencies(
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
     requests = per_engine * s.replicas
-    busy = np.maximum(seqs, 1.0)  # a step that decodes has at least one sequence
+    busy = np.maximum(seqs, 1.0)  # whenever something decodes, at least one sequence does
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))

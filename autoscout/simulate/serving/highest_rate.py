@@ -25,12 +25,12 @@ _SATURATED = 0.9  # share of arrivals answered, below which the queue counts as 
 _GROWING = 1.5  # a queue grows if its last waits are this many times as long as those of the first quarter
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load lasts this many answers, and has at most this many requests
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # octaves below the capacity; rounds by rates per round, to a resolution of 2.2 %
-_FEW = 64  # configurations for which this many rates at once take hardly longer than one
+_FEW = 64  # up to this many configurations, so many rates at once take hardly longer than one
 _SLOW = 0.02  # requests per second: the first rate without a guess
 _STEPS, _FAR, _MOST = 8, 64, 192  # steps of the search: the first, the size up to which they double, and the last
 _SURE = 2.0  # a limit is surely broken if this many times the allowed requests (plus two) exceed it
 _EASY = 0.75  # a limit is surely kept if no request exceeds this share of it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # cached answers and loads
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # most results and loads in the caches
 _IDLE_S = 1e5  # pause between the loads of equal engines, which one engine simulates one after the other
 
 
@@ -74,7 +74,7 @@ class Highest(NamedTuple):
     limits: EngineLimits
 
 
-# By all inputs of a search except the room.
+# Results by all inputs of a search except the room.
 _FOUND: dict[Hashable, list[Highest]] = {}
 
 
@@ -144,7 +144,7 @@ class _Engines:
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
 
-# By traffic, seed and number.
+# Drawn requests by traffic, seed and number.
 _DRAWN: dict[tuple[str, int, int], Requests] = {}
 
 

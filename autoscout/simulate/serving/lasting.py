@@ -27,7 +27,7 @@ _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95,
 _ROUNDS, _LITTLE = 10, 2  # rounds to bracket a closed loop's rate, and rounds of Little's law in each
 _OPEN = 6  # rounds of Little's law for an open load
 _FILLED = 2  # rounds until a full engine's step times fit the number of running requests
-HALVINGS = 12  # rounds of a quantile's bracket
+HALVINGS = 12  # bisection steps that find a quantile
 FULLEST = 0.98  # utilization above which waits follow a growing queue
 # How much fewer requests run on average, per unit of answer time / load time, because the load starts and ends empty.
 # It would be a third if answers took equally long at any load.
@@ -240,7 +240,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
-    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may come from fewer running requests
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may assume fewer running requests
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = used_of(k, rate)
@@ -250,7 +250,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of the normals; exact where the share is 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of normals; exact if the share is 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from autoscout.simulate.serving.engine_run import EngineRun
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by their names in metrics
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # quantiles by their suffixes in the metrics' names
 _NORMAL = NormalDist()
 _NARROWEST = 1e-3  # smallest difference between the logarithms of two quantiles
 _LEAST_MS = 1e-9  # lower bound of a latency, to keep its logarithm finite

@@ -1,6 +1,6 @@
-"""Joules per output token of a server without measurements: the watts of its devices, between decoding (bound by
-memory) and products (bound by compute), over the predicted tokens. MLPerf Inference has the power of busy nodes of H200
-and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
+"""Joules per output token of a server without measurements: predicted watts over predicted tokens. The watts lie
+between those of decoding (bound by memory) and of products (bound by compute). MLPerf Inference publishes the power of
+busy nodes of H200 and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Ar
     attention = prefill_attention_s(s.engine, one, prompt, prompt * (cached + (prompt + 1) / 2))
     readers = numbers(columns, "prefill", 0.0, n)
     devices = s.engine.tp * s.engine.pp * s.replicas + readers
-    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage has its share of the layers
+    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage computes 1 / pp of the layers
     limit = np.minimum(numbers(columns, "power_cap", 100.0, n) / 100, 1.0)
     computing, answering = COMPUTING * limit, np.minimum(ANSWERING, COMPUTING * limit)
     return devices * (answering + (computing - answering) * np.minimum(busy / FULL, 1.0)), s.output_len

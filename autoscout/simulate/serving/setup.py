@@ -123,7 +123,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     known = engines_of(columns, n)
     first = known.first
     mixed = switches(columns, "chunked_prefill", False, n) & known.rules(lambda e: e.schedule.cuts_mix)
-    version = np.where(first & ~mixed, 0, 1)  # with chunks, vLLM's V0 mixes prompts with decodes, as V1 does
+    version = np.where(first & ~mixed, 0, 1)  # with chunked prompts, V0 mixes prompts with decodes like V1
     work = engines.host_work(columns, known, device, offline)
     ahead = work["overlap"] & work["python_host"] & ~offline
     eager = (version == 0) | known.rules(lambda e: e.schedule.eager_prompts)

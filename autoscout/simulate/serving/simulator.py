@@ -301,7 +301,7 @@ def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
 
 
 def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
-    """(configurations that differ in a priced column, (n,) each row's configuration). A list belongs to all rows."""
+    """(distinct combinations of the priced columns, (n,) each row's combination). A list is a value of all rows."""
     own = [name for name, value in columns.items() if isinstance(value, np.ndarray)]
     some, of = Combinations(columns, [name for name in own if name not in _UNPRICED]).of()
     return {**{name: value for name, value in columns.items() if name not in own}, **some}, of

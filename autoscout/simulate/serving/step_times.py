@@ -31,7 +31,7 @@ class PromptAttention:
     windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
-        """As operators.prefill_us, for one step."""
+        """Seconds of one step, as in operators.prefill_us."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
@@ -86,7 +86,7 @@ class StepTimes:
         return self.linear[min(FINE + math.ceil((tokens - FINE) / COARSE), len(self.linear) - 1)]
 
     def host(self, seqs: int) -> float:
-        """The engine's own work for a step."""
+        """Seconds of the engine's own work for a step."""
         return self.host_step + self.host_seq * seqs
 
     def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:

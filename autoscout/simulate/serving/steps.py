@@ -119,7 +119,7 @@ def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """The same in microseconds, for a layer with latents."""
+    """As `_slope_us` for a layer with latents: microseconds per token of context."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
@@ -177,7 +177,7 @@ def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The guesses of a step, one after the other; the attention of their few layers is left out."""
+    """Seconds of the guesses of a step, one after the other, without the attention of their few layers."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 

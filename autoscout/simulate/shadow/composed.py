@@ -49,7 +49,7 @@ def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> i
     if pp == 1:
         return 1
     first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
-    left = dense % (first + (pp - 2) * inner + last)  # of the chunks that have both kinds
+    left = dense % (first + (pp - 2) * inner + last)  # layers without experts in chunks that have both kinds
     return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 

@@ -309,7 +309,7 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
 
 
 def _collective(c: list, on: Setting) -> float:
-    """Seconds of one."""
+    """Seconds of one collective."""
     _, operation, group, ranks, size, _ = c
     if ranks < 2:
         return 0.0

@@ -102,7 +102,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     starved: str = ""
     concurrent_batches: int = 1
     effective: dict[str, Any] = {}
-    type: str = ""  # of a refusal, as in ServedTrace
+    type: str = ""  # the exception of a refusal, as in ServedTrace
     where: str = ""
     traceback: str = ""
     stood_in: list[str] = []

@@ -56,7 +56,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: int = 0
     built: int = 0
     peak: int = 0
-    reserved: int = 0  # by torch's caching allocator, replayed
+    reserved: int = 0  # bytes reserved by torch's caching allocator, replayed
     steps: list[Step] = []
     micro_batches: int = 0
     micro_batches_traced: int = 0
@@ -81,7 +81,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     verdict: Verdict
-    type: str = ""  # of a refusal, as Rank
+    type: str = ""  # the exception of a refusal, as in Rank
     message: str = ""
     where: str = ""
     phase: str = ""

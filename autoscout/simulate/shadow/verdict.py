@@ -28,8 +28,8 @@ def traced_micro_batches(pp: int, vpp: int) -> int:
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found`, completed by its ranks. `ranks`: balanced ones, and with experts one with `imbalance`. `error`: standard
-    deviation of log(measured / traced)."""
+    """`found` with the conclusions from its traced `ranks`: balanced ones and, with experts, one with `imbalance` more
+    tokens. `error`: standard deviation of log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(

@@ -32,7 +32,7 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-MOST = 256  # rows, evenly spaced if there are more: the time to correct a space grows with their square
+MOST = 256  # most rows used, evenly spaced if there are more: the time to correct a space grows with their square
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
 _OUTLIER = 2.0  # residuals farther from the median than this many claimed errors count less
 
@@ -102,7 +102,7 @@ class Correction:
 
 
 def _single(rows: _Rows) -> _Rows:
-    """In single precision, since spaces are large."""
+    """The rows in single precision, since spaces are large."""
     alike = rows.alike._replace(layouts=rows.alike.layouts.astype(np.float32))
     shares, claimed, usual = (each.astype(np.float32) for each in (rows.shares, rows.claimed, rows.usual))
     return _Rows(shares, alike, claimed, usual)

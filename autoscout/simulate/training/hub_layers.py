@@ -45,7 +45,7 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # bytes read by the product that follows, or by its adapter
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn
-    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # a second copy of the output, for its adapter
+    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # the adapter's own copy of attention's output
     return tokens * (stream + core + activated + apart), SCORE * tokens * x.heads * x.seq_len * (x.attention == 0)
 
 

@@ -12,7 +12,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-REQUIRED = ("layers", "hidden", "heads", "seq_len")  # and global_batch, for times
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is needed, too, but only for times
 
 # Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
@@ -55,12 +55,12 @@ DEFAULTS: dict[str, Any] = {
     "offload": 0.0,  # share of the optimizer's state that is kept on the host
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
-    "gathered_bytes": 2.0,  # per weight that replicas gather from each other after a step
+    "gathered_bytes": 2.0,  # bytes per weight that replicas gather from each other after a step
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
     # differences in DeepSpeed (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 masters; 0: only the masters (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step
-    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or ddp_bucket with overlap_grad
+    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or as many as fit ddp_bucket with overlap_grad
     "copied_elements": 0.0,  # buffer for copies of gradients to reduce
     "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward to the backward pass
     "near_group": 0.0,  # size of the group that holds a second copy of all weights, to gather from in backward; 0: none
@@ -86,7 +86,7 @@ DEFAULTS: dict[str, Any] = {
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only kernels that always sum in the same order
     "fused_norm": 1.0,  # one kernel, which only keeps its input; 0: plain PyTorch operators
-    "fused_activation": 1.0,  # also for rotary positions and the softmax of unfused attention
+    "fused_activation": 1.0,  # fused kernels for the activation, rotary positions and the softmax of unfused attention
     "fused_gate": "fused_activation",  # 0: the activation and the multiplication are two operators
     "norm_copy": 0.0,  # 1: norms get an fp32 copy of their input
     "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so no device waits for its host to launch them
@@ -99,7 +99,7 @@ DEFAULTS: dict[str, Any] = {
     "ce_fusion": np.nan,  # fused loss: 1: Transformer Engine's kernel, in place; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: adapters with frozen weights; 2: the same with 4-bit weights
     "adapters": 0.0,  # 0: on queries and values; 1: on every product
-    "lora_rank": 16.0,  # as in MLPerf's llama2_70b_lora
+    "lora_rank": 16.0,  # default of MLPerf's llama2_70b_lora
     "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as in MLPerf's
     "frozen_layers": 0.0,  # number of leading layers that, with the embedding, are not trained
     # several samples in a sequence: sequences per sample, and tokens that a token attends to
@@ -115,7 +115,7 @@ DEFAULTS: dict[str, Any] = {
     "kept_state": 1.0,
     "reference_bytes": 0.0,
     "node_gb_s": np.nan,  # between nodes, shared by a node's devices; NaN: as in the hardware file
-    "kinds_gb_s": np.nan,  # the same across kinds of device; NaN: as between nodes
+    "kinds_gb_s": np.nan,  # bandwidth between different kinds of device; NaN: as between nodes
 }
 
 
@@ -162,7 +162,7 @@ MODULES = {
     "again_up": ("mla_up_proj",),
 }
 _NONE_NAMED = 1 << len(MODULES)  # one bit above those of the modules
-METHOD = {"uniform": 0.0, "block": 1.0}  # as a number
+METHOD = {"uniform": 0.0, "block": 1.0}  # recomputation methods as numbers
 # How attention reads the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
@@ -174,8 +174,8 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with numbers for names, which `complete` accepts, too: a space's rows have few different names, so it
-    is faster to convert each name once."""
+    """The columns with names replaced by numbers, as `complete` would do for each row: a space has few different names,
+    so it is faster to convert each name once."""
     found = {}
     for name in (*CODED, "ar_modules"):
         if name in columns:
@@ -216,7 +216,7 @@ def complete(columns: Columns) -> Inputs:
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
     sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
-    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch is given
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN without a batch
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")
@@ -303,7 +303,7 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
 
 
 def _parts_named(value: Any) -> np.ndarray:
-    """One bit for each of MODULES that a row names, and one where it names none."""
+    """A bit for each of MODULES that a row names, or `_NONE_NAMED` if it names none."""
     said = np.atleast_1d(np.asarray(value))
     if said.dtype.kind == "i":
         return said

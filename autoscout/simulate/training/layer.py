@@ -207,7 +207,7 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
         again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
         once = np.where(again > 0, FROZEN_CAST[dtype], each)
         each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
-    if fusible:  # a rotation is never fused
+    if fusible:  # fusion never includes the rotation
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
@@ -310,7 +310,7 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs; the outputs have about as many
 
     def moved(passes: float, kernels: float) -> Array:
-        """For inputs and outputs of 16 bits."""
+        """Seconds to move inputs and outputs of 16 bits."""
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))

@@ -39,7 +39,7 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the caching allocator
 ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
-UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
+UNSEEN = 0.12  # error for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 # Transformers' modules copy more or less for the loss, depending on the version. 19 runs on an H100 reserved 1 to 13 %
 # more than they allocated, and 3 % where that was 97 % of the memory.
@@ -204,7 +204,7 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """(n,) GiB and its parts."""
+        """(n,) GiB without corrections, and its parts."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}

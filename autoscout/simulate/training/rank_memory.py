@@ -217,7 +217,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
-    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # a copy in fp32
+    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # bytes of the softmax's copy in fp32
     scores = tokens * x.heads * x.seq_len / x.tp * (b + softmax + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
     block = np.where(x.experts > 0, sparse + share * dense, dense)

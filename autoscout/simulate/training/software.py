@@ -29,7 +29,7 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # a job's evidence counts as at most this many rows, since their errors are correlated
-KNOWN = -1  # in the settled column: the row states everything that software decides
+KNOWN = -1  # code of rows that state everything that software decides
 _BITS = 40  # bits of conditions in a settled code; the number of the row's family is above them
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # column → its allowed values: (least, most), or one of these names
 _SHAPED = (
@@ -133,7 +133,7 @@ def holds(when: When, value: Callable[[str], Array]) -> Array:
 
 @cache
 def _conditions() -> tuple[When, ...]:
-    """All conditions, once each: the bits of a settled code."""
+    """All conditions, each once; the bits of a settled code are in this order."""
     every = {when: None for m in members() for when, _ in (*m.filled, *m.chances) if when}
     if len(every) > _BITS:
         raise ValueError(f"{len(every)} conditions in records of trainers; at most {_BITS} are possible")
@@ -237,7 +237,7 @@ def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
 
 
 class _Merged(NamedTuple):
-    """Members merged for rows of one code: the log of a share, -inf where impossible."""
+    """Several members merged for rows of one code; `share` is a logarithm, -inf where impossible."""
 
     share: float
     slower: float

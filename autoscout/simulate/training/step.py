@@ -94,7 +94,7 @@ class Training:
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects itself by measured rows of one job, which first identify its software."""
+        """Corrects the model by measured rows of one job, which first identify the job's software."""
         values = np.asarray(values, dtype=float)
         columns = settled(columns, self.device)
         if len(some := variants(columns, MEMORY_ONLY)) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.job.device_names import kinds
 from autoscout.simulate.training.inputs import READ
 
-# Ours → other names; case, blanks and hyphens do not matter.
+# our name → other names; case, blanks and hyphens do not matter
 _ALSO = {
     "gpu": ("gpu_name", "gpu_type", "gpu_model", "device", "device_name", "accelerator", "hardware"),
     "gpu_mem_gb": ("gpu_memory_gb", "device_memory_gb"),

@@ -14,14 +14,14 @@ from autoscout.simulate.trust import TrustGuard
 from autoscout.studies.bench.landscape import Landscape
 from kb.records import Configuration, Measurement
 
-Real = Callable[[list[Configuration]], list[Measurement]]  # fewer than asked when the budget ends
+Real = Callable[[list[Configuration]], list[Measurement]]  # returns fewer than requested when the budget ends
 
 
 class SimulatedFirst:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
         with np.errstate(invalid="ignore"):  # inf − inf means no prediction
-            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them has no prediction
+            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN if one has no prediction
         self.on = bool(landscape.simulators)
         self._guard = TrustGuard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}

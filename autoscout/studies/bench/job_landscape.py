@@ -159,7 +159,7 @@ def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
     """(n,) predictions of the model with wrong constants: each part of the time is scaled by its own factor."""
-    rng = np.random.default_rng(7)  # the same for every job
+    rng = np.random.default_rng(7)  # the same seed for every job
     factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
         factors = {name: _BIAS.get(name, 1.0) for name in predicted.parts}

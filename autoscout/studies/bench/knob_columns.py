@@ -68,7 +68,7 @@ def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
 
 
 def _distinct(table: Table, names: list[str]) -> int:
-    """Number of configurations that these columns tell apart."""
+    """Number of configurations that differ in these columns."""
     places = [table.columns.index(name) for name in names]
     return len({tuple(row[i] for i in places) for row in table.rows})
 

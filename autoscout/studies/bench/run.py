@@ -45,7 +45,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Recommended(msgspec.Struct, frozen=True):
     name: str
     knobs: dict[str, Value]
-    value: float | None  # noise-free; None: it fails
+    value: float | None  # noise-free value; None: it fails
     regret: float | None
 
 
@@ -70,7 +70,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     cost_to_5pct: float | None
     fast: float  # share of the spent cost (or of experiments, if costs are unknown) on configurations within _FAST
     engine_ms_per_step: float
-    engine_ms_first: float  # to construct the strategy and get its first proposal
+    engine_ms_first: float  # milliseconds to construct the strategy and get its first proposal
     curve: list[list[float]]
 
 
@@ -130,7 +130,7 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSetting
 
 
 class _Record:
-    """What was measured in one run."""
+    """The measurements of one run."""
 
     def __init__(self, landscape: Landscape, settings: BenchSettings, seed: int) -> None:
         self.landscape = landscape

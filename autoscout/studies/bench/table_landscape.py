@@ -122,7 +122,7 @@ def _landscape(
 
 
 class _Merged(msgspec.Struct):
-    """All rows of one configuration."""
+    """All rows of one configuration, merged."""
 
     knobs: dict[str, Value]
     truth: float

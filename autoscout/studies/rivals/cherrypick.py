@@ -25,7 +25,7 @@ def cherrypick(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Sear
 
     kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(0.5, (1e-2, 1e2), nu=2.5) + WhiteKernel(1e-3, (1e-6, 1.0))
     model = Refitted(kernel)
-    for point in qmc.Sobol(len(pool.levels), rng=rng).random_base2(2)[:_FIRST]:  # in [0, 1) per knob
+    for point in qmc.Sobol(len(pool.levels), rng=rng).random_base2(2)[:_FIRST]:  # one coordinate in [0, 1) per knob
         yield pool.nearest(np.floor(point * pool.levels).astype(int))
     while True:
         rows, costs = pool.costs(_FAILED)

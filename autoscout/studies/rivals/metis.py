@@ -33,7 +33,7 @@ def _plans(pool: Pool) -> np.ndarray:
 
 
 def _planned(knob: Knob) -> bool:
-    devices = knob.layer == "devices" and knob.kind == "sparse"  # how many of a kind are used
+    devices = knob.layer == "devices" and knob.kind == "sparse"  # number of devices of a kind
     return knob.name in _PLAN or devices or knob.sets == "pipeline_model_parallel_layout"
 
 

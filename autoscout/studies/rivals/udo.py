@@ -45,7 +45,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["UdoNode", int]]  # node and the code that was taken there
+Path = list[tuple["UdoNode", int]]  # nodes, each with the code taken there
 
 
 class UdoNode:
