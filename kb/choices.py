@@ -25,7 +25,7 @@ def file_of(kb: Path) -> Path:
 
 
 def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None:
-    """Errors: AutoscoutError when it cannot be written."""
+    """Appends a decision to the file. Errors: AutoscoutError when it cannot be written."""
     line = msgspec.json.encode(AcceptedChoice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
     try:
         file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)

@@ -16,8 +16,8 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
     equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models: no rounds, no
     intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: standard deviation of
-    the log of one measurement; `more`: total number of rounds that would decide. `over_today`: present launch,
-    `today_name`, / winner where it is neither of the two."""
+    the log of one measurement; `more`: total number of rounds that would decide. `over_today` = present launch
+    (`today_name`) / winner as a ratio of costs, if the present launch is neither the winner nor the default."""
 
     winner: Configuration
     name: str

@@ -36,8 +36,8 @@ class Undeleted(msgspec.Struct, frozen=True):
 
 
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Errors: AutoscoutError when a session is running, or (exit 2) when it is unknown or its name is not allowed: only
-    a folder directly below the sessions folder, with a journal in it, is ever moved."""
+    """Moves only folders that are directly below the sessions folder and hold a journal. Errors: AutoscoutError when a
+    session is running, or (exit 2) when it is unknown or its name is not allowed."""
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():

@@ -32,10 +32,8 @@ class Stored(NamedTuple):
 
 
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
-    """`about`: reader, file name and the like, as shown in the view `imports`; `at`: unix time.
-
-    Importing the same again changes nothing. Rows that are identical to the last digit are stored once.
-    """
+    """Stores an import; storing the same again changes nothing. Rows that are identical to the last digit are stored
+    once. `about`: reader, file name and the like, as shown in the view `imports`; `at`: unix time."""
     started = journals.SessionStarted(
         at=at,
         session=id,

@@ -60,8 +60,8 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
 
 
 def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """None if not even the first line is complete, or the session was forgotten. Lines that stay outside do not affect
-    others. Errors: AutoscoutError when the journal is not a session's."""
+    """The lines of a journal that the tables lack; None if not even the first line is complete, or the session was
+    forgotten. Refused lines do not affect others. Errors: AutoscoutError when the journal is not a session's."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -100,7 +100,7 @@ def _check_event(event: journals.AnyEvent) -> None:
     if isinstance(event, journals.ExperimentEnded | journals.Answered):
         door.check_measurement(event.measurement)
     if isinstance(event, journals.ExperimentEnded) and not 0 <= event.number < 2**31:
-        raise door.Refused(f"an experiment has the number {event.number}")
+        raise door.Refused(f"an experiment has an impossible number: {event.number}")
     if isinstance(event, journals.Answered):
         door.name(event.measured_by, "session")
 

@@ -104,7 +104,7 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
     """Recomputes the kept results of every job whose rows have changed (`con` is open for writing); returns the ids of
     these jobs."""
     changed = dict(con.execute(_CHANGED).fetchall())
-    if not set(changed) - {_STALE}:  # marked as stale, but no row changed, which takes long only to find out
+    if not set(changed) - {_STALE}:  # marked as stale, but no row has changed
         con.execute(_UNMARK)
         return []
     jobs = list(changed)

@@ -18,7 +18,7 @@ class Seals(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """ "", or the problem."""
+        """ "" if the seals are intact, else what is wrong."""
         if self.broken:
             return f"line {self.broken} is not what was written there"
         return f"{self.unsigned} lines are unsigned, as an older AutoScout wrote them" if self.unsigned else ""

@@ -160,7 +160,7 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
         name, lead, value = found["name"], found["lead"], text[start:end]
         before = re.search(r"\w{1,20} $", text[max(0, found.start() - 21) : found.start()])
         strength = _strength((before[0] if before and name.isalpha() else "") + name.lstrip("-+."))
-        if not re.search("[:=]", lead):  # two words, which a flag and its value are
+        if not re.search("[:=]", lead):  # separate words, such as a flag and its value
             if name.startswith("-"):
                 strength = 0 if value.startswith("-") else strength
             else:
@@ -174,7 +174,7 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
 
 
 def _prose(text: str, start: int, end: int) -> bool:
-    """Whether it is part of a sentence, such as "Invalid token: unexpected end", and not a line of YAML or a header."""
+    """Whether a value is in a sentence such as "Invalid token: unexpected end", not in a line of YAML or a header."""
     word = re.fullmatch(r"[A-Za-z][a-z]*[.,;]?", text[start:end])
     return bool(word) and bool(re.match(r"[,;]?[ \t]+\w", text[end : end + 9]))
 

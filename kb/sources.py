@@ -12,7 +12,7 @@ _BATCH = 10_000
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Errors: AutoscoutError (exit 2) when it is no Parquet file."""
+    """The rows of a Parquet file. Errors: AutoscoutError (exit 2) when it is not one."""
     import duckdb
 
     with duckdb.connect(":memory:") as con:

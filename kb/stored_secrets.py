@@ -63,7 +63,7 @@ def clean(folder: Path) -> list[Path]:
 
 
 def refuse(con: "DuckDBPyConnection", sessions: list[str]) -> None:
-    """Errors: AutoscoutError when rows of sessions that are to be shared hold secrets."""
+    """Errors: AutoscoutError if sessions that are to be shared hold secrets."""
     if found := in_rows(con, sessions):
         raise AutoscoutError(
             f"{sum(found.values())} texts of {', '.join(found)} hold what looks like a secret, so nothing was shared; "

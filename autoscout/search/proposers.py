@@ -20,9 +20,9 @@ from autoscout.search.structure_tree import descent
 class Proposal:
     row: int
     arm: str
-    gain: float  # its value
+    gain: float
     why: str
-    base: int | None = None  # the best row at the time, to which the reward compares it
+    base: int | None = None  # the best row at that time; the reward compares the proposal with it
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:

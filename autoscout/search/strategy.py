@@ -124,7 +124,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Which package it lacks, and how to get it; "" if none."""
+        """Which package the strategy lacks, and how to get it; "" if none."""
         lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
@@ -185,7 +185,7 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """A sentence if it searches only a sample, else ""."""
+    """A sentence if the strategy searches only a sample of the space, else ""."""
     if not kind.lists or space.enumerable:
         return ""
     return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"

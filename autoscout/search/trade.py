@@ -76,7 +76,7 @@ class Trade:
 
     @property
     def why(self) -> str:
-        """What counts now, in words; "" if only the first objective."""
+        """What proposals are chosen for now, in words; "" if only for the first objective."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]

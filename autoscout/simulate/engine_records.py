@@ -69,7 +69,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ReleaseRow, ...]
 
     def at(self, version: Version) -> ReleaseRow:
-        """The row of a release; before the first row, the first."""
+        """The row that applies to a release; the first row, if the release is older than that."""
         return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
 
 

@@ -109,7 +109,7 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # is it more than its only member?
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # more than its only member
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def fullness(self, space: Space | None = None) -> Predictor | None:

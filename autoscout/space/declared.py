@@ -74,7 +74,8 @@ def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """Errors: AutoscoutError (exit 2) for a knob by kind whose values cannot be passed on by kind."""
+    """The catalog's entries for a knob of the job: one, or one per kind of device. Errors: AutoscoutError (exit 2) for
+    values that cannot be passed on for each kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]

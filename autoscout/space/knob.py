@@ -135,7 +135,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_catalog(path: Path) -> Catalog:
-    """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """Errors: AutoscoutError (exit 2), which names the file and the key."""
     try:
         changed = path.stat().st_mtime_ns
     except OSError:

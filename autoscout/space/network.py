@@ -89,8 +89,8 @@ def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> 
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute, naming the nearest; and for a
-    condition on a dense knob."""
+    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute (it suggests the nearest), and
+    for a condition on a dense knob."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [
@@ -135,7 +135,7 @@ def topological(
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # these move to the front, too: it comes after them
+        for other in _all_before(before, name) & rank.keys():  # they must precede `name`, so they move up with it
             rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
 

@@ -23,8 +23,8 @@ _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckd
 
 
 def push(kb: Path, catalog: str, data: Path | None) -> MovedRecords:
-    """`data`: the folder for the data files; needed only once, since the catalog remembers it. Errors:
-    AutoscoutError."""
+    """Adds what the catalog lacks. `data`: the folder for the data files; needed only once, since the catalog remembers
+    it. Errors: AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
         written = _give(kb, team, Path(folder))
     with writer(kb) as con:

@@ -194,7 +194,7 @@ class Posterior:
         return float(value), slope + off / self._width
 
     def _effects(self, rows: EncodedRows) -> np.ndarray:
-        """(n, E) effects; those of inert axes are 0. (Callers without such axes may add columns.)"""
+        """(n, E) effects; those of inert axes are 0. (If no axis is inert, the rows may have extra columns.)"""
         return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Belief:
         return weights.astype(np.float32) @ self._rows[: len(y)]
 
     def fitted(self, y: np.ndarray) -> np.ndarray:
-        """(n,): the same at the measured rows themselves, denoised."""
+        """(n,): the expected values at the measured rows themselves, freed of noise."""
         alpha = cho_solve((self.low, True), y)
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 

@@ -53,7 +53,7 @@ class _Member:
     expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on the common scale
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        """Converts its own scale of costs to the one that all members share."""
+        """Converts values from this member's own scale of costs to the scale that all members share."""
         common = bent(unbent(mean, self.mean.bend))
         return common, deviation * slope(common, self.mean.bend)
 

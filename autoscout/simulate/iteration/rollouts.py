@@ -97,8 +97,8 @@ def _split(ends: Array, slots: int) -> tuple[float, float]:
 
 
 def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
-    """The same for a trainer's own `generate`. Each rank has one batch; every token is a forward pass of one token per
-    sequence, until the rank's longest answer has ended."""
+    """Rollout times of a trainer's own `generate`. Each rank has one batch; every token is a forward pass of one token
+    per sequence, until the rank's longest answer has ended."""
     n = rows_of(columns)
     answers, longest, gpus = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "longest", "gpus"))
     prompts, steady, tail, mean = (np.empty(n) for _ in range(4))

@@ -19,7 +19,7 @@ from autoscout.simulate.member import Columns, Member, Prediction
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
 _JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the level of a job, and of a framework on a device
 _OUTLIER = 5.0  # residuals are clipped at this many median residuals
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # tried scales of the effects and of the noise
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # scales to try for the effects and for the noise
 _UNUSUAL = 0.5  # log evidence required per factor e of a scale
 _CARRIES = 8.0  # doublings of extrapolation over which a learned correction halves
 _MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits: a fit's time grows with the cube of all effects

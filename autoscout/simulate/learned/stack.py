@@ -301,9 +301,8 @@ class Ensemble:
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
         if self.rule != "published":
             rows = weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
-            nobody = (
-                rows.sum(1, keepdims=True) == 0
-            )  # physics answers there, too, with the wide interval that it states
+            # Where no member keeps weight, the analytic members answer, with the wide intervals that they claim.
+            nobody = rows.sum(1, keepdims=True) == 0
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
@@ -318,7 +317,7 @@ class Ensemble:
             return f"outside the range it was fitted on: {outside}"
         if self._w[i] == 0:
             error = self.mape.get(member.name)
-            return f"errs by {error:.0%} on held-out rows, others less" if error is not None else "no row supports it"
+            return f"errs by {error:.0%} on held-out rows, others err less" if error is not None else "no row tests it"
         return ""
 
 

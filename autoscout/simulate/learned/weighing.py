@@ -175,8 +175,8 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
 
 
 def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
-    """The same if whole groups (`whole` (n,): 0, 1, …) were held out and the next row belongs to a new one. Errors in a
-    group are correlated and count as one, their root mean square; Student's t around that of the groups."""
+    """`stretch` if whole groups (`whole` (n,): 0, 1, …) were held out and the next row belongs to a new one. Errors in
+    a group are correlated and count as one, their root mean square; Student's t is taken around that of the groups."""
     squares = ((y - mean) / spread) ** 2
     known = np.isfinite(squares)
     rows = np.bincount(whole[known])

@@ -66,11 +66,11 @@ class EngineShapes:
     per_node: np.ndarray  # devices per node; node_gb_s is the bandwidth between nodes that they share
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
-    attention_bytes: np.ndarray  # per weight of attention products
+    attention_bytes: np.ndarray  # bytes per weight of the attention's projections
     attention_speed: np.ndarray
     attention_lasting: np.ndarray  # share of that speed that steps of many tokens reach
-    expert_bytes: np.ndarray  # per weight of experts
-    speed: np.ndarray  # of products relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    expert_bytes: np.ndarray  # bytes per weight of the experts
+    speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, where the device has them
     lasting: np.ndarray
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
@@ -79,10 +79,10 @@ class EngineShapes:
     launches: np.ndarray  # kernels launched per layer
     routing_us: np.ndarray  # extra time before the experts of a layer, compared to vLLM's usual kernels
     blocks: np.ndarray  # whether products first quantize their activations to 8 bits in blocks
-    clock: np.ndarray  # under the power limit, relative to the default one
+    clock: np.ndarray  # clock rate under the power limit, relative to that under the default limit
     prompt_speed: np.ndarray  # speed of attention over prompts, relative to the device's own kernel
-    kv_bytes: np.ndarray  # per token and layer
-    read_bytes: np.ndarray  # the number of bytes that takes as long to read at the bandwidth of 16-bit caches
+    kv_bytes: np.ndarray  # bytes of the cache per token and layer
+    read_bytes: np.ndarray  # bytes that a 16-bit cache would read in the time in which this cache reads kv_bytes
     latents: Latents
     prompt_bytes: np.ndarray  # bytes per token that attention over prompts reads
     window: np.ndarray  # tokens that a token attends to in windowed layers; `windowed` is the share of such layers

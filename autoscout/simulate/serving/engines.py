@@ -21,7 +21,7 @@ _SMALL_GIB = 69.0
 
 @dataclass(frozen=True)
 class Defaults:
-    """(n,) each."""
+    """What the engine does where no switch sets it, (n,) each."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
@@ -35,7 +35,7 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """A fixed batch has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
+    """A fixed batch (`offline`) has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,

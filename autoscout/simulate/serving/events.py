@@ -111,7 +111,7 @@ class _Simulation:
                     return run
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
-        """`now`: the time given to events that have not happened yet."""
+        """The run up to now. Events that have not happened yet get the time `now`."""
         first, end = (np.array(times) for times in (self.first, self.end))
         if not math.isnan(now):
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
@@ -280,7 +280,7 @@ class _Simulation:
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # remains when it leaves
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # the prefix stays cached
             for s in finished:
                 self._sampled_first(s)
 

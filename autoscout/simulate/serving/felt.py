@@ -147,7 +147,7 @@ class Felt:
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:
-        """Scales with the number of running requests, which fluctuates like a Poisson count, and with the elasticity of
+        """TPOT grows with the number of running requests, which fluctuates like a Poisson count, by the elasticity of
         step times."""
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
@@ -168,7 +168,7 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """Long waits and long answers are independent: beyond the median, variances add up."""
+        """Waits and lengths of answers are taken to be independent: beyond the median, their variances add up."""
         each, token = self.balance.answers.token / self.per_step, self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the kinds of answers on both sides of the median

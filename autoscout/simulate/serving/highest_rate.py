@@ -177,7 +177,8 @@ def of_one(
         if needed > 2 * count or surely is False:
             return False
         if surely is None or _saturated(loads):
-            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)  # long loads of a job's own
+            # A load may be longer than needed, if the job states its number of requests; then fewer loads are enough.
+            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)
             loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
@@ -206,7 +207,7 @@ def _searched(keeps: Callable[[float], bool], near: float, start: float) -> floa
 
 
 def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
-    """Whether more loads would surely keep or break the limits, too; None: undecided."""
+    """Whether the run keeps the limits so clearly that other loads would, too (False: breaks them); None: undecided."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
         "ttft": run.first_s - run.arrival_s,

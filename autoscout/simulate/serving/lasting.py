@@ -250,7 +250,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of normals; exact if the share is 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact for a share of 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 
@@ -307,7 +307,7 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
-    """Mean seconds."""
+    """Mean seconds of a step."""
     return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 

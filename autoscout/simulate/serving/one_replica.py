@@ -29,8 +29,8 @@ _RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}
 
 
 def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
-    """None when not even one request fits. Configurations share a run if they differ only in room that no request had
-    to wait for."""
+    """Configuration i's run; None when not even one request fits. Configurations share a run if they differ only in
+    room that no request had to wait for."""
     limits, e = limits_of(s, i), engine_of(s, i)
     alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
     for own, run in alike:

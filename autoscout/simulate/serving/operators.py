@@ -68,7 +68,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
-    """(m × k) · (k × n) with 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
+    """Product of (m × k) and (k × n), 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
@@ -90,7 +90,7 @@ def decode_slope_us(c: Decode, kv_bytes: Array, group: Array) -> Array:
 
 
 def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Array) -> Array:
-    """One layer; `context` is the sum over the sequences."""
+    """Microseconds of one layer; `context`: sum over the sequences, in tokens."""
     busy = np.minimum(seqs, 1)
     return busy * c.overhead_us + seqs * c.sequence_us + context * decode_slope_us(c, kv_bytes, group)
 
@@ -107,8 +107,8 @@ def prefill_us(
     speed: Array = 1.0,
     again_us: Array = 0.0,
 ) -> Array:
-    """One layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
-    relative to the default clock; `again_us`: per token of context that earlier steps computed."""
+    """Microseconds of one layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the
+    mask; `speed`: relative to the default clock; `again_us`: per token of context that earlier steps computed."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens per sequence

@@ -87,7 +87,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def device(name: str) -> ServingDevice:
-    """Errors: AutoscoutError (exit 2) for a device without constants, naming the nearest."""
+    """Errors: AutoscoutError (exit 2) for a device without constants; it suggests the nearest name."""
     if not has_constants(name):
         known = [one for one in contents() if has_constants(one)]
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)

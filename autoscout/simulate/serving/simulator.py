@@ -120,7 +120,7 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """As `_predict`, as a mixture over the possible releases and cache formats where these are unknown."""
+        """`_predict`, as a mixture over the possible releases and cache formats where these are unknown."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -137,7 +137,7 @@ class ServingSimulator:
         return [self._predict({**some, **each}, counts[group.rows]) for each in filled]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """`counts`: how many configurations each row stands for."""
+        """Predictions with stated or default software. `counts`: how many configurations each row stands for."""
         n = len(counts)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
@@ -233,7 +233,7 @@ def _quantiles(columns: Columns, metric: str) -> set[str] | None:
 
 
 def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
-    """As in targets/vllm/load_plan.py: over the nodes that a configuration uses."""
+    """Metrics per device and per dollar of the nodes that a configuration uses, as in targets/vllm/load_plan.py."""
     n = len(tokens_per_s)
     own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
     dollars = numbers(columns, "usd_per_hour", np.nan, n)
@@ -312,7 +312,7 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
-    """False without a calibration, and for 8-bit caches on GPUs without 8-bit formats."""
+    """(n,) whether the model covers a row; it does not cover 8-bit caches on GPUs without 8-bit formats."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
     for refused in _refused(columns, counts).values():
         known = known & ~refused

@@ -120,8 +120,8 @@ class StepTimes:
         return self.per_context[math.ceil(seqs / m)] / m
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` decoding
-        sequences with `context` tokens in total."""
+        """Seconds of a step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes`
+        decoding sequences with `context` tokens in total."""
         if self.pp == 1 and self.checked == 1:
             once = self._alone(seqs, tokens, pairs, decodes, context)
         else:

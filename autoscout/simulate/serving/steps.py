@@ -112,7 +112,7 @@ def _slope_us(e: EngineShapes) -> np.ndarray:
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The same if one block of threads goes through all keys of a query head, however many blocks there are."""
+    """As `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
@@ -147,7 +147,7 @@ def launches_s(e: EngineShapes) -> np.ndarray:
 
 
 def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
-    """`one_by_one`: this step does not run from a CUDA graph."""
+    """Seconds of a step, from those on device and host. `one_by_one`: it does not run from a CUDA graph."""
     on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
     return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
 

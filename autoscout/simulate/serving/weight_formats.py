@@ -70,8 +70,8 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) ->
 
 
 def lasting_speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """The same under the device's power limit, which formats with fewer bits reach later: in a long step, products
-    follow each other without a pause."""
+    """`speed` in long steps, whose products follow each other without a pause, so that the device is held back by its
+    power limit. Formats with fewer bits reach that limit later."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     four = np.isin(names, ("fp4", "nvfp4")) & (own > 1)
     eight = np.where(np.isin(names, _INT8), device.lasting.get("int8", np.inf), device.lasting.get("fp8", np.inf))

@@ -79,9 +79,9 @@ def priced(
     timed: Sequence[Timed] = (),
     copies: int = 0,
 ) -> PricedTrace | None:
-    """None if a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`: the
-    ranks that ran on a device; their seconds replace their kernels' prices. `copies`: experts per token, if DeepEP
-    replaces the traced exchange."""
+    """The trace with a price for every kernel; None if a rank was not traced. `ranks`: one each of the last stage, the
+    first, and an inner one if there is any. `timed`: the ranks that ran on a device; their seconds replace the prices
+    of their kernels. `copies`: experts per token, if DeepEP replaces the traced exchange."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
     if not plain or any(r.verdict != "starts" for r in plain):
@@ -179,7 +179,7 @@ def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
 
 
 def _late(c: list) -> bool:
-    """Whether it belongs to the optimizer's step: gathered weights, or sums between stages that share weights."""
+    """Whether a message is in the optimizer's step: gathered weights, or sums between stages with shared weights."""
     _, operation, group, ranks, _, phase = c
     gathered = group in REPLICAS and "allgather" in operation
     return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))

@@ -51,7 +51,8 @@ def judged(
     if device_gib:
         room = device_gib - beside
         needed = max(reserved, middle)
-        spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))  # segments: 1 to 5 % more
+        # At least 0.01: the allocator's segments take 1 to 5 % more than what is allocated.
+        spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))
         probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
     return msgspec.structs.replace(
         found,

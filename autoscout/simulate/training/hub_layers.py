@@ -109,8 +109,8 @@ def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
 
 
 def vocabulary_moved(x: Inputs) -> tuple[Array, Array]:
-    """The same for the output layer's weights and the embedding. The embedding's gradient is as large as its table: it
-    is set to zero, then added to the output layer's gradient if weights are tied, else to its own."""
+    """Bytes moved by the same casts of the output layer's weights, and by the embedding's gradient. That is as large as
+    the table: it is set to zero, then added to the output layer's gradient if weights are tied, else to its own."""
     table = x.vocab * x.hidden
     forward, backward = cast_weights(x, table)
     return forward, backward + np.where(x.lora > 0, 0.0, 4.0 * x.hub * table)

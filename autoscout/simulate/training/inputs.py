@@ -187,7 +187,7 @@ def coded(columns: Columns) -> dict[str, Any]:
 
 
 def complete(columns: Columns) -> Inputs:
-    """Raises AutoscoutError with the missing columns."""
+    """The columns with defaults filled in. Errors: AutoscoutError (exit 2), which names the missing columns."""
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
@@ -316,7 +316,7 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    """NaN where unknown."""
+    """The numbers that stand for names; NaN for an empty name."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names

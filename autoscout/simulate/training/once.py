@@ -43,9 +43,9 @@ class Exchange(NamedTuple):
 
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
-    """`layers`: of a stage. With overlap_grad the last backward pass hides all buckets but the last; overlapped traffic
-    takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its part
-    (stage_1_and_2.py: use_multi_rank_bucket_allreduce), so they send as much as stage 0 and also gather the weights."""
+    """Exchange of a stage of `layers`. With overlap_grad the last backward pass hides all buckets but the last, while
+    their traffic takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its
+    part (stage_1_and_2.py: use_multi_rank_bucket_allreduce): they send as much as stage 0, and also gather weights."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)

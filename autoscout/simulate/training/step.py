@@ -231,7 +231,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
         "PCIe whose recorded speed drops with more devices": np.where(x.tp > 2, _slowing(x, fleet, sent), 0.0),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.05 if any(not hw.calibrated for hw in fleet) else 0.0,
-        "a device or a power limit with few compared runs": max((hw.doubt for hw in fleet), default=0.0),
+        "a device or a power limit with few runs to compare with": max((hw.doubt for hw in fleet), default=0.0),
         "a CPU": 0.30 if any(hw.cores for hw in fleet) else 0.0,
     }
     return {why: np.asarray(error) for why, error in found.items()}

@@ -94,7 +94,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
-    """Errors: AutoscoutError (exit code 2) for a table in which no row can be predicted."""
+    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit code 2) if no row can be
+    predicted."""
     measured = read(path)
     metrics = {}
     for rows in measured.sets:

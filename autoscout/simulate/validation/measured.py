@@ -50,7 +50,7 @@ class MeasuredTable(NamedTuple):
 
 
 def read(path: Path) -> MeasuredTable:
-    """Errors: AutoscoutError (exit code 2) with one sentence when no row can be scored."""
+    """Reads a table of measurements. Errors: AutoscoutError (exit code 2) when no row can be scored."""
     table = read_table(path)
     names = [column_names.plain(name) for name in table.columns]
     found = read_rows([dict(zip(names, row, strict=True)) for row in table.rows], names)
@@ -90,7 +90,7 @@ def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
         if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.stated(row.get("ar")):
-            continue  # its recipes recompute or offload, but its tables do not state that
+            continue  # recipes of Megatron-Bridge recompute or offload, but its tables do not state that
         key = (row.get("source"), row["source_ref"]) if column_names.stated(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -145,7 +145,7 @@ def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) ->
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
     weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
-    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # bytes, at least
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # least bytes per weight
     rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
     least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
     whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3

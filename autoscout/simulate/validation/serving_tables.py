@@ -181,7 +181,7 @@ def _columns(row: Row) -> dict[str, Any]:
     out["quantization"] = _LEAVES_ATTENTION.get(out["quantization"], out["quantization"])
     methods = [str(row[name]).strip().lower() for name in _SPECULATIVE if name in row]
     out["spec"] = next((method for method in methods if method in METHODS), "none")
-    if out["accepted"] > 1:  # percent
+    if out["accepted"] > 1:  # the table has percent
         out["accepted"] /= 100
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:

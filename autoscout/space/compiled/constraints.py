@@ -27,7 +27,7 @@ class ConstraintPart(msgspec.Struct, frozen=True):
     tree: ast.expr | None = None
 
     def inside(self, assigned: set[str]) -> list["ConstraintPart"]:
-        """Its largest parts that the `assigned` knobs determine."""
+        """The largest parts of this part that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
@@ -54,7 +54,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
     def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """Its knobs among `assigned`."""
+        """The constraint's knobs among `assigned`."""
         return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[ConstraintPart]:
@@ -66,8 +66,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
-    """The same constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so
-    that what is known of them is always a single part."""
+    """The constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so that
+    what is known of them is always a single part."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))

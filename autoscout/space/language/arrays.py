@@ -69,7 +69,7 @@ def is_float(x: Any) -> bool:
 
 
 def objects(x: Any) -> Any:
-    """The same values as an array of Python objects."""
+    """`x` as an array of Python objects."""
     if not isinstance(x, np.ndarray) or x.dtype == object:
         return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
     out = np.empty(len(x), dtype=object)

@@ -88,8 +88,8 @@ class Expression:
         self.tree, self.names = self._parsed.tree, self._parsed.names
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
-        """Errors: AutoscoutError where it cannot be evaluated: a division by zero, arithmetic on a text, on a list or
-        on a knob that is inactive and has no `off` value."""
+        """The expression's value. Errors: AutoscoutError for a division by zero, and for arithmetic on a text, on a
+        list, or on a knob that is inactive and has no `off` value."""
         try:
             return self._parsed.function(*[env[name] for name in self.names])
         except (ArithmeticError, TypeError, ValueError) as error:

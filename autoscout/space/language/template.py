@@ -46,7 +46,7 @@ def of_a_line(text: str) -> str:
 
 def names_in(text: str, dollars: bool = False) -> set[str]:
     """Names used in a text's placeholders; invalid expressions are skipped."""
-    from autoscout.space.language.expression import Expression  # numpy, which a first frame need not wait for
+    from autoscout.space.language.expression import Expression  # late: it imports numpy
 
     found: set[str] = set()
     for match in PLACEHOLDER.finditer(text):

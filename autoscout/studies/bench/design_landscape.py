@@ -22,7 +22,7 @@ CLOSED = "closed"
 
 
 def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """Errors: AutoscoutError (exit 2) for an unknown simulator."""
+    """The job's landscape as the simulators predict it. Errors: AutoscoutError (exit 2) for an unknown simulator."""
     for simulator in simulators:
         if simulator != CLOSED:
             raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)

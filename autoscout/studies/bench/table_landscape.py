@@ -172,7 +172,7 @@ def _dummies(source: TableSource, table: Table) -> list[str]:
 
 
 def _with_dummies(merged: dict[Any, _Merged], names: list[str]) -> dict[Any, _Merged]:
-    """Every configuration with each setting of the dummies; all have its outcome."""
+    """Repeats every configuration for each setting of the dummy knobs, which do not change its outcome."""
     settings = [dict(zip(names, each, strict=True)) for each in itertools.product((0, 1), repeat=len(names))]
     return {
         (*key, *_key(setting)): msgspec.structs.replace(row, knobs=row.knobs | setting)
