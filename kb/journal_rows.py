@@ -19,10 +19,10 @@ class _Tail(NamedTuple):
 
     started: journals.SessionStarted
     line: int  # number of its first line
-    events: dict[int, journals.AnyEvent]  # by the number of their line, without those that stay outside
-    end: int  # byte and line from which to read the journal next: after the last event before one that stays outside
+    events: dict[int, journals.AnyEvent]  # by the number of their line, without refused ones
+    end: int  # byte and line from which to read the journal next: after the last event before one that is refused
     lines: int
-    problem: AutoscoutError | None  # which lines stay outside, and why
+    problem: AutoscoutError | None  # which lines are not stored, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
@@ -106,12 +106,12 @@ def _check_event(event: journals.AnyEvent) -> None:
 
 
 def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutError]) -> AutoscoutError | None:
-    """One sentence about the lines of a journal that stay outside; None if there is none."""
+    """One sentence about the lines of a journal that are not stored; None if there is none."""
     if not damaged and not refused:
         return None
     count = len(damaged) + len(refused)
     first = str(damaged[0]) if damaged else f"{path}: {refused[0]}"
-    more = f"; with it, {count} lines stay outside" if count > 1 else "; this line stays outside"
+    more = f"; with it, {count} lines are not stored" if count > 1 else "; this line is not stored"
     return AutoscoutError(first + more, 2)
 
 

@@ -64,7 +64,7 @@ class DenseArm:
         self.momentum = Coordinates(names)
 
     def propose(self, model: Surrogate, value: np.ndarray, base: np.ndarray) -> Proposal | None:
-        """`base`: codes of the best measured row."""
+        """The next move from `base`, the codes of the best measured row."""
         pool = model.pool
         codes = pool.codes[model.candidates]
         same = (codes[:, pool.sparse] == base[pool.sparse]).all(axis=1) & (value >= 0)

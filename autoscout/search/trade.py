@@ -28,7 +28,7 @@ class Trade:
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """`costs`: one per objective, the first and then `also`. `kept`: False if it broke a constraint."""
+        """Adds a result: its cost by each objective, the first and then `also`; `kept`: it broke no constraint."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))

@@ -102,10 +102,10 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _serving(job: Job) -> dict[str, Any]:
-    """`longest`: most tokens of one request, answer included; `model_len`: the length that an engine must be built for,
-    in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
-    `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to half of a device's
-    memory."""
+    """Attributes of serving. `longest`: most tokens of one request, answer included; `model_len`: the length that an
+    engine must be built for, in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length,
+    in the model's dtype. `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to
+    half of a device's memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
     token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # bytes per token and layer

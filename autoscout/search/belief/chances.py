@@ -52,8 +52,8 @@ class Chances:
     def tell(
         self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
-        """`full`: how full its memory was (peaks.py). A memory failure is no evidence about other failures. `over`: log
-        excess over each other constraint (limits.py); a run that broke one of them still ran."""
+        """Adds a result. `full`: how full its memory was (peaks.py). A memory failure is no evidence about others.
+        `over`: log excess over each other constraint (limits.py); a run that broke one of them still ran."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1

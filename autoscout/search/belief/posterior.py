@@ -322,7 +322,7 @@ class Belief:
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 
     def covariance(self, places: np.ndarray) -> np.ndarray:
-        """(k, k) of f at some of the candidates."""
+        """(k, k) covariance of f at some of the candidates."""
         features, reached = (
             (self.candidates[0][places], self.candidates[1][places]),
             self._rows[: len(self.low), places],

@@ -76,7 +76,7 @@ def nothing(pool: CandidatePool) -> list[Mean]:
 def of_simulator(
     name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Mean:
-    """`predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
+    """A simulator as a prior mean. `predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-costs, and where a failure is predicted."""

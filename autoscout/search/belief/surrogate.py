@@ -107,9 +107,9 @@ class Surrogate:
         over: Mapping[str, float] | None = None,
         kept: bool = True,
     ) -> None:
-        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on top of the
-        noise, if it was measured in another period. Measuring a doubted row in this period replaces its earlier
-        costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
+        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on
+        top of the noise, if it was measured in another period. Measuring a doubted row in this period replaces its
+        earlier costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             ran = cost is not None and kept
@@ -161,7 +161,7 @@ class Surrogate:
         return np.lexsort((self.logs, ~self.kept))
 
     def bent(self, b: float = BEND) -> np.ndarray:
-        """(n,)"""
+        """(n,) log-costs of `rows` above the best one, bent."""
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
@@ -354,8 +354,8 @@ class Surrogate:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` is computed as if
-        every deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
+        """Computes the candidates' `gain`, `mean` (bent log-cost above the best) and `deviation`; `gain` as if every
+        deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain, self.mean, second = np.zeros((3, len(self.candidates)))

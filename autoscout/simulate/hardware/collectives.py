@@ -21,12 +21,12 @@ class Topology:
         self.node_gb_s = node_gb_s
 
     def all_reduce(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """`size` bytes on every rank; neighbours in the group are `stride` ranks apart; NCCL may use at most `channels`
-        channels."""
+        """Seconds to sum `size` bytes of every rank; neighbours in the group are `stride` ranks apart; NCCL may use at
+        most `channels` channels."""
         return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0, channels)
 
     def all_gather(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """`size` bytes on every rank afterwards."""
+        """Seconds until every rank has all `size` bytes."""
         return self._ring(size, group, stride, self.hw.island.all_gather, 1.0, channels)
 
     def reduce_scatter(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
@@ -40,7 +40,7 @@ class Topology:
     def all_to_all(
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
-        """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of the
+        """Seconds to send `size` bytes of every rank in equal pieces. Between nodes every rank has its own part of the
         network; with `each`, the bytes of one copy that is sent to `copies` ranks at random, a copy travels once per
         destination rank and crosses once per destination node (DeepEP's and HybridEP's kernels: `is_token_in_rank`)."""
         inside = self._inside(group, stride)

@@ -98,7 +98,7 @@ class Residual:
         self._prior = np.concatenate([*sizes_of, *(np.full(len(names), size) for names, _, size in self._levels)])
 
     def _effects(self, columns: Columns) -> np.ndarray:
-        """(n, effects), in single precision: spaces are large"""
+        """The regressors (n, effects), in single precision because spaces are large."""
         x = self._table(columns)
         logs = (_doublings(x[:, self._numeric]) - self._centre).astype(np.float32)
         parts = [np.ones((len(x), 1), np.float32), logs]
@@ -113,7 +113,7 @@ class Residual:
         return np.concatenate(parts, axis=1)
 
     def _table(self, columns: Columns) -> np.ndarray:
-        """(n, columns that varied)"""
+        """The columns that varied, as a matrix of n rows."""
         assert self._seen is not None
         return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
 

@@ -338,7 +338,7 @@ class _Told(NamedTuple):
 
 
 def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, m) or (m,) weights and usual errors."""
+    """Weights and usual errors for each row (n, m), or the same for all rows (m,)."""
     if not own:
         return w, s
     ws, ss = np.tile(w, (len(software), 1)), np.tile(s, (len(software), 1))

@@ -88,7 +88,7 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
 
 
 def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
-    """(n,) the part that comes from the engine, its load and the kind of model."""
+    """(n,) the part of the error that comes from the engine, its load and the kind of model."""
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))

@@ -35,7 +35,7 @@ class _Sequence:
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # how many of the `known` tokens are computed
-        self.whole = 0  # blocks that it holds at its end
+        self.whole = 0  # blocks that the sequence holds at its end
         self.shared = 0  # blocks of the common prefix, which others hold
         self.late = 0.0  # delay in seconds of its tokens behind their step, in a pipeline
         self.start_step = self.end_step = self.admitted = 0

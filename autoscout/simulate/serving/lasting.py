@@ -106,7 +106,7 @@ class Load(NamedTuple):
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
-    """`tokens`: to compute per prompt; `room`: tokens that fit into the cache."""
+    """The load of one engine. `tokens`: to compute per prompt; `room`: tokens that fit into the cache."""
     inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
@@ -118,10 +118,11 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 
 class Reading(NamedTuple):
-    """(j, n) for each length of prompts: seconds, steps, and seconds of the last step if it is not full. (n,): seconds
-    of steps with a full chunk and with the rest; tokens of these, and the step's room; seconds that a prompt adds to
-    others' steps; the moments of its own time; the most prompts per second; seconds of waiting among engines that step
-    together."""
+    """How prompts are read. (j, n), for each length: `own` seconds, `steps`, and `left`: seconds of the last step if it
+    is not full. (n,): `full`, `small`: seconds of steps with a full chunk (of `chunk` tokens) and with the rest (`few`
+    tokens); `free`: tokens of prompts that fit into a step; `adds`: seconds that a prompt adds to others' steps;
+    `moments` of its own time; `most` prompts per second; `alone`: seconds of waiting among engines that step together.
+    """
 
     own: Array
     steps: Array

@@ -181,7 +181,7 @@ class Engines:
         return np.array([figure(one.own) for one in self.found])[self.of]
 
     def rules(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) figures of the release whose rules schedule it."""
+        """(n,) figures of the release by whose rules the engine schedules."""
         return np.array([figure(one.rules) for one in self.found])[self.of]
 
     @property

@@ -82,7 +82,7 @@ def _on(method: Array) -> Array:
 
 
 def _accepted(columns: Mapping[str, Any], method: Array) -> Array:
-    """(n,) acceptance; NaN where it is not given."""
+    """(n,) probability that a guess is accepted; NaN where it is not given."""
     told = columns.get("accepted", np.nan)
     if isinstance(told, Mapping):
         return _of_method(method, told, np.nan)

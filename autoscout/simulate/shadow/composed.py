@@ -54,8 +54,8 @@ def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> i
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
-    """`corners`: traces of two depths, each at one or two numbers of stages. `sharded`: replicas share the optimizer's
-    state. Counts of the result are per micro batch."""
+    """The trace of a rank of a large job. `corners`: traces of two depths, each at one or two numbers of stages.
+    `sharded`: replicas share the optimizer's state. Counts of the result are per micro batch."""
     weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
     first = corners[0][1]
     share = first.replicas / replicas if sharded else 1.0

@@ -88,5 +88,5 @@ def depths(x: Inputs, fleet: Fleet) -> list[Array]:
 
 
 def _of_rows(columns: Columns, name: str, n: int) -> Array:
-    """(n,) values of a column; 0 where it is absent or empty."""
+    """(n,) numbers in a column; 0 where it is absent or empty."""
     return np.nan_to_num(np.broadcast_to(np.asarray(columns.get(name, 0.0), dtype=float), n))

@@ -189,7 +189,7 @@ class Memory:
         return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
     def fits(self, columns: Columns) -> Array:
-        """(n,) bool; False where the device is unknown."""
+        """(n,) whether a row probably fits; False where the device is unknown."""
         return self.oom_probability(columns) <= CAUTION
 
     def _known_pressure(self, columns: Columns) -> Array:

@@ -306,7 +306,7 @@ def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dic
 
 
 def probabilities(log_share: list[Array], n: int) -> Array:
-    """(members, n)"""
+    """(members, n) probabilities, which sum to 1 over the members."""
     weights = np.array([np.broadcast_to(s, n) for s in log_share])
     weights = np.exp(weights - weights.max(axis=0))
     return weights / weights.sum(axis=0)

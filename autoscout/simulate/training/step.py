@@ -188,8 +188,8 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """Layouts share errors mostly through the shapes of their products, least through their replication; products of
-    different formats have kernels of their own."""
+    """How alike rows are: layouts share errors mostly through the shapes of their products, least through their
+    replication; products of different formats have kernels of their own."""
     x = complete(columns)
     names = precisions(columns)
     dtype = sum((2.0**i * (names == name) for i, name in enumerate(sorted(set(names.tolist())))), np.zeros(1))
@@ -238,7 +238,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
 
 
 def _seen(x: Inputs) -> Array:
-    """Tokens that a token may attend to."""
+    """Number of tokens that a token may attend to."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
@@ -297,7 +297,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n): for each kind of device; rows with fewer kinds repeat the first."""
+    """The exchange on each kind of device, (kinds, n); rows with fewer kinds repeat the first."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):

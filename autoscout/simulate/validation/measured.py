@@ -167,7 +167,7 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
     why[few] = "n_gpus is less than tp × pp × cp"
     dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
     small = (column("global_batch") < column("mbs", 1.0) * dp * 0.999) & ~few
-    why[small] = "global_batch is less than micro_batch on every replica"
+    why[small] = "global_batch is less than one micro_batch per replica"
     fine = (column("experts", 0.0) > _COARSE) & np.isnan(column("expert_ffn"))
     why[fine] = "no expert_ffn (with so many experts, each is narrower than ffn)"
     why[np.isnan(column("gpus")) & np.isnan(column("dp"))] = "no n_gpus"

@@ -37,7 +37,7 @@ _SHARES = re.compile(r"\[[^\]]*\]")  # recomputed share of each stage
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """(n,) each; NaN and "" where a row has no value."""
+    """The rows as columns, (n,) each; NaN and "" where a row has no value."""
     stated = [of_row(row) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]

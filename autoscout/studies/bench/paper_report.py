@@ -54,7 +54,7 @@ _TITLES = {"Figure 8": "parts switched off", "Figure 9": "trees in the tournamen
 
 
 def markdown(results: Results, command: str) -> str:
-    """`command`: the command that makes this report."""
+    """The report; it begins with the `command` that makes it."""
     parts = [f"    {command}", _preamble(results)]
     for job, figure in {**TRAINING, **SERVING}.items():
         cells = [c for c in comparisons() if c.figure == figure]
