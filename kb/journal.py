@@ -240,7 +240,7 @@ class WarmStarted(Event, frozen=True, tag="warm_started"):
 
 
 class Later(Event, frozen=True, tag="later"):
-    """An event of a kind that only a later AutoScout knows; it is drawn and stored unchanged."""
+    """An event of a kind that only a later AutoScout knows; it is shown and stored unchanged."""
 
     kind: str
     body: dict[str, Any] = {}

@@ -74,7 +74,7 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # it may have ended; it would end if stdin were closed
+        with contextlib.suppress(BrokenPipeError):  # the process may have ended; closing stdin would end it
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         answer = process.stdout.read()

@@ -275,7 +275,7 @@ def journalled(kb: Path, session: str) -> Path:
         with reader(kb) as con:
             known = con.execute("SELECT 1 FROM session WHERE id = $1", [session]).fetchone()
         if known:
-            why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
+            why = "its journal is not: the session was pulled or copied, or the journal was moved; look where it ran"
             raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
     raise AutoscoutError(f"there is no session {session} next to {kb}; `autoscout sessions` lists them", 2)
 

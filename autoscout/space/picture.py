@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEIGHT = 44  # height of a box
 _NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
-_GAP, _ROW = 120, 66  # between columns; between boxes
+_GAP, _ROW = 120, 66  # distance between columns; distance between boxes
 _LEFT, _TOP = 28, 104
 _MOST_ARRANGED = 8  # up to this many layers, all orders are tried
 _TEXT, _VALUE = 25, 11  # characters of values per box, and per value

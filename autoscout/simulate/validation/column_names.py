@@ -101,7 +101,7 @@ def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_of(row: Mapping[str, Any]) -> str:
-    """ok · oom · failed"""
+    """How the row's run ended: ok, oom or failed."""
     text = str(row.get("status") if stated(row.get("status")) else "ok").strip().lower()
     return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
 

@@ -154,7 +154,7 @@ def _ratios(summary: Summary, name: str) -> str:
     if not pairs:
         return ""
     ratios = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
-    return f"{first} needs, of another's evaluations (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
+    return f"evaluations of {first}, relative to others' (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
 
 
 def _quartiles(spread: Spread, budget: int) -> str:
