@@ -35,7 +35,7 @@ def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> 
 
 
 def unless_allowed(knob: KnobEntry) -> str:
-    why = knob.asks_for or "it changes numbers or needs a package"
+    why = knob.asks_for or "it changes numerical results or needs a package"
     return f"{knob.name} is off unless [space] has allow = ['{knob.name}']: {why}"
 
 

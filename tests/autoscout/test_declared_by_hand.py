@@ -201,7 +201,7 @@ def test_a_knob_that_is_left_out_says_why():
     space.closed = {"q": "q is off here: why"}
     assert refusal(explain.parse, space, ["q=1"]) == ("q is off here: why", 2)
     asks = knob("a", 1, 2, asks=(3,))
-    why = "it changes numbers or needs a package"
+    why = "it changes numerical results or needs a package"
     assert explain._not_among(asks, 3) == f"a 3 is off unless [space] has allow = ['a']: {why}"
     assert explain._not_among(msgspec.structs.replace(asks, asks_for="it is slow"), 3).endswith("]: it is slow")
     assert explain._not_among(asks, 4) == "a 4 is not among 1, 2"

@@ -277,7 +277,7 @@ def test_knobs_that_have_to_be_allowed():
     only = Catalog(knob=[entry("q", [False, True], asks=[True], off=False, default=True), entry("r", asks=[])])
     shut = opened.opened(only, {}, SpaceLimits())
     assert [k.name for k in shut.knob] == ["r"]
-    said = "q is off unless [space] has allow = ['q']: it changes numbers or needs a package"
+    said = "q is off unless [space] has allow = ['q']: it changes numerical results or needs a package"
     assert (shut.closed, shut.derived) == ({"q": said}, {"q": "False"})
     assert opened.opened(only, {}, SpaceLimits(allow=["q"])) is only
     assert refusal(opened.opened, shut, {}, SpaceLimits(fix={"q": True})) == (f"[space] names 'q': {said}", 2)

@@ -72,7 +72,7 @@ class _Way:
 
     posterior: Posterior
     heeds: float
-    features: tuple[np.ndarray, np.ndarray] | None = None  # features of the rows
+    features: tuple[np.ndarray, np.ndarray] | None = None
     values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m; a stand-in for y in censored rows
     vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance of each row in addition to the noise
     score: float = 0.0  # sum over the rows of each one's log probability, given all the others

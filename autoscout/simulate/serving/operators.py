@@ -140,7 +140,7 @@ def experts_us(
     spread: Array,
     speed: Array = 1.0,
 ) -> Array:
-    """Microseconds of one layer's experts on one device: `ffn` is this device's slice, `spread` how many devices share the experts."""
+    """Microseconds of a layer's experts on one device: `ffn` is this device's slice; `spread` devices share them."""
     local = np.maximum(experts / spread, 1.0)
     pairs = tokens * topk / spread
     active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(pairs, 1.0))
