@@ -1,1 +1,1 @@
-"""Facts: the records that all rooms share, the DuckDB store, and queries. It knows no search and no GPU."""
+"""Facts: the records that all rooms share, the DuckDB store, and queries. Nothing here knows about searches or GPUs."""

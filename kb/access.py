@@ -24,8 +24,8 @@ def with_group(folder: Path) -> None:
 
 
 def like(new: Path, old: Path) -> None:
-    """Gives `new`, a file of ours, the owner, the group, the permissions and the access list of `old`. Only root can
-    give a file away: otherwise the access list keeps what the former owner and group may do."""
+    """Gives `new`, a file of ours, the owner, group, permissions and access list of `old`. Only root can change a
+    file's owner: otherwise the access list keeps what the former owner and group may do."""
     was = old.stat()
     for ids in ((was.st_uid, was.st_gid), (-1, was.st_gid)):
         with contextlib.suppress(OSError):
@@ -36,32 +36,32 @@ def like(new: Path, old: Path) -> None:
     listed = _listed(old, mode)
     if before != after:
         listed = _with_former(listed, before, after)
-        if before[1] != after[1]:  # the new owner has the permissions of others
+        if before[1] != after[1]:  # the file's new group gets the permissions of others
             mode = mode & ~0o070 | (mode & 0o007) << 3
-    with contextlib.suppress(OSError):  # a filesystem without permissions
+    with contextlib.suppress(OSError):  # some filesystems have no permissions
         os.chmod(new, mode)
-    with contextlib.suppress(OSError):  # or without access lists
+    with contextlib.suppress(OSError):  # and some no access lists
         os.setxattr(
             new, _ACL, _VERSION + b"".join(_ENTRY.pack(tag, may, who) for (tag, who), may in sorted(listed.items()))
         )
 
 
 def put(new: Path, old: Path) -> None:
-    """Puts `new` in the place of `old`, for the same people."""
+    """Puts `new` in the place of `old`, accessible to the same people."""
     if old.exists():
         like(new, old)
     os.replace(new, old)
 
 
 def _listed(path: Path, mode: int) -> _List:
-    """A file's access list, made from `mode` if it has none."""
+    """A file's access list; made from `mode` if the file has none."""
     with contextlib.suppress(OSError):
         return {(tag, who): may for tag, may, who in _ENTRY.iter_unpack(os.getxattr(path, _ACL)[len(_VERSION) :])}
     return {(tag, _NO_ID): mode >> shift & 7 for tag, shift in ((_OWNER, 6), (_GROUP, 3), (_OTHER, 0))}
 
 
 def _with_former(listed: _List, before: tuple[int, int], after: tuple[int, int]) -> _List:
-    """The list after a change of owner and group: entries by name keep the access of the former ones."""
+    """The list after a change of owner and group: named entries keep the access of the former owner and group."""
     mask = listed.get((_MASK, _NO_ID), 7)
     made = {key: may & mask if key[0] in (_USER, _GROUP, _NAMED_GROUP) else may for key, may in listed.items()}
     if before[0] != after[0]:

@@ -1,8 +1,8 @@
-"""Allow-list of the SQL functions that people's queries may call: whatever else DuckDB ships (files, settings, logs,
+"""Allow-list of the SQL functions that users' queries may call: everything else in DuckDB (files, settings, logs,
 sleeping, SQL from text) stays out of reach.
 
-DuckDB's own parser takes the statement apart. Where it cannot (EXPLAIN, PIVOT), every name before a parenthesis counts
-as a call.
+DuckDB's own parser analyses the statement. Where it cannot (EXPLAIN, PIVOT), every name before a parenthesis counts as
+a call.
 """
 
 import itertools
@@ -81,7 +81,7 @@ def check(con: "DuckDBPyConnection", sql: str) -> None:
     """Errors: AutoscoutError (exit 2) naming a function that may not be called."""
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
-        if refused := sorted(odd & {name for (name,) in there}):  # for unknown names DuckDB suggests the nearest
+        if refused := sorted(odd & {name for (name,) in there}):  # DuckDB reports unknown names itself
             raise AutoscoutError(f"SQL here cannot call {refused[0]}(): it does more than compute an answer", 2)
 
 

@@ -26,7 +26,7 @@ class CareFinding(msgspec.Struct, frozen=True):
 
 
 def info(kb: Path) -> dict[str, Any]:
-    """Sizes, counts and versions."""
+    """Sizes, row counts and versions."""
     with reader(kb) as con:
         counts = {
             table: _one(con, f"SELECT count(*) FROM {table}")
@@ -99,9 +99,7 @@ _ORPHANS = {
     "measurements without a configuration": (
         "SELECT count(*) FROM measurement WHERE configuration NOT IN (SELECT key FROM configuration)"
     ),
-    "measurements that are there twice": (
-        "SELECT count(*) FROM (SELECT id FROM measurement GROUP BY id HAVING count(*) > 1)"
-    ),
+    "duplicate measurements": ("SELECT count(*) FROM (SELECT id FROM measurement GROUP BY id HAVING count(*) > 1)"),
     "series without a measurement": "SELECT count(*) FROM series WHERE id NOT IN (SELECT id FROM measurement)",
     "further sources without a measurement or an origin": (
         "SELECT count(*) FROM further_source "
@@ -109,7 +107,7 @@ _ORPHANS = {
     ),
     "decisions without a session": "SELECT count(*) FROM decision WHERE session NOT IN (SELECT id FROM session)",
     "sessions without a job": "SELECT count(*) FROM session WHERE job_id NOT IN (SELECT id FROM job)",
-    "keys that are there twice": (
+    "duplicate keys": (
         "SELECT count(*) FROM (SELECT key FROM configuration GROUP BY key HAVING count(*) > 1 "
         "UNION ALL SELECT key FROM origin GROUP BY key HAVING count(*) > 1)"
     ),
@@ -119,7 +117,7 @@ _ORPHANS = {
 def _orphans(con: "DuckDBPyConnection") -> list[CareFinding]:
     counts = {what: _one(con, sql) for what, sql in _ORPHANS.items()}
     wrong = [f"{n} {what}" for what, n in counts.items() if n]
-    return [CareFinding("references", not wrong, "; ".join(wrong) or "every row leads to the rows that it names")]
+    return [CareFinding("references", not wrong, "; ".join(wrong) or "every row that is referred to exists")]
 
 
 def _hashes(con: "DuckDBPyConnection") -> CareFinding:
@@ -170,11 +168,11 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # more than a line that a killed process left unfinished
+        elif tail and tail.events:  # more than the unfinished line of a killed process
             late.append(door.plain(path.parent.name))
     if late:
-        problems.append(f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in")
-    return CareFinding("journals", not problems, "; ".join(problems) or "all are in")
+        problems.append(f"the journals of {', '.join(late)} hold more; `autoscout kb ingest` stores it")
+    return CareFinding("journals", not problems, "; ".join(problems) or "all are stored")
 
 
 def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
@@ -216,7 +214,7 @@ def back_up(kb: Path, copy: Path) -> int:
 
 
 def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
-    """Replaces the knowledge base by a backup, then ingests what journals and imports have beyond it.
+    """Replaces the knowledge base by a backup, then ingests what is only in journals and imports.
 
     Returns how many measurements that added, and the path of the replaced file. Errors: AutoscoutError when the backup
     is not a knowledge base of ours; nothing is changed then.

@@ -25,7 +25,7 @@ def file_of(kb: Path) -> Path:
 
 
 def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None:
-    """Errors: AutoscoutError when it cannot be written."""
+    """Appends a decision to the file. Errors: AutoscoutError when it cannot be written."""
     line = msgspec.json.encode(AcceptedChoice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
     try:
         file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -34,7 +34,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
         finally:
             os.close(file)
     except OSError as error:
-        raise AutoscoutError(f"{file_of(kb)}: cannot keep that decision ({error.strerror})") from error
+        raise AutoscoutError(f"{file_of(kb)}: cannot save that decision ({error.strerror})") from error
 
 
 def choices(kb: Path, job: str) -> dict[str, bool]:
@@ -48,7 +48,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
         try:
             choice = msgspec.json.decode(line, type=AcceptedChoice)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # torn when its writer was killed
+            continue  # the line is torn: its writer was killed
         if choice.job == job:
             found[choice.there] = choice.accepted
     return found

@@ -25,7 +25,7 @@ _WRITER: dict[str, Any] = {
 }
 _EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
-] = {}  # an empty knowledge base: a process that creates several migrates only once (0.2 s of CPU each)
+] = {}  # an empty knowledge base, so that a process that creates several of them migrates once (0.2 s of CPU each)
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
@@ -43,8 +43,8 @@ def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnectio
 def writer_if(
     kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S, results: bool = True
 ) -> "Iterator[DuckDBPyConnection | None]":
-    """Like `writer`, but yields None without opening the file if, when our turn comes, it is no longer `needed`.
-    Without `results`, whoever next asks for those brings them up to date (kb/kept_up.py)."""
+    """Like `writer`, but yields None without opening the file if it is no longer `needed` when our turn comes. Without
+    `results`, the next caller that needs precomputed results refreshes them (kb/kept_up.py)."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(lock_path(kb), wait_s):
@@ -75,7 +75,7 @@ def reader(
         con = _open_to_read(stack, kb, wait_s, files)
         pending, ours = migrate.pending(con, kb, migrate.known()), _may_write(kb)
         if pending and not (ours and _may_write(kb.parent)):
-            old = f"{kb} is of an earlier AutoScout and must be brought up to date, but cannot be written here"
+            old = f"{kb} was written by an earlier AutoScout and must be migrated, but cannot be written here"
             raise AutoscoutError(f"{old}; copy it to a folder of yours and name the copy with --kb")
         behind = results and not pending and kept_up.behind(con)
         if behind and not (ours and _may_write(kb.parent)):
@@ -98,9 +98,9 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
 
 
 def own_folder(kb: Path, kind: str) -> Path:
-    """Folder of a knowledge base's `sessions`, `imports` or `trash`, next to it: named plainly for kb.duckdb, after the
-    knowledge base for any other. (Another one that already has a plain `sessions` folder to itself, as all had once,
-    keeps it.)"""
+    """The folder next to a knowledge base for its `sessions`, `imports` or `trash`: named plainly for kb.duckdb, with
+    the knowledge base's name for any other. (Older versions always used the plain name; a knowledge base that is alone
+    with such a folder keeps it.)"""
     if kb.name == _USUAL:
         return kb.parent / kind
     own = kb.with_name(f"{kb.name.removesuffix('.duckdb')}.{kind}")
@@ -109,8 +109,8 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """Folder whose existence means that a knowledge base not called kb.duckdb has its sessions to itself; created with
-    the knowledge base."""
+    """The folder whose existence means that a knowledge base not called kb.duckdb has its own sessions folder; created
+    with the knowledge base."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 
@@ -182,7 +182,7 @@ def _sentences(kb: Path) -> Iterator[None]:
     except ImportError as error:
         raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
     if door.utf8(kb).exists() and not kb.is_file():  # opening a pipe would block until somebody writes to it
-        what = f"a folder; give the file, such as {kb / _USUAL}," if kb.is_dir() else "no file; choose another one"
+        what = f"a folder; give the file, such as {kb / _USUAL}," if kb.is_dir() else "not a file; choose another one"
         raise AutoscoutError(f"{kb} is {what} with --kb", 2)
     try:
         yield

@@ -1,8 +1,8 @@
 """The door: checks data from outside (lakes, journals, imports, a command line) where it enters.
 
-Names become parts of paths, and text reaches terminals and scripts, so names are plain words and control characters are
-refused. This version cannot check data of a later AutoScout, so that stays outside until this one is upgraded.
-kb/sharing/arrivals.py checks the rows of a lake with it.
+Names become parts of paths, and text reaches terminals and scripts, so names are restricted and control characters are
+refused. This version cannot check data of a later AutoScout, so such data stays outside until this one is upgraded.
+kb/sharing/arrivals.py checks the rows of a lake with these functions.
 """
 
 import json
@@ -19,8 +19,8 @@ from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may have line ends and tabs
-_ESCAPED = re.compile(  # JSON escapes and bytes of control characters, and the escaped backslash, which is none
+_CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may contain line ends and tabs
+_ESCAPED = re.compile(  # control characters as JSON escapes or bytes; an escaped backslash is harmless
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
 _NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # values in JSON that have to be one line
@@ -45,8 +45,8 @@ def name(text: str, what: str) -> str:
     """Returns `text` if it can name a session, a job or an import. Errors: Refused (exit 2)."""
     if not _NAME.fullmatch(text):
         raise Refused(
-            f"{shown(text)} cannot be the name of a{'n' * (what[0] in 'aeiou')} {what}: it has at most 200 letters "
-            f"(of ASCII), digits, '_', '.' and '-', and begins with a letter or a digit",
+            f"{shown(text)} cannot be the name of a{'n' * (what[0] in 'aeiou')} {what}: it may have at most 200 ASCII "
+            f"letters, digits, '_', '.' and '-', and must begin with a letter or a digit",
             2,
         )
     return text
@@ -68,7 +68,7 @@ def utf8(path: Path) -> Path:
 
 
 def one_line(text: str) -> bool:
-    """Whether scripts and terminals can take `text`: it holds no control character."""
+    """Whether scripts and terminals can take `text`: it must hold no control character."""
     return not _CONTROL.search(text)
 
 
@@ -117,7 +117,7 @@ def job(stored: str | bytes) -> Job:
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)
-    except (msgspec.DecodeError, AttributeError, TypeError, RecursionError) as error:  # a number or a list, for one
+    except (msgspec.DecodeError, AttributeError, TypeError, RecursionError) as error:  # also if it is not an object
         raise Refused(f"a job cannot be read ({error})") from error
     try:
         return msgspec.convert(fields, Job)
@@ -152,7 +152,7 @@ def check_configuration(configuration: Configuration) -> None:
 
 
 def check_measurement(measurement: Measurement) -> None:
-    """Errors: Refused when a text holds a control character, a number is not finite, or a cost or a time cannot be."""
+    """Errors: Refused for a control character in a text, a number that is not finite, an impossible cost or time."""
     check_configuration(measurement.configuration)
     m = measurement
     environment = (part for pair in m.environment.items() for part in pair)
@@ -162,6 +162,6 @@ def check_measurement(measurement: Measurement) -> None:
             raise Refused(f"a measurement's {shown(part)} holds a control character")
     numbers = (*m.metrics.values(), *m.conditions.values(), m.cost_s, m.device_s, m.at)
     if not all(map(math.isfinite, numbers)) or min(m.cost_s, m.device_s, m.at) < 0 or m.at > LATEST:
-        raise Refused(f"a number of {shown(m.name)} cannot be: not finite, or a time that never was")
+        raise Refused(f"a number of {shown(m.name)} is impossible: not finite, or not a real time")
     if _CONTROL_IN_TEXT.search(measurement.evidence):
         raise Refused(f"the evidence of {shown(measurement.name)} holds a control character")

@@ -16,8 +16,8 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
     equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models: no rounds, no
     intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: standard deviation of
-    the log of one measurement; `more`: total number of rounds that would decide. `over_today`: present launch,
-    `today_name`, / winner where it is neither of the two."""
+    the log of one measurement; `more`: total number of rounds that would decide. `over_today` = present launch
+    (`today_name`) / winner as a ratio of costs, if the present launch is neither the winner nor the default."""
 
     winner: Configuration
     name: str
@@ -67,8 +67,8 @@ class Gated(Event, frozen=True, tag="gated"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """How the favourites turned out. `behind`: cost of the best favourite / that of the session's best − 1; `rank`
-    among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
+    """How the carried-over favourites turned out. `behind`: cost of the best favourite / of the session's best − 1;
+    `rank`: its rank among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int
@@ -89,5 +89,5 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # if it failed: the sentence, and the exit code of the verb
+    problem: str = ""  # if it failed: the sentence of the error; then the exit code of the verb
     exit_code: int = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
-    measurements: int  # number of measurements removed, which no other source has
+    measurements: int  # number of measurements removed because no other source has them
     files: list[str]  # files moved to the trash
     left: list[str]  # places where traces remain, one sentence each
 
@@ -36,8 +36,8 @@ class Undeleted(msgspec.Struct, frozen=True):
 
 
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Errors: AutoscoutError when a session is running, or (exit 2) when it is unknown or its name is not allowed: only
-    a folder directly below the sessions folder, with a journal in it, is ever moved."""
+    """Moves only folders that are directly below the sessions folder and hold a journal. Errors: AutoscoutError when a
+    session is running, or (exit 2) when it is unknown or its name is not allowed."""
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():
@@ -48,7 +48,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
                 raise AutoscoutError(f"session {name} is running; end it first")
         imports = _import_files(con, kb, sessions)
         answered = [
-            f"the journal of {session} repeats {n} measurements that it took from there"
+            f"the journal of {session} repeats {n} of these measurements"
             for session, n in con.execute(
                 "SELECT session, count(*) FROM decision WHERE type = 'answered' AND session NOT IN (FROM unnest($s)) "
                 "AND (body ->> 'measured_by') IN (FROM unnest($s)) GROUP BY 1 ORDER BY 1",
@@ -76,9 +76,9 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
     stay = [f"{kept} measurements stay: other sessions or imports have them, too"] if kept else []
-    left = stay + answered + [f"{path} is an older copy: remove it if it holds them" for path in backups]
+    left = stay + answered + [f"{path} is an older copy that may hold them; remove it if so" for path in backups]
     left += [
-        f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to be rid of it"
+        f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to drop it for good"
         for name in sessions
         if (_trash(kb) / name).is_dir()
     ]
@@ -109,7 +109,7 @@ def undelete(kb: Path, sessions: list[str]) -> Undeleted:
 
 
 def deleted(kb: Path) -> list[str]:
-    """The sessions in the trash."""
+    """Names of the sessions in the trash."""
     return sorted(path.name for path in _trash(kb).glob("*") if path.is_dir())
 
 
@@ -123,7 +123,7 @@ def _is_session(folder: Path) -> bool:
 
 def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_dir():  # an older one of the same name
+    if target.is_dir():  # an older copy with the same name
         shutil.rmtree(target)
     source.replace(target)
 

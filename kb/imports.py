@@ -20,22 +20,20 @@ from kb.sharing import lake
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_PART = 3 * lake.GROUP  # rows at once
-_FRUGAL = "SET memory_limit = '100MiB'"  # DuckDB uses all the memory that it may
+_PART = 3 * lake.GROUP  # rows that are stored at once
+_FRUGAL = "SET memory_limit = '100MiB'"  # otherwise DuckDB would use all of its allowed memory
 _UNFINISHED = ".unfinished-"
 
 
 class Stored(NamedTuple):
-    id: str  # of the import
+    id: str  # the import's id
     new: int
-    known: int  # rows that the knowledge base had already, or that repeat others
+    known: int  # rows that were already stored, or that repeat others
 
 
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
-    """`about`: reader, file name and the like, shown in the view `imports`; `at`: unix time.
-
-    Importing the same again changes nothing. Rows that are identical to the last digit are stored once.
-    """
+    """Stores an import; storing the same again changes nothing. Rows that are identical to the last digit are stored
+    once. `about`: reader, file name and the like, as shown in the view `imports`; `at`: unix time."""
     started = journals.SessionStarted(
         at=at,
         session=id,
@@ -84,7 +82,7 @@ def _describe(con: "DuckDBPyConnection", job: Job, started: journals.SessionStar
 
 
 def _take(con: "DuckDBPyConnection", file: Path, id: str, total: int) -> int:
-    """Adds the rows of a file that we have just written, part by part; returns how many are new."""
+    """Adds the rows of a file that this process has just written, part by part; returns how many are new."""
     new = 0
     found = f"FROM read_parquet({lake.quoted(file)}) WHERE kind = 'measurement'"
     for first in range(1, total + 1, _PART):

@@ -2,8 +2,8 @@
 
 One JSON object per line, each with its `type` and `at` (unix seconds). Every line is written before anything acts on
 it, and results wait until they are on disk (fsync), so a kill loses at most the line being written; a torn last line is
-cut off when the file is next opened for writing. The KB is fed from it, screens draw it, and resuming is reading it.
-"""
+cut off when the file is next opened for writing. The knowledge base is filled from journals, screens draw them, and
+resuming a session means reading its journal."""
 
 import errno
 import os
@@ -138,20 +138,20 @@ def charged(measurement: Measurement) -> bool:
 
 
 class Waiting(Event, frozen=True, tag="waiting"):
-    """The experiment that was started waits for devices that `holder` has; `over`: it has them now."""
+    """The started experiment waits for devices that `holder` uses; `over`: it has got them."""
 
-    holder: str = ""  # a session's name
+    holder: str = ""  # the name of a session
     pid: int = 0
     over: bool = False
 
 
 class Passed(Event, frozen=True, tag="passed"):
-    """The next experiments wait for devices that others have; the strategy was asked for more."""
+    """The next experiments wait for devices that others use, so the strategy was asked for more."""
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments side by side on one host disturb each other: costs of the reference alone, and of as many at
-    once as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it."""
+    """Whether concurrent experiments on a host disturb each other: costs of the reference alone, and of as many copies
+    as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it."""
 
     shape: str
     alone: float
@@ -240,7 +240,7 @@ class WarmStarted(Event, frozen=True, tag="warm_started"):
 
 
 class Later(Event, frozen=True, tag="later"):
-    """An event of a kind that only a later AutoScout knows; whoever draws or stores it passes it on unchanged."""
+    """An event of a kind that only a later AutoScout knows; it is shown and stored unchanged."""
 
     kind: str
     body: dict[str, Any] = {}
@@ -295,8 +295,8 @@ class Journal:
         power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
-                f"{self.path} was removed or moved while its session ran, so nothing would keep what it measures; "
-                f"start the job anew"
+                f"{self.path} was removed or moved while its session ran, so its measurements cannot be kept; "
+                f"start the job again"
             )
         start = self._file.seek(0, os.SEEK_END)
         try:
@@ -374,7 +374,7 @@ def events(path: Path, plain: bool = False) -> list[AnyEvent]:
 
 
 def _kept(event: Event) -> Event:
-    """The event with secrets removed from its texts: those of jobs, of programs' output, and of people."""
+    """The event without the secrets in its texts: those of jobs, of programs' output, and of people."""
     said = msgspec.to_builtins(event)
     kept = secrets.without(said)
     return event if kept == said else msgspec.convert(kept, type(event))

@@ -19,14 +19,14 @@ class _Tail(NamedTuple):
 
     started: journals.SessionStarted
     line: int  # number of its first line
-    events: dict[int, journals.AnyEvent]  # by the number of their line, without those that stay outside
-    end: int  # byte and line from which the journal is read again: after the last event before one that stays outside
+    events: dict[int, journals.AnyEvent]  # by the number of their line, without refused ones
+    end: int  # byte and line from which to read the journal next: after the last event before one that is refused
     lines: int
-    problem: AutoscoutError | None  # the lines that stay outside, and why
+    problem: AutoscoutError | None  # which lines are not stored, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
-    """(number of new measurements in these journals, what is wrong with some of them)"""
+    """(number of new measurements in these journals, problems of some of them)"""
     tails: dict[str, tuple[Path, _Tail]] = {}
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:
@@ -60,8 +60,8 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
 
 
 def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """None if not even the first line is complete, or the session was forgotten. Lines that stay outside do not affect
-    others. Errors: AutoscoutError when the journal is not a session's."""
+    """The lines of a journal that the tables lack; None if not even the first line is complete, or the session was
+    forgotten. Refused lines do not affect others. Errors: AutoscoutError when the journal is not a session's."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -96,22 +96,22 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
 
 
 def _check_event(event: journals.AnyEvent) -> None:
-    """Errors: Refused for an event that the tables cannot have."""
+    """Errors: Refused for an event that the tables cannot store."""
     if isinstance(event, journals.ExperimentEnded | journals.Answered):
         door.check_measurement(event.measurement)
     if isinstance(event, journals.ExperimentEnded) and not 0 <= event.number < 2**31:
-        raise door.Refused(f"an experiment has the number {event.number}")
+        raise door.Refused(f"an experiment has an impossible number: {event.number}")
     if isinstance(event, journals.Answered):
         door.name(event.measured_by, "session")
 
 
 def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutError]) -> AutoscoutError | None:
-    """One sentence about the lines of a journal that stay outside; None if there is none."""
+    """One sentence about the lines of a journal that are not stored; None if there is none."""
     if not damaged and not refused:
         return None
     count = len(damaged) + len(refused)
     first = str(damaged[0]) if damaged else f"{path}: {refused[0]}"
-    more = f"; with it, {count} lines stay outside" if count > 1 else "; this line stays outside"
+    more = f"; with it, {count} lines are not stored" if count > 1 else "; this line is not stored"
     return AutoscoutError(first + more, 2)
 
 
@@ -149,8 +149,8 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """The job without the paths of a person's interpreters, models, recordings, traces and scripts, and without their
-    environment variables: these are private, and the journal has them."""
+    """The job without the paths of the user's interpreters, models, recordings, traces and scripts, and without
+    environment variables: these are private, and the journal keeps them."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
     launch = msgspec.structs.replace(
         job.launch,
@@ -194,12 +194,12 @@ def session_row(started: journals.SessionStarted, source: str = "session") -> di
 
 
 def cluster_name(job: Job) -> str:
-    """Such as 8×a100 + 4×a40."""
+    """The nodes in words, such as 8×a100 + 4×a40."""
     return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
 
 
 def kinds_in(cluster: str) -> set[str]:
-    """The kinds of device of such a name."""
+    """The kinds of device in such a text."""
     return {part.partition("×")[2] for part in cluster.split(" + ") if part}
 
 
@@ -230,6 +230,6 @@ def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
         for event in tail.events.values():
             if isinstance(event, journals.ExperimentEnded):
                 ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
-            elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since
+            elif isinstance(event, journals.Answered):  # stored already, unless the knowledge base was lost meanwhile
                 answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
     return ended + answered

@@ -1,17 +1,17 @@
-"""Keeps `results`, `best` and `knob_effects`, which most questions are about, precomputed: queries look them up instead
-of scanning all rows (migrations/0007_kept_up.sql).
+"""Keeps `results`, `best` and `knob_effects`, which most questions are about, precomputed, so that queries need not
+scan all rows (migrations/0007_kept_up.sql).
 
-Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which comes every few seconds, only marks
-them as stale; the next query pays for its few rows, in a temporary copy where it may not write the file. Either way,
-the affected jobs are found by what their results depend on: the number of rows per origin, the newest of them, and the
-objectives of their sessions."""
+Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which happens every few seconds, only
+marks them as stale; the next query refreshes them, in a temporary copy if it may not write the file. Either way, the
+affected jobs are found by everything that their results depend on: the number of rows per origin, the newest row, and
+the objectives of their sessions."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_STALE = ""  # in `kept` in place of a job: rows may have changed
+_STALE = ""  # the key in `kept`, instead of a job's id, that says that rows may have changed
 _UNMARK = f"DELETE FROM kept WHERE job_id = '{_STALE}'"
 _TABLES = ("kept", "aim", "kept_result", "kept_effect")
 _VIEWS = ("results", "best", "knob_effects")
@@ -104,7 +104,7 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
     """Recomputes the kept results of every job whose rows have changed (`con` is open for writing); returns the ids of
     these jobs."""
     changed = dict(con.execute(_CHANGED).fetchall())
-    if not set(changed) - {_STALE}:  # marked, but nothing came: most of the time that this takes
+    if not set(changed) - {_STALE}:  # marked as stale, but no row has changed
         con.execute(_UNMARK)
         return []
     jobs = list(changed)

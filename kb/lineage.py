@@ -16,12 +16,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     configuration: str
     measurement: str  # its id
-    value: float | None  # of the metric
+    value: float | None  # value of the metric
     status: str
     purpose: str
     session: str
-    author: str  # "" ours
-    word: str  # answer, hint, ignore; "" ours
+    author: str  # "": ours
+    word: str  # trust in the author: answer, hint or ignore; "": ours
     host: str
     devices: str
     at: float
@@ -37,7 +37,7 @@ class Simulator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProposedBy(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that was measured: whose it was, and the reason in their own words."""
+    """A proposal that was measured: who made it, and the reason in their own words."""
 
     configuration: str
     session: str
@@ -48,7 +48,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     measurements: list[Source]
     simulators: list[Simulator]
     proposed: list[ProposedBy] = []
-    journals: dict[str, str] = {}  # session → what is wrong with its journal's lines
+    journals: dict[str, str] = {}  # session → the problem with its journal's lines
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:

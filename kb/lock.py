@@ -42,7 +42,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     try:
         with _gate(path, file, fcntl.LOCK_EX, deadline, wait_s):
             _wait(file, path, fcntl.LOCK_EX, deadline, wait_s)
-        # The entry is only a courtesy to others, so a full disk is no reason to fail here.
+        # The entry only helps others, so a full disk is no reason to fail here.
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, _who_we_are().encode(errors="replace"), 0)
@@ -59,7 +59,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Holds the lock file `path` together with other readers.
 
-    Goes without a lock where none can be made (a read-only folder): nobody else writes there either. Errors:
+    Uses no lock where none can be created (a read-only folder): nobody else can write there either. Errors:
     AutoscoutError that names the holder after `wait_s` seconds.
     """
     file = _open_to_read(path)
@@ -77,8 +77,8 @@ def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder below `parent`, locked as long as it is used. Removes those of processes that were killed: nobody holds
-    their lock, whatever the clock says. Nobody looks while one is made and not locked yet."""
+    """A folder below `parent`, locked while it is used. First removes those of killed processes, recognised by their
+    free locks; the lock on this procedure keeps others from removing a new folder before it is locked."""
     with contextlib.ExitStack() as stack:
         with exclusive(parent / f"{prefix}sweep.lock"):
             for left in parent.glob(f"{prefix}*/"):
@@ -91,7 +91,7 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock file `path` exclusively right now."""
+    """Whether some process holds the lock file `path` exclusively at the moment."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -115,7 +115,7 @@ def holder(path: Path) -> int | None:
 
 
 def who(path: Path) -> str:
-    """Who holds `path` exclusively, in words; "" if nobody does."""
+    """The exclusive holder of `path` in words; "" if there is none."""
     if not is_held(path):
         return ""
     file = os.open(path, os.O_RDONLY)
@@ -149,7 +149,7 @@ def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> I
 
 
 def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: int | None = None) -> None:
-    """`of`: the file that contains the holder's name, if it is not this one."""
+    """Waits for the lock. `of`: the file that contains the holder's name, if it is not this one."""
     try:
         got = _flock(file, kind, deadline)
     except OSError as error:
@@ -174,7 +174,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
     except BlockingIOError:
         if time.monotonic() >= deadline:
             return False
-    ours = os.dup(file)  # the same lock, alive until the thread is done with it
+    ours = os.dup(file)  # shares the lock, and stays open until the thread is done
     decided, answered = threading.Lock(), threading.Event()
     state: dict[str, object] = {"given up": False, "got": False}
 
@@ -195,7 +195,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
     threading.Thread(target=work, daemon=True).start()
     try:
         answered.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also when Ctrl-C ends the waiting
+    finally:  # runs also when Ctrl-C ends the waiting
         with decided:
             state["given up"] = not state["got"]
     if isinstance(error := state.get("error"), OSError):
@@ -211,7 +211,7 @@ def _who_we_are() -> str:
 def _holder(file: int) -> str:
     fields = os.pread(file, 1000, 0).decode(errors="replace").split(" ", 3)
     if len(fields) < 4 or not fields[0].isdigit() or not fields[2].isdigit():
-        return "a process that reads it"  # readers leave no name
+        return "a process that reads it"  # readers do not leave their names
     pid, host, since, command = fields
     here = host == socket.gethostname()
     if here and not Path(f"/proc/{pid}").exists():  # left by a killed writer

@@ -16,7 +16,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# DuckDB's file format: with this, newer releases also write files that 1.5 reads.
+# DuckDB's file format: with this setting, newer releases write files that DuckDB 1.5 can read.
 STORAGE = "v1.5.0"
 
 _TABLE = """
@@ -61,7 +61,7 @@ def load(folder: Path) -> tuple[Migration, ...]:
 
 
 def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
-    """The migrations that `kb`, open as `con`, still lacks.
+    """The migrations that `kb`, open as `con`, lacks.
 
     Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is not a knowledge base.
     """
@@ -117,7 +117,7 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
             )
             con.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(duckdb.Error):  # a commit that fails has ended the transaction
+            with contextlib.suppress(duckdb.Error):  # if a commit fails, the transaction has ended already
                 con.execute("ROLLBACK")
             raise
 

@@ -1,4 +1,4 @@
-"""Converts JSON and data of older AutoScouts to the form of today's records: NaN, and words that have changed.
+"""Converts JSON and data of older AutoScouts to today's records: NaN, and terms that have changed.
 
 The same in SQL: kb/sharing/arrivals.py, and the migrations.
 """
@@ -35,7 +35,7 @@ def measurement(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def event(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same for the fields of a journal's event; anything else is returned unchanged."""
+    """As `measurement`, for the fields of a journal's event; anything else is returned unchanged."""
     try:
         if isinstance(fields.get("measurement"), dict):
             return {**fields, "measurement": measurement(fields["measurement"])}
@@ -49,7 +49,7 @@ def _with_nan(values: list[float | None]) -> list[float]:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
-    """The error for a line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, else
+    """The error for a line that is not an event: a newer AutoScout's line, if the journal says that one wrote it, else
     damage."""
     if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
@@ -57,7 +57,7 @@ def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
             2,
         )
     return AutoscoutError(
-        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); the others count", 2
+        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); the other lines are read", 2
     )
 
 

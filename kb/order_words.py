@@ -1,16 +1,16 @@
-"""The orders that a running session takes, and what each means."""
+"""The orders that a running session accepts, and their meanings."""
 
 MEANING: dict[str, str] = {
     "pause": "start no further experiment until `go`",
     "go": "go on after `pause`",
     "stop": "end the search; the finalists are still re-measured, so that there is a result",
-    "budget": "profiles=N experiments of search instead of the job's",
-    "profile": "believe the simulators no longer: profile everything from now on",
-    "validate": "run the configuration next that the simulators predict to be best, and check them by it",
+    "budget": "set the search's budget to N experiments (profiles=N)",
+    "profile": "stop trusting the simulators: measure everything from now on",
+    "validate": "next, run the configuration that the simulators predict to be best, to check them",
     "try": "run this configuration next; knobs not given follow the best so far",
-    "retry": "the same, also if it was measured or failed before",
-    "propose": "an idea for the search: it is tried as far as such ideas were right before (--why explains)",
-    "hold": "try nothing more of what is proposed until `hear`",
+    "retry": "like try, even if it was measured or failed before",
+    "propose": "suggest a configuration: tried if earlier suggestions did well (--why: your reason)",
+    "hold": "try no further proposals until `hear`",
     "hear": "listen to proposals again after `hold`",
     "pin": "only configurations with these knob values from now on",
     "exclude": "no configuration with one of these knob values from now on",

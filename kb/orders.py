@@ -55,8 +55,8 @@ def parsed(what: str, settings: Sequence[str], by: str, why: str = "") -> Order:
 
 
 def give(folder: Path, order: Order) -> None:
-    """Appends an order to a session's file, in one write, so that two people's orders do not mix. Errors:
-    AutoscoutError (exit 2) for what is no order."""
+    """Appends an order to a session's file in one write, so that two people's orders do not mix. Errors: AutoscoutError
+    (exit 2) for an unknown order or missing values."""
     if order.what not in MEANING:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
     if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):
@@ -74,7 +74,7 @@ def give(folder: Path, order: Order) -> None:
 
 
 def given(folder: Path) -> list[Order]:
-    """All orders given to a session, in order; a torn last line waits until it is whole, and a line that is no order
+    """All orders given to a session, in order. A torn last line waits until it is complete; a line that is not an order
     becomes "unreadable"."""
     try:
         lines = file_of(folder).read_bytes().split(b"\n")[:-1]
@@ -90,7 +90,7 @@ def given(folder: Path) -> list[Order]:
 
 
 def paused_by(folder: Path) -> str:
-    """Who gave the last order to pause, if no `go` came after it; "" if nobody did."""
+    """The author of the last order to pause, if no `go` came after it; "" if there is none."""
     turns = [order for order in given(folder) if order.what in ("pause", "go")]
     return turns[-1].by if turns and turns[-1].what == "pause" else ""
 

@@ -1,4 +1,4 @@
-"""What is known of a job's configurations, one row each: what simulators train on and what a new job starts from."""
+"""What is known about a job's configurations, one row each: simulators train on it, and a new job starts from it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def outcomes(
                 AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ),
 
-            -- Who may have rows that are theirs, too: a measurement has one context, whoever brought it.
+            -- Origins that may own rows which a chosen origin has, too: they share the measurement's context.
             other AS (
                 SELECT key FROM origin
                 WHERE context IN (SELECT context FROM chosen) AND key NOT IN (SELECT key FROM chosen)

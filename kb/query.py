@@ -1,4 +1,4 @@
-"""Read-only SQL for people: runs one query at a time and returns plain data (query_formats.py writes it)."""
+"""Read-only SQL for users: runs one query at a time and returns plain data (query_formats.py writes it)."""
 
 import contextlib
 import io
@@ -40,13 +40,13 @@ def run(
     """Runs one query and returns at most `limit` rows (None: all) after the first `offset`.
 
     It cannot change anything or read files, and runs in a process of its own (kb/query_room.py), which is ended after
-    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2, with DuckDB's words
-    about where, if the query is wrong. Raises KeyboardInterrupt when interrupted.
+    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2, with DuckDB's message
+    and position, if the query is wrong. Raises KeyboardInterrupt when interrupted.
     """
     try:
         sql.encode()
     except UnicodeEncodeError:
-        raise AutoscoutError("the query is no valid UTF-8 text", 2) from None
+        raise AutoscoutError("the query is not valid UTF-8 text", 2) from None
     count = None if limit is None else min(limit, _MOST) + 1
     request = Request(str(kb), sql, count, min(offset, _MOST), _IN_THE_FILE_S, memory_mib, "")
     reply = _ask(request)
@@ -62,7 +62,7 @@ def run(
 
 def _ask(request: Request) -> Any:
     """The columns, their types and the rows; None on timeout."""
-    # The same modules as ours, and none from the person's current folder.
+    # It imports the same modules as we do, and none from the user's current folder.
     path = os.pathsep.join(each for each in sys.path if each)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "kb.query_room"],
@@ -74,7 +74,7 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # it has ended; stdin stays open, as it ends with it
+        with contextlib.suppress(BrokenPipeError):  # the process may have ended; closing stdin would end it
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         answer = process.stdout.read()
@@ -89,7 +89,7 @@ def _ask(request: Request) -> Any:
         return None
     if code:
         raise AutoscoutError(
-            f"the query ended its process ({signal.strsignal(-code) if code < 0 else f'exit code {code}'}): it "
+            f"the process of the query ended ({signal.strsignal(-code) if code < 0 else f'exit code {code}'}): it "
             f"needs too much memory, or DuckDB cannot do it; ask for less, or give it more with --memory-mib",
             2,
         )
@@ -100,11 +100,11 @@ def _ask(request: Request) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles values only: the process that answers ran somebody's query."""
+    """Unpickles only plain values, since the answering process ran somebody's query."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) not in _VALUES:
-            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no value")
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is not a value")
         return super().find_class(module_name, global_name)
 
 
@@ -120,7 +120,7 @@ def _folder(kb: Path) -> Iterator[str]:
             yield str(folder)
     except OSError as error:
         raise AutoscoutError(
-            f"{parent}: a copy to ask cannot be made there ({error.strerror}); free some space"
+            f"{parent}: no copy of the knowledge base can be made there ({error.strerror}); free some space"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The query room: runs one person's query in a process of its own (kb/query.py starts it and reads the answer).
+"""The query room: runs one user's query in its own process (kb/query.py starts it and reads the answer).
 
 The kernel limits the time and memory of this process, whatever DuckDB is doing, and a crash here affects nothing else.
 It first queries the file itself, for half a second at most, since sessions cannot write meanwhile. A slower query is
@@ -27,7 +27,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BESIDE = 1536 * 2**20  # bytes of address space in addition to DuckDB's own memory: Python, threads, the answer
+_BESIDE = 1536 * 2**20  # bytes of address space beyond DuckDB's own memory: for Python, threads and the answer
 _SPILLED_MIB = 4096  # limit for temporary files
 
 
@@ -38,11 +38,11 @@ class Request(msgspec.Struct):
     offset: int
     seconds: float  # running time
     memory_mib: int
-    copy: str  # a folder for the copy and for temporary files; "": the file itself is asked
+    copy: str  # folder for the copy and temporary files; "": query the file itself
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent is interrupted, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent handles interrupts, and ends us
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -55,7 +55,7 @@ def main() -> None:
         reply = ("error", "the query is nested too deeply", 2)
     pickle.dump(reply, sys.stdout.buffer)
     sys.stdout.buffer.flush()
-    os._exit(0)  # without running DuckDB's destructors
+    os._exit(0)  # exits without running DuckDB's destructors
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""The vocabulary of the whole house, as msgspec structs. Plain data: no behaviour beyond identity."""
+"""The record types that all rooms share, as msgspec structs. Plain data: no behaviour beyond identity."""
 
 import hashlib
 from functools import cache, cached_property
@@ -45,9 +45,9 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """What a record's id is the hash of: the record, with the fields `instead` replaced, without those of its class's
-    `later` fields that have their default. So records can get new fields while all existing ids stay the same. Only to
-    be encoded."""
+    """The part of a record that its id is the hash of: with the fields `instead` replaced, and without those `later`
+    fields of its class that have their default. So records can get new fields while all existing ids stay the same.
+    Only meant to be encoded."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 
@@ -217,8 +217,7 @@ class SpaceLimits(Strict, frozen=True, omit_defaults=True):
 
 class Rendered(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, written to
-    `to`. `plain`: it is no template, but a file of settings as it is read today, of which only what knobs set
-    changes."""
+    `to`. `plain`: it is not a template but a file of settings, in which only the settings of knobs change."""
 
     origin: str = msgspec.field(name="from")
     to: str
@@ -248,19 +247,19 @@ class Draft(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LaunchSettings(Strict, frozen=True, omit_defaults=True):
-    """How an experiment is started and how long it may measure.
+    """How an experiment is started, and for how long it may measure.
 
-    For a person's own run: `script`, a preset of `autoscout targets`; `path`, the folder where the command runs;
-    `current`, their present command line, and `command`, the same with placeholders (either will do). `metrics`: by
-    name, which includes its unit, the pattern whose last group is the number. `loss_tolerance`: how far apart the
+    For the user's own run: `script`, a preset of `autoscout targets`; `path`, the folder in which the command runs;
+    `current`, the present command line, and `command`, the same with placeholders (one of them is enough). `metrics`:
+    by name, which includes the unit, the pattern whose last group is the number. `loss_tolerance`: how far apart the
     losses of two correct configurations may be, as a share. `end_early`: runs that cannot win are ended
     (running/early.py).
     """
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
-    python: str = ""  # interpreter that has the target installed; "" = ours
+    python: str = ""  # interpreter in which the target is installed; "": the one that runs AutoScout
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
-    draft: Draft | None = None  # serving: available for speculative decoding
+    draft: Draft | None = None  # serving: the draft available for speculative decoding
     kv_folder: str = ""  # serving: folder for a tier of the KV cache in files
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
@@ -279,14 +278,14 @@ class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     metrics: dict[str, str | MetricSource] = {}
     loss_tolerance: float = 0.02
     end_early: bool = True
-    neutral: list[str] = []  # arguments of the line that nobody knows, and that change neither the model nor the speed
-    accepted: dict[str, float] = {}  # serving: share of first guesses that are accepted, by speculative method
+    neutral: list[str] = []  # unknown arguments of the line that change neither the model nor the speed
+    accepted: dict[str, float] = {}  # serving: share of first drafted tokens that are accepted, by speculative method
 
 
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """A person's own check of quality: where one of `knobs` differs from the reference, `command` (with placeholders:
-    knobs, {model}, {flags} of the engine) has to print a number, the last group of `pattern`, within its limit. Run
-    once per combination of their values."""
+    """The user's own check of quality. If one of `knobs` differs from the reference, `command` (with placeholders:
+    knobs, {model}, {flags} of the engine) must print a number within its limits, the last group of `pattern`. It runs
+    once per combination of the knobs' values."""
 
     command: str = ""
     pattern: str = ""
@@ -297,12 +296,12 @@ class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Job(Strict, frozen=True, dict=True):
-    """What is tuned: the paper's workload 𝒲. Its dictionary keeps what is derived of it (space/attributes.py)."""
+    """What is tuned: the paper's workload 𝒲. Its `__dict__` caches what is derived from it (space/attributes.py)."""
 
     name: str
-    target: str  # the name of a target, ours or a person's
+    target: str  # the name of a target, ours or a user's
     objective: Objective
-    model: Model = Model()  # none: the target is tuned as it is
+    model: Model = Model()  # none: the target is tuned without a model
     traffic: Traffic = Traffic()
     cluster: Cluster = Cluster()
     task: Task = "pretrain"

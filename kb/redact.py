@@ -1,4 +1,4 @@
-"""Removes the secrets that were stored before AutoScout knew them as such (kb/stored_secrets.py finds them)."""
+"""Removes secrets that were stored before AutoScout recognised them as such (kb/stored_secrets.py finds them)."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from kb.stored_secrets import clean, in_rows
 
 
 class Removed(msgspec.Struct, frozen=True):
-    files: list[str]  # that hold none any more
-    sessions: list[str]  # whose rows were made anew from their journals
-    left: list[str]  # a sentence each
+    files: list[str]  # files that no longer hold a secret
+    sessions: list[str]  # sessions whose rows were rebuilt from their journals
+    left: list[str]  # what remains, a sentence each
 
 
 def remove(kb: Path) -> Removed:
@@ -28,7 +28,7 @@ def remove(kb: Path) -> Removed:
             con.execute("BEGIN")
             claims.remove(con, ours)
             con.execute("COMMIT")
-    _, left = store.ingest_all(kb)  # also what a call that was killed here has removed
+    _, left = store.ingest_all(kb)  # also restores the rows of a session that an earlier, killed call has removed
     rewrite(kb)
     left += [f"session {name} is running; end it, and run this again" for name in sorted(running)]
     left += [
@@ -37,5 +37,5 @@ def remove(kb: Path) -> Removed:
         if name not in ours and name not in running
     ]
     copies = [*kb.parent.glob(f"{kb.name}.bak-*"), *kb.parent.glob(f"{kb.name}.replaced-*")] if ours else []
-    left += [f"{path} is an older copy: remove it if it holds them" for path in sorted(copies)]
+    left += [f"{path} is an older copy that may hold them; remove it if so" for path in sorted(copies)]
     return Removed([str(path) for path in cleaned], ours, left)

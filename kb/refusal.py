@@ -1,8 +1,8 @@
-"""The one error that a person sees. Kept apart, so that a command line that refuses loads nothing else."""
+"""The one error that a user sees. In its own file, so that a command line that only refuses loads nothing else."""
 
 
 class AutoscoutError(Exception):
-    """Something a person can act on: one sentence that says what, where and what to do.
+    """Something that the user can act on: one sentence that says what, where and what to do.
 
     `exit_code` is the command line's: 1 it ran and failed, 2 bad input, 3 nothing feasible.
     """

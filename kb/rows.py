@@ -1,8 +1,8 @@
-"""How measurements are laid out in the tables, and the only way in: nothing is stored twice, and what many rows share
-is stored once.
+"""How measurements are laid out in the tables, and the only code that adds them. Nothing is stored twice, and values
+common to many rows are stored once.
 
-Whatever brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
-columns of INCOMING and their `place` in order, and calls `store_incoming`; whatever reads whole measurements selects
+Code that brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
+columns of INCOMING and their order `place`, and calls `store_incoming`; code that reads whole measurements selects
 EXACT.
 """
 
@@ -36,7 +36,7 @@ KNOBS = {
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
 SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # either all of them are present, or none
-PER_RANK = ("per_rank", "rank_devices")  # stored next to them; NULL where there is no value
+PER_RANK = ("per_rank", "rank_devices")  # stored next to the series; NULL where there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {
     "id": "UBIGINT",
@@ -205,7 +205,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
 
 
 def _add_origins(con: "DuckDBPyConnection", table: str) -> None:
-    """Adds those origins of a temporary table's rows that are missing."""
+    """Adds the missing origins of a temporary table's rows."""
     con.execute(
         f"""
         INSERT INTO origin BY NAME

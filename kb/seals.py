@@ -1,5 +1,5 @@
 """Seals of a journal: each line carries a hash of its own text and of the seal before it, so that a changed, removed or
-added line shows. Somebody who computes them anew is found out by a signed lake only (sharing/signatures.py).
+added line shows. Only a signed lake exposes somebody who recomputes all seals (sharing/signatures.py).
 """
 
 import hashlib
@@ -13,12 +13,12 @@ _SEAL = re.compile(rb',"seal":"([0-9a-f]{32})"}$')
 
 
 class Seals(msgspec.Struct, frozen=True):
-    unsigned: int  # lines of an older AutoScout, which have none
-    broken: int  # number of the first line, from 1, that is not what was written after the one before it; 0: none
+    unsigned: int  # lines without a seal, written by an older AutoScout
+    broken: int  # number, from 1, of the first line that does not match its seal or the line before it; 0: none
 
     @property
     def sentence(self) -> str:
-        """ "" or what does not hold."""
+        """ "" if the seals are intact, else what is wrong."""
         if self.broken:
             return f"line {self.broken} is not what was written there"
         return f"{self.unsigned} lines are unsigned, as an older AutoScout wrote them" if self.unsigned else ""
@@ -31,14 +31,14 @@ def sealed(line: bytes, before: str) -> tuple[bytes, str]:
 
 
 def after(line: bytes) -> str:
-    """What the line after this one has as its `before`."""
+    """The seal on which the next line's seal builds."""
     found = _SEAL.search(line)
     return found[1].decode() if found else _hash("", line) if line else ""
 
 
 def check(path: Path, known: int = 0) -> Seals:
-    """`known`: how many lines it had when it was last read, since no seal tells of lines that are gone from the end.
-    Errors: OSError for a journal that cannot be read."""
+    """`known`: the number of lines when the journal was last read, since seals do not show that lines are missing at
+    the end. Errors: OSError for a journal that cannot be read."""
     with open(path, "rb") as file:
         return _check((line.rstrip(b"\n") for line in file if line.endswith(b"\n")), known)
 
@@ -57,7 +57,7 @@ def _check(lines: Iterable[bytes], known: int) -> Seals:
 
 
 def anew(lines: Iterable[bytes]) -> bytes:
-    """The lines of a journal whose texts were changed on purpose, sealed again; those without a seal stay so."""
+    """The lines of a journal whose texts were changed on purpose, sealed again; lines without a seal stay without."""
     made, before = [], ""
     for line in lines:
         found = _SEAL.search(line)

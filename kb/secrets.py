@@ -1,6 +1,6 @@
-"""Secrets: the one place that knows what a key, a token or a password looks like, by the rules of secret_rules.toml.
+"""Secrets: only this file knows what a key, a token or a password looks like, by the rules of secret_rules.toml.
 
-What is written, shown or shared holds `‹secret›` in place of each; only the running process has the value. One is known
+Whatever is written, shown or shared holds `‹secret›` instead; only the running process has the value. A secret is known
 by its form (`hf_…`), by its name (`--api-key V`, `DB_PASSWORD=V`, `"token": "V"`), or by its place (`user:V@host`).
 """
 
@@ -40,11 +40,11 @@ _FIELDS = re.compile(  # the name in one field, the value in the next, as Kubern
 )
 _GIVEN = "|".join(rf"(?:{program})\b[^|;&\n]{{0,300}}?\s{before}" for program, before in _RULES["given"])
 _PLACES = (
-    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # of a URL
+    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # in a URL
     re.compile(r"(\b\w{1,40}://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
     re.compile(
         r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
-    ),  # without a scheme
+    ),  # in an address without a scheme
     re.compile(r"((?:-u|-U|--user|--proxy-user|--creds|--auth)[\s=][\"']?[\w.@%+-]+:)([^\s\"']+)"),
     re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
     re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)"),  # .netrc
@@ -55,26 +55,26 @@ _PLACES = (
         r"(\becho\s+(?:-n\s+)?[\"']?)([^\s\"'|]{3,})(?=[\"']?\s*\|\s*(?:sudo\s[^|\n]*-S\b|[^|\n]*--\S+-stdin\b))"
     ),
     re.compile(r"(--\S+-stdin\b[^|;&\n<]{0,300}<<<\s*[\"']?)([^\s\"']+)"),
-    re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # of Azure's functions
-    re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # of a channel of conda's
-    re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # what git asks for
+    re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # in URLs of Azure's functions
+    re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # in URLs of conda's channels
+    re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # git's prompts
     re.compile(r"(\bcookie:\s*)([^\s\"'][^\n\"']*)", re.IGNORECASE),
     re.compile(r"(<\w*(?:password|secret|token|api_?key)>)([^<\s]+)(?=</)", re.IGNORECASE),
     re.compile(r"(\b(?:[Bb]earer|[Bb]asic)\s+)([A-Za-z0-9_.~+/=-]{8,})"),
 )
-# A mark, and what looks drawn at random after it: keys of makers that nobody listed.
+# A prefix followed by what looks random: keys of vendors that are not listed.
 _MARKED = re.compile(
     r"(?<![A-Za-z0-9/+_.-])[A-Za-z][A-Za-z0-9]{1,10}[_-](?:[A-Za-z0-9]{1,4}[_-])?([A-Za-z0-9_-]{28,400})"
 )
-_BETWEEN = "\x1f"  # words: white space to a pattern, and within no word
+_BETWEEN = "\x1f"  # separates words: patterns see it as white space, and no word contains it
 _SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
-_LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # as AWS's secret keys are
+_LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # the form of AWS's secret keys
 _PLAIN = re.compile(
     r"[\d.,_:-]*|true|false|none|null|nil|auto|yes|no|on|off|default|required|optional|str|int|bool|string|<[^>]*>|\[\w*\]"
     r"|\*+|\.{3,}|x{3,}|your\W.*",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # of Windows, or of a format; %2F is part of a URL
+_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # a Windows variable, or part of a format; %2F would be part of a URL
 _PATH = re.compile(r"(?:\.{0,2}|~)/[\w./~-]+")
 _ENDS = tuple(_NAMED)  # PGPASSWORD is one word
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -92,14 +92,14 @@ def _strength(name: str) -> int:
 
 
 def _random(value: str) -> bool:
-    """Whether a value looks drawn at random: long, of mixed characters, and no word of several words."""
+    """Whether a value looks random: long, of mixed characters, and not made of words."""
     if len(value) < 8 or not re.search(r"[A-Za-z]", value):
         return False
     if not re.search(r"\d", value) and len(re.findall(r"[a-z][A-Z]|[A-Z]{2}[a-z]", value)) < 3:
         return False
     parts = re.split(r"[-_./:]", value)
     if len(parts) > 1 and all(re.fullmatch(r"[A-Za-z]+\d{0,4}|\d+[A-Za-z]?", part) for part in parts):
-        return False  # such as block_16 or llama-3.1-8b
+        return False  # words and numbers, such as block_16 or llama-3.1-8b
     return len(set(value)) >= 6
 
 
@@ -141,7 +141,7 @@ def redacted(text: str) -> str:
 def _no_secret(found: re.Match[str]) -> bool:
     value = found[2]
     if found[1].startswith("-") and (value.isdigit() or re.search(rf"[ =]{re.escape(value)}:$", found[1])):
-        return True  # a user and a group, as containers are given them
+        return True  # user:group, as containers are given them
     digest = _SCHEME_OF_DIGEST.match(found.string, found.end())
     return (
         bool(digest)
@@ -160,7 +160,7 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
         name, lead, value = found["name"], found["lead"], text[start:end]
         before = re.search(r"\w{1,20} $", text[max(0, found.start() - 21) : found.start()])
         strength = _strength((before[0] if before and name.isalpha() else "") + name.lstrip("-+."))
-        if not re.search("[:=]", lead):  # two words, which a flag and its value are
+        if not re.search("[:=]", lead):  # separate words, such as a flag and its value
             if name.startswith("-"):
                 strength = 0 if value.startswith("-") else strength
             else:
@@ -174,7 +174,7 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
 
 
 def _prose(text: str, start: int, end: int) -> bool:
-    """Whether it is a sentence, as in "Invalid token: unexpected end", and no line of YAML or a header."""
+    """Whether a value is in a sentence such as "Invalid token: unexpected end", not in a line of YAML or a header."""
     word = re.fullmatch(r"[A-Za-z][a-z]*[.,;]?", text[start:end])
     return bool(word) and bool(re.match(r"[,;]?[ \t]+\w", text[end : end + 9]))
 
@@ -195,7 +195,7 @@ def _value(text: str, start: int, in_query: bool) -> tuple[int, int]:
 
 
 def _drawn(value: str) -> bool:
-    """Whether 40 characters are drawn at random from those of base64, and are no path, word or hexadecimal number."""
+    """Whether 40 base64 characters look random, rather than being a path, a word or a hexadecimal number."""
     if not (re.search(r"[A-Z]", value) and re.search(r"[a-z]", value) and re.search(r"\d", value)):
         return False
     bits = -sum(n / 40 * math.log2(n / 40) for n in Counter(value).values())
@@ -203,8 +203,8 @@ def _drawn(value: str) -> bool:
 
 
 def _changing(value: str) -> bool:
-    """Whether upper and lower case and digits follow each other as if drawn: 62 % of the characters are of another kind
-    than the one before then, of words in CamelCase a third or less."""
+    """Whether upper case, lower case and digits alternate as if random: then 62 % of the characters differ in kind from
+    the previous one, but a third or less in words in CamelCase."""
     kinds = ["digit" if c.isdigit() else "upper" if c.isupper() else "lower" for c in value if c.isalnum()]
     changes = sum(a != b for a, b in pairwise(kinds))
     return len(set(kinds)) == 3 and changes > 0.4 * len(kinds)

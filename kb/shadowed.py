@@ -12,8 +12,8 @@ _KEY = ("job_id", "configuration", "versions", "from_parts")
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, columns: dict[str, Any]) -> None:
-    """`columns`: the table's columns other than those of the job and the configuration. Replaces an earlier result.
-    Errors: AutoscoutError."""
+    """Stores the result of a shadow in place of an earlier one. `columns`: the table's columns other than those of the
+    job and the configuration. Errors: AutoscoutError."""
     row = {
         "job_id": job.id,
         "job": job.name,

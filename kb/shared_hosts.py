@@ -1,4 +1,4 @@
-"""Whether experiments side by side on a host disturb each other: what sessions of the same job and machines found."""
+"""Whether concurrent experiments on a host disturb each other, as found by sessions of the same job and machines."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _NEWEST = """
 
 
 def found_before(kb: Path, context: str, shape: str) -> Neighbours | None:
-    """The newest finding that was measured. Errors: AutoscoutError."""
+    """The newest finding that a session measured itself. Errors: AutoscoutError."""
     with reader(kb) as con:
         row = con.execute(_NEWEST, {"context": context, "shape": shape}).fetchone()
     if row is None:

@@ -1,9 +1,9 @@
 """Which past jobs resemble a new one, how far away they are, and in what they differ.
 
-The distance is argued, not learned: a knowledge base starts small. It is a sum over features, each with the reason why
-the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, at most four), since layouts
-change with powers of two; categories count in full. 0 is the same job on the same cluster; at 1 the layouts that fit
-and win are mostly the same; from 4 on hardly anything carries over.
+The distance is derived by argument, not learned: a knowledge base starts small. It is a sum over features, each with
+the reason why the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, at most four),
+since layouts change with powers of two; categories count in full. 0 is the same job on the same cluster; up to 1 the
+layouts that fit and win are mostly the same; from 4 on hardly anything carries over.
 """
 
 import math
@@ -25,7 +25,7 @@ FAR = 4.0
 _DOUBLINGS = 4.0
 _MOST_CANDIDATES = 200  # candidates whose full distance is computed
 
-# Features that one side may lack, for a reason that another feature covers.
+# Features that one side may lack, for a reason that another feature accounts for.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 
@@ -44,7 +44,7 @@ WEIGHTS = {
     "trained": _Weight(1.0, "adapters and frozen layers leave out gradients, optimizer state and their exchange"),
     "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
-    "active share": _Weight(0.3, "of the weights that are kept, those that a token computes with"),
+    "active share": _Weight(0.3, "the share of the stored weights that a token uses"),
     "attention": _Weight(0.5, "latents of keys and values are small, and whole on every tensor parallel rank"),
     "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
     "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
@@ -79,13 +79,13 @@ class Feature(msgspec.Struct, frozen=True):
 class SimilarJob(msgspec.Struct, frozen=True, kw_only=True):
     """One past job on one cluster, in one context."""
 
-    job: Job  # as its newest session had it
+    job: Job  # the job as its newest session had it
     cluster: str
     context: str
     environment: dict[str, str]
     sessions: list[str]  # oldest first
     distance: float
-    features: list[Feature]  # those that differ, the largest first
+    features: list[Feature]  # features that differ, most distant first
     measurements: int
     ok: int
 
@@ -150,7 +150,7 @@ def similar(
     """The `count` nearest past jobs that have measurements, nearest first; the same job is at 0.
 
     `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then;
-    `on_note` hears of past jobs that cannot be read, such as a newer AutoScout's.
+    `on_note` is called with a sentence about past jobs that cannot be read, such as those of a newer AutoScout.
     """
     here = features(job, memory_of)
     with reader(kb) as con:
@@ -160,7 +160,7 @@ def similar(
                 found.append(_alike(here, environment, memory_of, row))
             except door.Refused as error:
                 on_note(f"{', '.join(row[-1])} is passed over: {error}")
-        # Jobs without measurements are dropped, so more are counted than were asked for.
+        # Jobs without measurements are dropped later, so this keeps more than were asked for.
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)
     counted = [
@@ -253,7 +253,7 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 def _counts(
     con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """By job id, cluster and context; without those that have no measurement."""
+    """(measurements, successful ones) by job id, cluster and context; without those that have none."""
     found = con.execute(
         """
         WITH wanted AS (

@@ -4,14 +4,14 @@ from typing import Any
 
 from kb.records import Latent, Model, shape
 
-# Bytes a weight, with its share of the scales: one for every 32, 16, or for 128.
+# Bytes per weight, including its share of the scales, of which there is one per 32, 16 or 128 weights.
 STORED = {
     **dict.fromkeys(("fp8", "fp8_block", "int8"), 1.0),
     **{"w8a16": 1.02, "mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.53},
 }
 ONLY_EXPERTS = ("mxfp4",)
-# Experts stored so are padded with zeros to multiples of these, as kernels want them: vLLM loads 64.4 GiB of
-# gpt-oss-120b's 60.8 on an H100 (its issue 33155).
+# Experts in these formats are padded with zeros to multiples of these sizes, as kernels need them: on an H100, vLLM
+# loads 64.4 GiB for the 60.8 GiB of gpt-oss-120b (its issue 33155).
 _HIDDEN, _WIDTH = 256, 64
 
 
@@ -22,13 +22,13 @@ def parameters(model: Model) -> int:
 
 
 def expert_parameters(model: Model) -> int:
-    """Parameters of the experts that not every token takes."""
+    """Parameters of the experts that tokens are routed to; shared ones not included."""
     m = shape(model)
     return (m.layers - m.dense_layers) * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
 
 
 def stored_bytes(model: Model) -> tuple[float, float]:
-    """(of all weights as a server holds them, of its experts'). The embeddings stay in the model's dtype."""
+    """Bytes of (all weights as a server holds them, those of the experts). The embeddings stay in the model's dtype."""
     m = shape(model)
     each = 4.0 if m.dtype == "fp32" else 2.0
     of_experts, embeddings = expert_parameters(m), m.vocab * m.hidden * (1 if m.tied else 2)
@@ -41,19 +41,19 @@ def stored_bytes(model: Model) -> tuple[float, float]:
 
 
 def padded(hidden: Any, width: Any, multiple: int = _WIDTH) -> tuple[Any, Any]:
-    """Numbers or arrays: the sizes of an expert that is stored in a format of ONLY_EXPERTS, as a server holds it."""
+    """The sizes of an expert as a server holds it if its format is one of ONLY_EXPERTS; numbers or arrays."""
     return -(-hidden // _HIDDEN) * _HIDDEN, -(-width // multiple) * multiple
 
 
 def active_parameters(model: Model) -> int:
-    """Those that a token meets: of the experts its own only, and of the embeddings the output's (looking up a row
-    computes nothing)."""
+    """Parameters that a token is multiplied with: only its own experts, and of the embeddings only the output's
+    (looking up a row computes nothing)."""
     m = shape(model)
     return _of_layers(m, min(m.topk, m.experts)) + m.vocab * m.hidden
 
 
 def _of_layers(m: Model, experts: int) -> int:
-    """Parameters of all layers, with so many experts in each."""
+    """Parameters of all layers, with `experts` experts in each."""
     attention = _of_attention(m)
     matrices = 3 if m.gated else 2
     dense = matrices * m.hidden * m.ffn

@@ -12,7 +12,7 @@ _BATCH = 10_000
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Errors: AutoscoutError (exit 2) when it is no Parquet file."""
+    """The rows of a Parquet file. Errors: AutoscoutError (exit 2) when it is not one."""
     import duckdb
 
     with duckdb.connect(":memory:") as con:
@@ -38,7 +38,7 @@ def sqlite_rows(path: Path, query: str) -> Iterator[dict[str, Any]]:
 
 
 def sqlite_tables(path: Path) -> set[str]:
-    """Their names; none for a file that is no SQLite database."""
+    """Names of the tables; none for a file that is not a SQLite database."""
     with open(path, "rb") as file:
         if file.read(15) != b"SQLite format 3":
             return set()

@@ -54,7 +54,7 @@ def ingest(kb: Path, journal: Path) -> int:
     """Adds what is new in a session's journal, all or nothing; returns the number of measurements that this call added.
 
     Whoever gets the lock also ingests the journals of all who wait for it, in one transaction; their calls then have
-    nothing to do (0). Ingesting the same journal again changes nothing. Errors: AutoscoutError; what is before a
+    nothing to do (0). Ingesting the same journal again changes nothing. Errors: AutoscoutError; what comes before a
     damaged line of the journal is kept.
     """
     request = _request(kb, journal)
@@ -71,8 +71,8 @@ def ingest(kb: Path, journal: Path) -> int:
 
 
 def _request(kb: Path, journal: Path) -> Path:
-    """Leaves a file that asks whoever has the lock to ingest a journal; it is removed when that is done, and survives
-    us."""
+    """Leaves a file that asks the holder of the lock to ingest a journal. It is removed when that is done, and survives
+    this process."""
     folder = kb.with_name(kb.name + ".requests")
     request = folder / f"{journal.parent.name}-{os.getpid()}"
     try:
@@ -107,7 +107,7 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     late = [
         path
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
-        if path.stat().st_size != known.get(path.parent.name, 0)  # a smaller one is another file by now
+        if path.stat().st_size != known.get(path.parent.name, 0)  # a smaller file is a different one by now
     ]
     again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
@@ -119,17 +119,17 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
 
 def bring_in(kb: Path) -> list[str]:
     """Adds what killed sessions left only in their journals, before the knowledge base is read; returns a sentence for
-    each reason why it lacks some of it."""
+    each reason why some of it could not be added."""
     with reader(kb) as con:
         late = waiting(con, kb)
     try:
         return ingest_all(kb)[1] if late else _unlisted(kb)
     except AutoscoutError as error:
-        return [f"the journals of {len(late)} sessions wait to be brought in: {error}"]
+        return [f"the journals of {len(late)} sessions are not stored yet: {error}"]
 
 
 def _unlisted(kb: Path) -> list[str]:
-    """A sentence where the sessions folder is one that we may not list: it would read as an empty one."""
+    """A sentence if the sessions folder may not be listed: it would otherwise look empty."""
     folder = sessions_folder(kb)
     if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         return []
@@ -137,8 +137,8 @@ def _unlisted(kb: Path) -> list[str]:
 
 
 def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
-    """Session → lines of its journal, up to the last that the knowledge base has; without those of which there is more
-    than one journal, in copies of its folder."""
+    """Session → number of lines of its journal up to the last one that is stored. Sessions with more than one journal
+    (copies of their folder) are left out."""
     copies = Counter(_session_in(path) for path in sessions_folder(kb).glob("*/journal.jsonl"))
     found = con.execute(
         "SELECT session, max(n) FROM (SELECT session, seq + 1 AS n FROM decision UNION ALL "
@@ -148,7 +148,7 @@ def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
 
 
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
-    """The journals next to `kb`, open as `con`, that have more lines than it, or lines that it cannot read."""
+    """The journals next to `kb`, open as `con`, with lines that it lacks or cannot read."""
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     forgotten = {name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()}
     found = []
@@ -275,17 +275,17 @@ def journalled(kb: Path, session: str) -> Path:
         with reader(kb) as con:
             known = con.execute("SELECT 1 FROM session WHERE id = $1", [session]).fetchone()
         if known:
-            why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
+            why = "its journal is not: the session was pulled or copied, or the journal was moved; look where it ran"
             raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
     raise AutoscoutError(f"there is no session {session} next to {kb}; `autoscout sessions` lists them", 2)
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
-    its job has another name than jobs may have."""
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or the name of its
+    job is not allowed."""
     path = journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
-        raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+        raise AutoscoutError(f"{path}: holds no session; start the job again", 2)
     door.check_job(first[0].job)
     return first[0]

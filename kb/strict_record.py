@@ -1,4 +1,4 @@
-"""What a person writes."""
+"""The base of records that users write."""
 
 from typing import ClassVar
 
@@ -6,6 +6,6 @@ import msgspec
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Unknown keys are errors."""
+    """A struct in which unknown keys are errors."""
 
     later: ClassVar[tuple[str, ...]] = ()  # fields added when ids were already in use (see records.identity)

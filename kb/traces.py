@@ -28,7 +28,7 @@ def known(kb: Path, key: str, kind: type[T]) -> T | None:
 
 
 def keep(kb: Path, key: str, trace: msgspec.Struct) -> None:
-    """A full or read-only disk costs another trace later, nothing else."""
+    """Saves a trace. If the disk is full or read-only, it is just traced again later."""
     path = folder(kb) / f"{key}.json.gz"
     part = path.with_suffix(f".{os.getpid()}.part")
     with contextlib.suppress(OSError):

@@ -8,9 +8,9 @@ from kb.refusal import AutoscoutError
 
 
 def user_folder(variable: str, usual: str) -> Path:
-    """`$XDG_…` if that is an absolute path (the specification ignores others), else `usual`, in the home.
+    """`$XDG_…` if that is an absolute path (the specification ignores others), else `usual` in the home directory.
 
-    Errors: AutoscoutError for a user who has no home."""
+    Errors: AutoscoutError for a user without a home directory."""
     path = Path(os.environ.get(variable, ""))
     return path if path.is_absolute() else _home(variable) / usual
 

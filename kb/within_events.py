@@ -1,4 +1,4 @@
-"""What journal events are made of: what all have, and the parts that come several to one."""
+"""Building blocks of journal events: their base class, and parts of which an event has several."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a knob (None: the knob is off): the expected cost of the best configuration with it, relative to the
-    best measured cost, with its 95 % interval; the probability that it runs; how many with it were measured."""
+    best measured cost, with a 95 % interval; the probability that it runs; how many measured ones have the value."""
 
     value: Value | None
     cost: float

@@ -7,9 +7,9 @@
 Experiments come in this order: the reference; a few configurations far from each other or, with prior means, those
 predicted to be best; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
 
-Rewards are the paper's difference of differences on the grid of base and proposal. Two of its corners, the base and
-the proposal, are measured. The two mixed ones (structure of one, dense point of the other) come from measurements or
-else from the posterior, and then the journal has its error, too:
+Rewards are the paper's difference of differences on the grid of base and proposal. Two of its corners, the base and the
+proposal, are measured. The two mixed ones (structure of one, dense point of the other) are measured, too, or come from
+the posterior; the journal then records their error:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -44,14 +44,14 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlooks: asks between two, their horizon, the relative gain that counts
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlooks: asks between two, horizon in experiments, relative gain to find
 _FAVOURITES = 1_000  # favourites per simulator that start a sampled pool
 _SOON = 8  # experiments within which a correct simulator usually finds the best
-_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in simulators: too low below, enough from, and after how many far points
-_WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in simulators: too low; enough, after so many distant configurations
+_WIDE, _WIDER = 3, 3.0  # if little gain is expected: a wider search every 3rd step, with standard deviations times 3
 _FIRST = 3  # favourites of the first prior mean tried first
-_BEFORE = 3  # experiments of the search's own that precede proposals, which are judged by them
-_ASKED = 4_000  # random rows searched for a favourite that keeps the bounds, as long as no measured row did
+_BEFORE = 3  # experiments of the search before the first proposal by others, which is judged against them
+_ASKED = 4_000  # random rows among which a favourite that keeps the bounds is sought, until a measured row keeps them
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
 
@@ -205,7 +205,7 @@ class AutoScout:
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
         """K orderings of the sparse knobs that vary, as columns of the pool's codes: winners of earlier tournaments
-        first, then the space's own, then random ones that the dependencies allow."""
+        first, then the space's own order, then random orders that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [completed(o, names) for o in seeded]
@@ -215,7 +215,7 @@ class AutoScout:
 
     def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
         """Plays one round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the
-        posterior, and the better half stays, unless a tie would decide. After that, returns the winner's proposal."""
+        posterior, and the better half stays, unless a tie would decide which. Then returns the winner's proposal."""
         proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
@@ -236,7 +236,7 @@ class AutoScout:
         open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if self.model.costs and not self.model.kept.any():  # all broke bounds, and the chances have learned from that
+        if self.model.costs and not self.model.kept.any():  # all broke bounds, which the chances have learned by now
             some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
             open_rows = some[self._may_run(some, np.max)]
         else:
@@ -256,9 +256,9 @@ class AutoScout:
         return trust < _TRUST or known >= _SOON or float(self.model.gain.max()) < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
-        """Among some random rows, the one farthest from everything tried, or the most central if nothing was. Used for
-        a start without prior means, and if these were wrong about their favourites, which says nothing about the rest.
-        `likely`: only from the quarter predicted to be best."""
+        """Of some random rows, the one farthest from everything tried (the most central one if nothing was tried). Used
+        at the start without prior means, or if these were wrong about their favourites, since they may be right
+        elsewhere. `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
         as_full = self.model.chances.as_full_as_one_that_died(open_rows)
@@ -279,7 +279,7 @@ class AutoScout:
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
         """(n,) whether a row's chance of running within all bounds, given the opening's failures, reaches 1/2 (or
-        `least` of the chances, if that is lower)."""
+        reaches `least` of all chances, if that is lower)."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
@@ -301,7 +301,7 @@ class AutoScout:
             why = "simulators promise next to nothing: chosen from measurements alone"
         elif self.model.trust < _TRUST:
             self.model.look(list(self.pending), _WIDER)
-            why = "hardly any gain is expected: a wider look"
+            why = "hardly any gain is expected: a wider search"
         else:
             return None
         value = self._valued()
@@ -363,7 +363,7 @@ class AutoScout:
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
-        for each in results:  # only after all rewards, which must not know these results
+        for each in results:  # only after all rewards, whose predictions must not use these results
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:

@@ -11,7 +11,7 @@ the arm kept so far, with a few pulls as a prior.
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
-# Ours, not the paper's: these two keep one lucky or hopeless experiment from deciding the rest of a search.
+# These two are ours, not the paper's: they keep one lucky or hopeless experiment from deciding the rest of a search.
 _SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
 _MOST = 3.0  # cap on one experiment's reward, as a multiple of its promise
 
@@ -30,7 +30,7 @@ class UCB1:
             sums.setdefault(arm, 0.0)
 
     def index(self, t: int) -> dict[str, float]:
-        """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
+        """The bracket of equation 1 for each arm; infinite for an arm that was never pulled."""
         total, c = max(sum(self.n.values()), 1.0), self.c0 * self.gamma**t
         return {a: _bound(self.q[a] / n, n, total, c) if n else math.inf for a, n in self.n.items()}
 

@@ -17,7 +17,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
         0.05  # a search ends if the chance that something 1 % better is left is below this twice in a row; 0: never
     )
     failures: float = 0.0  # share of the experiments that may fail; 0: less than half of the space's believed share
-    tau: int = 5  # iterations between two checks of the simulators
+    tau: int = 5  # iterations between two checks of the simulators' accuracy
     epsilon: float = 0.15  # MAPE above which the simulators are no longer trusted
     window: int = 5  # checks that the MAPE is averaged over
     top_k: int = 4  # simulated favourites that are profiled first after the switch
@@ -36,7 +36,7 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
     c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
     control_limit: float = 1.15  # a control that is slower than the base by this factor is dropped as uninformative
     # for ablations
-    dense: bool = True  # coordinate steps propose
+    dense: bool = True  # whether coordinate steps propose
     bandit: bool = True  # arms are chosen by their rewards; without it, in turns
 
 
@@ -66,6 +66,6 @@ def hyper_as(shape: type[Shape], given: Hyper | dict[str, Any] | None) -> Shape:
 
 def allowing(hyper: Shape, budget: Budget) -> tuple[Shape, float]:
     """The hyper-parameters with the share of failures that a job's budget allows, and the limit as a number."""
-    most = budget.failures  # a share, or a number
+    most = budget.failures  # a share of the experiments, or a number of them
     share = min(most / max(budget.profiles, 1), 0.9) if most >= 1 else most
     return msgspec.structs.replace(hyper, failures=share or hyper.failures), most if most >= 1 else math.inf

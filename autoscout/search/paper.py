@@ -52,7 +52,7 @@ class Algorithm1:
         self.events: list[Event] = []
         self.step = 0
         self.known: dict[str, ToldCost] = {}
-        self.reference: float | None = None  # the first cost received, scale of the tree's rewards
+        self.reference: float | None = None  # the first cost received; it scales the tree's rewards
         self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)

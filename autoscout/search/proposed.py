@@ -1,14 +1,14 @@
-"""What people, agents and scripts propose, as an arm of the search: it has a credit of experiments, and earns more.
+"""Proposals of people, agents and scripts, as an arm of the search with a credit of experiments that it can increase.
 
-The first ideas are tried soon after the reference, later ones where the belief expects most of them, as long as there
-is credit. A trial is judged by its rank among what the others tried and what ran: one of the better half earns credit,
-another one costs up to an experiment. What the others try refills the credit slowly, so that a proposer who is always
-wrong costs a few experiments in a hundred. An idea like one that was not the best of its time waits until the others
-come upon it.
+The first ideas are tried soon after the reference, later ones where the belief expects most, as long as there is
+credit. A trial is judged by its rank among the runs of the other arms: one in the better half earns credit, any other
+costs up to an experiment. Experiments of the other arms refill the credit slowly, so that a proposer who is always
+wrong costs a few experiments in a hundred. An idea similar to one that failed to become the best waits until another
+arm proposes it.
 
-A trial that is not among the better half is set aside: its row is taken, but the belief does not learn from it, and no
-experiment of the search is left out for it. Whoever chose it had reasons that the belief does not know: a slow
-neighbour of the best one, picked for being slow, would keep the search away from there for longer than it took.
+A trial outside the better half is set aside: its row is taken, but the belief does not learn from it, and it replaces
+no experiment of the search. Proposers have reasons that the belief does not know: a slow neighbour of the best
+configuration, picked because it is slow, would keep the search away from there for longer than the trial took.
 """
 
 import math
@@ -23,9 +23,9 @@ from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
 _BEGINS = 1.75  # credit at the start, in typical experiments
-_REFILLED = 0.01  # credit per experiment of the other arms: at most so large a share goes to those who are wrong
-_NEAR = 0.6  # of the knobs in which two configurations usually differ, below which two ideas are alike
-_MOST = 3.0  # credit at most, however often they were right
+_REFILLED = 0.01  # credit per experiment of other arms, which bounds the share spent on proposers who are wrong
+_NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
+_MOST = 3.0  # largest credit, however often the proposers were right
 
 
 def proposed_by(by: str, why: str) -> str:
@@ -35,22 +35,22 @@ def proposed_by(by: str, why: str) -> str:
 class ProposedArm:
     def __init__(self, pool: CandidatePool) -> None:
         self.credit = _BEGINS
-        self.held = False  # a person wants none tried for now
+        self.held = False  # whether a person paused the proposals
         self._pool = pool
-        self._open: dict[int, str] = {}  # proposed rows without a result: who proposed them, and why
+        self._open: dict[int, str] = {}  # proposed rows without a result → who proposed them, and why
         self._known: set[int] = set()
-        self._own: list[float] = []  # costs of what the others tried and what ran
+        self._own: list[float] = []  # costs of the other arms' experiments that ran
         self._least = math.inf
-        self._vain: list[int] = []  # rows of this arm's trials that were not the best so far
+        self._vain: list[int] = []  # rows of this arm's trials that did not become the best
 
     def add(self, row: int, by: str, why: str) -> None:
-        """The first who proposes a row has it."""
+        """Adds a proposed row; if several propose the same row, the first one counts."""
         if row not in self._known:
             self._open.setdefault(row, proposed_by(by, why))
 
     def tell(self, row: int, cost: float | None, price: float, ours: bool) -> bool:
-        """Any experiment: its cost (None: it failed, or broke a bound), and what it took in typical experiments.
-        `ours`: this arm asked for it. Returns whether it is to be set aside."""
+        """Learns from any experiment: `cost` (None: it failed, or broke a bound); `price`: what it took, in typical
+        experiments; `ours`: this arm asked for it. Returns whether to set the trial aside."""
         mine = math.inf if cost is None else cost
         won, self._least = mine < self._least, min(mine, self._least)
         self._open.pop(row, None)
@@ -65,7 +65,7 @@ class ProposedArm:
         own = np.array(self._own)
         better = float((own < mine).sum() + 0.5 * (own == mine).sum())
         rank = (better + 0.5) / (len(own) + 1) if len(own) or won else 1.0  # 0: better than all
-        heard = rank < 0.5 or (won and not len(own))  # the first that runs shows where others may
+        heard = rank < 0.5 or (won and not len(own))  # the first trial that runs also counts
         self.credit = min(self.credit - (2 * rank - 1 if heard else rank) * price, _MOST)
         return not heard
 
@@ -83,7 +83,7 @@ class ProposedArm:
 
     @cached_property
     def _usual(self) -> float:
-        """In how many knobs two of the pool's rows differ, on average."""
+        """Average number of knobs in which two of the pool's rows differ."""
         codes = self._pool.codes
         shares = (np.unique(column, return_counts=True)[1] / len(codes) for column in codes.T)
         return sum(1 - float((share**2).sum()) for share in shares)

@@ -20,9 +20,9 @@ from autoscout.search.structure_tree import descent
 class Proposal:
     row: int
     arm: str
-    gain: float  # its value
+    gain: float
     why: str
-    base: int | None = None  # the best row at the time, to which the reward compares it
+    base: int | None = None  # the best row at that time; the reward compares the proposal with it
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:
@@ -64,7 +64,7 @@ class DenseArm:
         self.momentum = Coordinates(names)
 
     def propose(self, model: Surrogate, value: np.ndarray, base: np.ndarray) -> Proposal | None:
-        """`base`: codes of the best measured row."""
+        """The next move from `base`, the codes of the best measured row."""
         pool = model.pool
         codes = pool.codes[model.candidates]
         same = (codes[:, pool.sparse] == base[pool.sparse]).all(axis=1) & (value >= 0)

@@ -1,8 +1,8 @@
 """The common base of all rivals: a search written as a coroutine over the valid configurations, driven by ask and tell.
 
 A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
-treats certain knobs specially. The driver measures the default first and answers known rows from memory. After 15 known
-rows in succession (fewer as the space empties) it measures a random new one. Only valid configurations exist as rows.
+treats certain knobs specially. The driver measures the default first, and answers measured rows from memory. After 15
+of these in succession (fewer as the space empties) it measures a random new one. Only valid configurations are rows.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -18,10 +18,10 @@ from autoscout.space.graph import Space
 from kb.journal import Decided, Event
 from kb.records import Configuration, Measurement
 
-Search = Generator[int, float | None, None]  # yields a row, is sent its cost (lower is better; None: failed)
+Search = Generator[int, float | None, None]  # yields a row and is sent its cost (lower is better; None: failed)
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_DUPLICATES = 15  # known rows in succession after which a new one is measured, so that a search cannot spin
+_DUPLICATES = 15  # measured rows in succession after which a new one is measured, so that a search cannot spin
 
 
 class Pool:
@@ -49,7 +49,7 @@ class Pool:
 
     @property
     def best(self) -> int | None:
-        """The cheapest measured row; None if all failed."""
+        """The cheapest measured row; None if none ran."""
         ran = {row: cost for row, cost in self.known.items() if cost is not None}
         return min(ran, key=ran.__getitem__, default=None)
 

@@ -32,7 +32,7 @@ class Stopping:
             self.found(cost)
 
     def found(self, cost: float) -> None:
-        """Takes in a cost, whether it took an experiment or not."""
+        """Takes in a cost, whether an experiment measured it or not."""
         if self._milestone is None or cost < _BETTER * self._milestone:
             self.stale, self._milestone = 0, cost
 

@@ -1,6 +1,6 @@
 """The ask/tell interface of strategies, and how strategies are found.
 
-A strategy is declared by a `Kind` named STRATEGY in a module of its own that a package lists under the entry points
+A strategy is declared by a `Kind` named STRATEGY in its own module, which a package lists under the entry points
 `autoscout.strategies`; or it is passed to `register`.
 How a session treats a strategy depends on what its kind declares, never on its name.
 """
@@ -124,7 +124,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Which package it lacks, and how to get it; "" if none."""
+        """Which package the strategy lacks, and how to get it; "" if none."""
         lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
@@ -185,10 +185,10 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """A sentence if it searches only a sample, else ""."""
+    """A sentence if the strategy searches only a sample of the space, else ""."""
     if not kind.lists or space.enumerable:
         return ""
-    return f"'{kind.name}' needs every configuration as a row: it searches {SAMPLE:,} of {space.count:,}, at random"
+    return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"
 
 
 def kind_of(name: str) -> Kind:
@@ -226,7 +226,7 @@ def _modules() -> dict[str, str]:
     found = dict(_OURS)
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in found:
-            raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but there is one of that name", 2)
+            raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but that name is taken", 2)
         found[entry.name] = entry.value
     return found
 
@@ -235,7 +235,7 @@ def _modules() -> dict[str, str]:
 def _loaded(name: str, module: str) -> Kind:
     try:
         kind = importlib.import_module(module).STRATEGY
-    except Exception as error:  # a plug-in's own code
+    except Exception as error:  # the plug-in's code may raise anything
         raise AutoscoutError(f"strategy '{name}' ({module}) cannot be loaded: {error}") from error
     if not isinstance(kind, Kind) or kind.name != name:
         raise AutoscoutError(f"{module} declares no strategy '{name}': STRATEGY is {kind!r:.100}")

@@ -49,7 +49,7 @@ class TreeNode:
         self.rows = rows
         self.visits = 0
         self.best = 0.0  # largest reward below
-        self.branches: tuple[int, list[int]] | None = None  # column it branches on, codes of the branches
+        self.branches: tuple[int, list[int]] | None = None  # (column it branches on, codes of the branches)
         self.children: dict[int, TreeNode] = {}
 
 

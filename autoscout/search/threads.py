@@ -1,4 +1,4 @@
-"""Limits BLAS threads, which spend more time waiting for each other than computing, as the matrices are small."""
+"""Limits BLAS to one thread: the matrices are small, so more threads mostly wait for each other."""
 
 from collections.abc import Callable
 from functools import cache, wraps

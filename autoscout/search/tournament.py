@@ -1,9 +1,9 @@
 """Tournament over tree orderings (paper §3.2, "Sparse Optimizer with Adaptive Feature Prioritization").
 
 K trees propose in turn, in zigzag order so that none profits from always coming last. Each proposal is evaluated once,
-and all trees share its reward. After a round of one proposal per tree, the half whose own proposals earned more stays,
-until one ordering is left. The default strategy scores its trees by a belief, which costs no experiment: its round is
-one step of the search, and of an odd number of trees the middle one stays, too.
+and all trees learn its reward. After a round of one proposal per tree, the half whose own proposals earned more stays,
+until one ordering is left. The default strategy scores its trees by a belief, which costs no experiment; one step of
+the search is then one round, in which the middle one of an odd number of trees also stays.
 """
 
 from collections.abc import Generator

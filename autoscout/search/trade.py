@@ -2,7 +2,7 @@
 
 Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
 others take the largest expected gain of hypervolume (hypervolume.py). The first objective's belief is the usual one, on
-its bent scale (surrogate.py); each other objective has a Gaussian process of its own for its log-cost.
+its bent scale (surrogate.py); each other objective has its own Gaussian process for its log-cost.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from kb.records import Objective
 
 _HELD, _FITTED = 150, 80  # limits on rows in the belief, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; its step limit
-_CORNERS = 40  # limit on points of a front of three objectives or more, whose boxes grow with a power of them
+_CORNERS = 40  # limit on a front's points with three objectives or more, since the number of boxes grows as a power
 
 
 class Trade:
@@ -28,7 +28,7 @@ class Trade:
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """`costs`: one per objective, the first and then `also`. `kept`: False if it broke a constraint."""
+        """Adds a result: its cost by each objective, the first and then `also`; `kept`: it broke no constraint."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))
@@ -61,7 +61,7 @@ class Trade:
         points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
         beyond = reference(points)
         if points.shape[1] > 2:
-            points = front(points)  # in the order of the first objective
+            points = front(points)  # sorted by the first objective
             points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
         return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
 
@@ -70,13 +70,13 @@ class Trade:
         return ~np.isin(rows, list(self._broke))
 
     def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(n, objectives) mean log-costs."""
+        """(n, objectives) mean log-costs of rows."""
         chosen = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
         return np.array([np.mean(values, axis=0) for values in chosen.values()])
 
     @property
     def why(self) -> str:
-        """What counts now, in words; "" if only the first objective."""
+        """What proposals are chosen for now, in words; "" if only for the first objective."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]

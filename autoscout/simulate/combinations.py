@@ -1,4 +1,4 @@
-"""Combinations of column values: a quantity that depends on some columns only is priced once for each combination.
+"""Combinations of column values: a quantity that depends on a few columns is priced once for each combination.
 
 A space of a million configurations has a few thousand combinations of the columns that a stage depends on, and a few
 hundred of those that the exchange of gradients depends on.
@@ -12,13 +12,13 @@ import numpy as np
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
-_SPAN = 4096  # integers within this range are their own codes
+_SPAN = 4096  # integers that span less than this serve as codes directly
 _FEW = 16  # up to this many values are searched for one by one before a column is sorted
 _ROOM = 16  # table entries per row for ranking keys; larger keys are sorted
 
 
 class Combinations:
-    """The rows' values in the columns `names` that vary."""
+    """The distinct combinations of the values in the columns `names`."""
 
     def __init__(self, columns: Columns, names: Iterable[str]) -> None:
         self.columns: dict[str, Any] = {name: columns[name] for name in names if name in columns}
@@ -28,7 +28,7 @@ class Combinations:
         self._codes = {name: _coded(array) for name, array in self._long.items()}
 
     def of(self, unread: Collection[str] = ()) -> tuple[dict[str, Any], Array]:
-        """One row per combination of all but the `unread` columns, and the combination of each row."""
+        """(columns with a row per combination of all but the `unread` columns, (n,) each row's combination)."""
         chosen = [code for name, code in self._codes.items() if name not in unread]
         first, of = _joined(chosen, self.n)
         return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
@@ -40,8 +40,8 @@ def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
 
 
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(a row of each combination of these columns, the combination of each row). A column of several profiles is
-    (profiles, n)."""
+    """(one row index per combination of these columns, (n,) index of each row's combination). A column that differs
+    between software profiles has the shape (profiles, n)."""
     each = (values for name in names for values in np.atleast_2d(columns[name]))
     return _joined([_coded(values) for values in each if len(values) > 1], n)
 
@@ -57,7 +57,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
     key, size = _ranked(key, size)
     rows = np.empty(size, dtype=np.int64)
     rows[key] = np.arange(n)
-    # Numbered in the order of the rows: if few repeat, memory is then read sequentially.
+    # Combinations are numbered in the order of the rows: if few repeat, memory is then read sequentially.
     rows.sort()
     number = np.empty(size, dtype=np.int64)
     number[key[rows]] = np.arange(size)
@@ -65,7 +65,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
 
 
 def _ranked(key: Array, size: int) -> tuple[Array, int]:
-    """The rank of each key among the distinct ones, and their number."""
+    """The rank of each key among the distinct keys, and the number of distinct keys."""
     if size > _ROOM * len(key):
         values, rank = np.unique(key, return_inverse=True)
         return rank, len(values)
@@ -95,7 +95,7 @@ def _coded(values: Array) -> tuple[Array, int]:
 
 
 def _whole(values: Array) -> tuple[Array, int] | None:
-    """Codes of integers in a small range; one more stands for NaN."""
+    """Codes of integers in a small range, with one extra code for NaN; None for other values."""
     low, high = np.fmin.reduce(values), np.fmax.reduce(values)
     if not high - low < _SPAN:
         return None

@@ -17,11 +17,11 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
-_UNORDERED = ("version",)  # names that say nothing about other names
+_UNORDERED = ("version",)  # texts that no learned member reads: one release tells nothing about another
 
 
 def length(columns: Columns) -> int:
-    """Rows that the columns describe; scalars alone describe one."""
+    """Number of rows in the columns; 1 if all are scalars."""
     return max((len(v) for v in columns.values() if _is_array(v)), default=1)
 
 
@@ -49,7 +49,7 @@ def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def _paid(job: Job, columns: Columns) -> dict[str, Any]:
-    """As `used_nodes` of running/cluster/devices.py: the first nodes of each kind, as many devices as a row uses."""
+    """Devices and price of each row, which takes the first nodes of each kind, as in running/cluster/devices.py."""
     wanted = named_metrics(job.objective)
     if job.task != "serve" or not any("_per_gpu" in name or "usd_" in name or name == DEVICES for name in wanted):
         return {}
@@ -79,22 +79,22 @@ def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def of_job(job: Job) -> dict[str, Any]:
-    """The columns that all configurations of a job share: its attributes, its device if it has only one kind or one
-    without a hardware file, and its load."""
+    """The columns that all configurations of a job share: its attributes, its load, and its device if there is only one
+    kind (or a kind without a hardware file)."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
-    # Megatron's layers are known, and its loss is fused where a knob asks for it, which releases from 0.18.2 on lack; a
-    # custom trainer's layers are not known.
+    # Megatron's layers are known, and its loss is fused only where a knob says so (releases from 0.18.2 on have no such
+    # knob). A custom trainer's layers are not known.
     trains = {"ce_fusion": 0.0} if job.target == "megatron" else {"software": "unknown", "te": np.nan}
     unknown = {} if job.task == "serve" else trains
-    strange = [kind for kind in kinds if hardware(kind) is None]  # no other device can stand in for it
+    strange = [kind for kind in kinds if hardware(kind) is None]  # kinds without a hardware file
     gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and job.task != "serve") else {}
     return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 
 def _node(job: Job) -> dict[str, float]:
-    """Devices per node, if all nodes have the same number and it differs from the hardware file, and the assumed share
-    of the network for nodes with fewer. Larger counts stand for many nodes."""
+    """Devices per node and the network's speed, if all nodes are alike and smaller than in the hardware file. A smaller
+    node is assumed to have a proportional share of the network; counts above a node's size mean many nodes."""
     counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
     if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
         return {}
@@ -117,15 +117,14 @@ def software_of(columns: Columns) -> np.ndarray:
 
 
 def family_of(columns: Columns) -> np.ndarray:
-    """(n,) numbers, equal for rows of one framework, of whatever version ("Megatron-Bridge 26.06") and on whatever
-    device."""
+    """(n,) numbers, equal for rows of one framework, whatever its version ("Megatron-Bridge 26.06") and device."""
     words, which = np.unique(np.atleast_1d(np.asarray(columns.get("framework", ""), dtype=str)), return_inverse=True)
     families = [crc32(word.lower().partition(" ")[0].encode()) for word in words.tolist()]
     return np.broadcast_to(np.array(families, dtype=float)[which], length(columns))
 
 
 def job_of(columns: Columns) -> np.ndarray:
-    """(n,) numbers, equal for rows that compute the same with the same software on as many devices."""
+    """(n,) numbers, equal for rows with the same model, batch, lengths, software and number of devices."""
     return _code(columns, _OF_A_JOB) + software_of(columns)
 
 
@@ -136,7 +135,7 @@ def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
         if values.dtype.kind not in "fiub":
             words, which = np.unique(values.astype(str), return_inverse=True)
             values = np.array([crc32(word.encode()) for word in words], dtype=float)[which]
-        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational: equal sums are unlikely
+        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational, so sums rarely coincide
     return found
 
 
@@ -172,8 +171,8 @@ class FittedColumns:
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
 
     def outside(self, columns: Columns) -> np.ndarray:
-        """(n,) how far each row lies outside the ranges seen: in doublings, summed over the columns; an unseen name or
-        switch value counts as one doubling."""
+        """(n,) distance of each row from the ranges seen: in doublings, summed over the columns; a name or a switch
+        value that was never seen counts as one doubling."""
         total = np.zeros(length(columns))
         for name in self.names:
             if name in columns:
@@ -213,7 +212,7 @@ class FittedColumns:
             return np.zeros(values.shape)
         if low < 0 or name in self.switches:
             return ((values < low) | (values > high)).astype(float)
-        # log2(1 + x): counts from 0 are as far apart as doublings of larger numbers
+        # log2(1 + x), so that counts from 0 on have distances, too
         distance = np.maximum(np.log2(1 + low) - np.log2(1 + values), np.log2(1 + values) - np.log2(1 + high))
         return np.maximum(np.nan_to_num(distance), 0.0)
 

@@ -22,7 +22,7 @@ from kb.records import AutoscoutError
 from kb.store import default_path
 
 Version = tuple[int, ...]
-Groups = dict[str, dict[str, Any]]  # by name, with their figures
+Groups = dict[str, dict[str, Any]]  # group name → its figures
 _FAMILY = (
     "name",
     "task",
@@ -35,14 +35,14 @@ _FAMILY = (
     "runs_on",
     "release",
 )
-_ABOUT = ("since", "like", "recent")  # of a row, in addition to its groups
-PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last if a command fits it
+_ABOUT = ("since", "like", "recent")  # keys of a row that are not groups
+PROVENANCE = ("source", "n", "fitted_by")  # keys of a group that are not figures; `fitted_by` is optional
 NEWEST: Version = (1 << 30,)  # later than any release
 
 
 class ReleaseRow(msgspec.Struct, frozen=True):
-    """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows. `recent`:
-    number of these releases in the last two years; 0 if not counted."""
+    """One release and all later ones up to the next row. `groups`: all groups, inherited ones included. `recent`: how
+    many of these releases appeared in the last two years; 0 if not counted."""
 
     since: Version
     groups: Groups
@@ -50,11 +50,11 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """`undated`: the assumed release of a published fixed batch that names none. `read_until`: the latest release with
-    known runs or code. `batches_like`: "" or the family, and its release, by whose rules fixed batches run. `unpriced`:
-    why it cannot be predicted, or "". `stands_for`: "unnamed", "undescribed" or "submitted": runs without a name, with
-    an unknown name, or submitted to a benchmark's round. `runs_on`: "" or the file of the record whose name its runs
-    may also have."""
+    """`undated`: the release assumed for a published fixed batch that names none. `read_until`: the latest release
+    whose runs or code are known. `batches_like`: "" or the family and release by whose rules fixed batches run.
+    `unpriced`: "" or why it cannot be predicted. `stands_for`: which runs the family represents: "unnamed" (without a
+    framework), "undescribed" (with an unknown one) or "submitted" (to a benchmark's round). `runs_on`: "" or the file
+    of another record whose name its runs may also have."""
 
     stem: str
     name: str
@@ -69,7 +69,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ReleaseRow, ...]
 
     def at(self, version: Version) -> ReleaseRow:
-        """The row of a release; before the first row, the first."""
+        """The row that applies to a release; the first row, if the release is older than that."""
         return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
 
 
@@ -86,7 +86,7 @@ def own_folder() -> Path:
 def families() -> dict[str, Family]:
     """By file name without the ending.
 
-    Errors: AutoscoutError (exit 2) for a file that is no record, and for a name that two records of a folder claim."""
+    Errors: AutoscoutError (exit 2) for an invalid file, and for a name that two records of a folder claim."""
     paths = {path.stem: path for here in (folder(), own_folder()) for path in sorted(here.glob("*.toml"))}
     files = {stem: _read(path) for stem, path in paths.items()}
     found: dict[str, Family] = {}
@@ -99,7 +99,7 @@ def families() -> dict[str, Family]:
     def lent(stem: str, like: str, asking: tuple[str, ...]) -> Groups:
         other, _, release = like.partition(" ")
         if other in asking:
-            raise AutoscoutError(f"{paths[stem]}: it is like itself, by way of {' → '.join((*asking, other))}", 2)
+            raise AutoscoutError(f"{paths[stem]}: its `like` leads back to itself: {' → '.join((*asking, other))}", 2)
         if other not in files:
             raise AutoscoutError(f"{paths[stem]}: like = '{like}'{nearest_name(other, files)}", 2)
         return family(other, asking).at(release_of(release) or NEWEST).groups
@@ -127,7 +127,7 @@ def standing_for(what: str, task: str) -> Family:
 
 
 def release_of(text: str) -> Version | None:
-    """The first number of a text, by its parts: (0, 14, 1) for "v0.14.1"; None without one ("nightly")."""
+    """The first version number in a text, as a tuple: (0, 14, 1) for "v0.14.1"; None without one ("nightly")."""
     found = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+|\d+(?![\w]))", text)
     return tuple(int(part) for part in found[1].split(".")) if found else None
 
@@ -156,7 +156,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
             raise AutoscoutError(f"{path}: release {number + 1}: `since` must be a release after the row before it", 2)
         like = str(stated.get("like", ""))
         if like and rows:
-            raise AutoscoutError(f"{path}: only the first release is `like` another family's", 2)
+            raise AutoscoutError(f"{path}: only the first release may be `like` a release of another family", 2)
         before = rows[-1].groups if rows else lent(like) if like else {}
         groups = {key: value for key, value in stated.items() if key not in _ABOUT}
         for name, group in groups.items():

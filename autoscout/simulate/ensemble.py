@@ -21,7 +21,7 @@ from kb.records import Configuration, Job, Measurement
 
 # Targets whose own knobs shard a model; the memory model reads these if a catalog gives their meaning.
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the knobs of the widest regression: with fewer rows a fit is chance
+MIN_ROWS = 16  # twice the knobs of the widest regression: with fewer rows a fit is arbitrary
 
 LEAST = 0.005  # smaller weights are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -70,7 +70,7 @@ class Simulators:
         return self.ensemble.expected_error
 
     def doubtful(self, epsilon: float) -> bool:
-        """Few rows and an expected error above ε: not enough for a decision on their own."""
+        """Whether there are few rows and the expected error exceeds ε: too little to decide on."""
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
@@ -84,11 +84,11 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
-        """Columns of coded rows, from our space or from a narrower one of the job."""
+        """Columns of coded rows. The codes belong to our space, or to `space`, a narrower one of the same job."""
         return self._described((space or self.space).columns(codes))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """The knobs' columns with those of the job."""
+        """The knobs' columns together with the job's."""
         return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
@@ -100,7 +100,7 @@ class Simulators:
             def predict(codes: np.ndarray) -> np.ndarray:
                 columns = self.columns_of(codes, space)
                 value = member.predict(columns).value
-                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # a rate of 0: it does not fit
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # a rate of 0: out of memory
                 if self.memory is None:
                     return value
                 return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
@@ -109,7 +109,7 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # beyond the only member itself
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # more than its only member
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def fullness(self, space: Space | None = None) -> Predictor | None:
@@ -134,7 +134,7 @@ class Simulators:
 
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
-    """None if there are too few rows, or no member predicts held-out rows."""
+    """The fitted simulators; None if there are too few rows, or no member predicts held-out rows."""
     rows = list(rows)
     if len(medians(rows, job.objective.metric)[0]) < MIN_ROWS:
         return None
@@ -160,12 +160,12 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def _peak(m: Measurement) -> float:
-    """A measurement's peak, as Memory.fit takes it."""
+    """A measurement's peak memory, in the form that Memory.fit expects."""
     return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """One row per configuration, its median: repeats in two folds would leak held-out rows into the fit."""
+    """One row per configuration, its median: if repeats fell into two folds, held-out rows would leak into the fit."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

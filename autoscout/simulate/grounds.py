@@ -11,7 +11,7 @@ from autoscout.job.device_records import contents, records
 from kb.records import Job
 
 Basis = Literal["table", "fit", "guess"]
-_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # from the most certain
+_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # most certain first
 # Groups of a device's record that a part of a step depends on.
 _PRODUCTS, _LINKS = ("gemm", "attention", "elementwise"), ("island",)
 _TRAINED = {
@@ -39,7 +39,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def grounds(job: Job, parts: Mapping[str, float]) -> list[Ground]:
-    """The parts that take any time, on the least known kind of the job's devices."""
+    """The basis of each part that takes any time, for the kind of device in the job that is known least."""
     kinds = dict.fromkeys(stem for node in job.cluster.nodes if (stem := stem_of(node.device)))
     groups = _SERVED if job.task == "serve" else _TRAINED
     found = []
@@ -72,4 +72,4 @@ def _trained(kind: str, section: str) -> tuple[Basis, str]:
 
 
 def _scaled(group: str, lender: str) -> str:
-    return f"{group} as on {lender}, in the ratio of the data sheets"
+    return f"{group} of {lender}, scaled by the ratio of the data sheets"

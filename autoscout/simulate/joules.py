@@ -1,5 +1,5 @@
-"""Watts and joules per token without measurements: the devices' watts while they compute, exchange and wait, times the
-predicted seconds of each. The shares come from whole nodes of H100 in MLPerf Training's power results
+"""Watts and joules per token without measurements: the devices' watts while they compute, communicate and wait, times
+the predicted seconds of each. The shares come from whole nodes of H100 in MLPerf Training's power results
 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
-# Share of the device's limit while kernels compute; of its default limit while kernels exchange, and while none runs.
+# Watts while kernels compute, relative to the power limit; while they communicate or none runs, to the default limit.
 COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
 ERROR = 0.15  # log error of watts, in addition to that of the time
 _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 
 class TrainingEnergy:
-    """`joules_per_token` of a step, all devices together."""
+    """`joules_per_token` of a training step, over all devices."""
 
     name = "analytic-energy"
 
@@ -29,9 +29,9 @@ class TrainingEnergy:
     def applies(self, columns: Columns) -> str:
         for name in (names := devices(columns, "")):
             if (hw := hardware(name)) is None or not hw.watts:
-                return f"no watts are known of {name or 'the device (none named)'}"
+                return f"the power draw of {name or 'the device (none named)'} is not known"
         if "gpu" in columns and len(names) > 1:
-            return "the energy model is for rows of one kind of device, or with a column that counts each kind"
+            return "the energy model needs rows of one kind of device, or a column with the count of each kind"
         return self.steps.applies(columns)
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
@@ -64,12 +64,12 @@ def watts(columns: Columns, step: Prediction) -> np.ndarray:
 
 
 def _share(step: Prediction, parts: Sequence[str]) -> np.ndarray:
-    """(n,) of the step's time."""
+    """(n,) share of the step's time that these parts take."""
     return sum((step.parts[part] for part in parts), np.zeros(1)) / step.value
 
 
 def level(values: np.ndarray, predicted: Prediction) -> float:
-    """Log of measured over predicted, which corrects predictions: one row by half of its error, more rows by more."""
+    """Correction of predictions, as a log: one measured row corrects half of its error, more rows correct more."""
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.log(np.asarray(values, dtype=float) / predicted.value)
     error = error[np.isfinite(error)]

@@ -16,7 +16,7 @@ Columns = Mapping[str, Any]
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """`value`: (n,) in the metric's unit, NaN where the member cannot predict. `error`: (n,) standard deviation of
-    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, a breakdown, as a rule in the value's unit."""
+    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, a breakdown, usually in the value's unit."""
 
     value: np.ndarray
     error: np.ndarray
@@ -27,7 +27,7 @@ class Member(Protocol):
     name: str
 
     def applies(self, columns: Columns) -> str:
-        """ "", or in words why this member cannot predict here."""
+        """ "", or why this member cannot predict here, in words."""
         ...
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:

@@ -1,5 +1,5 @@
-"""The simulators for a job's objective: analytic ones, which need no measured rows, and learned ones, alone or on top
-of them."""
+"""The simulators for a job's objective: analytic members, which need no measured rows, and learned ones, alone or on
+top of an analytic one."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ from kb.records import Task
 
 
 class PerSecond:
-    """A model of step seconds, restated as what a step does (such as tokens) a second; `parts` stay the step's."""
+    """Turns a model of step seconds into a rate, such as tokens per second; `parts` stay those of the step."""
 
     def __init__(self, steps: Member, done: Callable[[Columns], np.ndarray]) -> None:
         self.steps, self.done, self.name = steps, done, steps.name
@@ -34,7 +34,7 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member that rows never correct: rows of unlike jobs may do more harm than good."""
+    """An analytic member that measured rows never correct: rows of unlike jobs may do more harm than good."""
 
     min_rows, as_it_is = 1, True
 
@@ -43,7 +43,7 @@ class AsItIs:
         self._rows = 0
 
     def applies(self, columns: Columns) -> str:
-        return self.member.applies(columns) if self._rows else "without rows the same as the one that rows correct"
+        return self.member.applies(columns) if self._rows else "without measured rows it equals the corrected member"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         self._rows = len(values)
@@ -92,7 +92,7 @@ def members_of(
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
     """All members for a metric, those that need no row first. `more`: further bases to learn on top of; `bases()`:
-    creates analytic members instead of `analytic(metric, task)`."""
+    creates the analytic members, by default those of `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]
@@ -106,24 +106,24 @@ def with_learned(bases: list[Member]) -> list[Member]:
 
 
 def _samples(columns: Columns) -> np.ndarray:
-    """Per optimizer step of the whole job."""
+    """Samples per optimizer step of the whole job."""
     return np.asarray(columns["global_batch"], dtype=float)
 
 
 def _tokens(columns: Columns) -> np.ndarray:
-    """Per optimizer step, without padding."""
+    """Tokens per optimizer step, without padding."""
     length = columns["length_mean"] if "length_mean" in columns else columns["seq_len"]
     return np.asarray(length, dtype=float) * _samples(columns)
 
 
 def _answers(columns: Columns) -> np.ndarray:
-    """The answers of an RL iteration."""
+    """Answers per RL iteration."""
     return np.asarray(columns["answers"], dtype=float)
 
 
 def _flops(columns: Columns) -> np.ndarray:
-    """Per optimizer step and device, of its products: three times those of the forward pass, with the whole square of
-    attention, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
+    """FLOPs of the matrix products per optimizer step and device: three times those of the forward pass, with the full
+    square of attention, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
     layers, hidden, length, gpus, params, vocab, tied = (
         np.asarray(columns[name], dtype=float)
         for name in ("layers", "hidden", "seq_len", "gpus", "params", "vocab", "tied")

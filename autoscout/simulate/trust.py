@@ -1,5 +1,5 @@
-"""The guard (paper §3.3): whether the simulators can be trusted, overall and in this region of the space. Compares with
-ε the MAPE of the last checks, and that of all checks in a region."""
+"""The guard (paper §3.3): whether the simulators can be trusted, overall and in a region of the space. It compares ε
+with the MAPE of the last checks, and with that of all checks in the region."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ import msgspec
 
 from kb.records import Value
 
-_REGION_CHECKS = 2  # checks a region needs for a verdict of its own
+_REGION_CHECKS = 2  # checks that a region needs before it is judged separately
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
-    """One simulated configuration that was profiled too; `error` as a fraction."""
+    """One simulated configuration that was measured too; `error` as a fraction."""
 
     knobs: dict[str, Value]
     error: float
 
 
 class Region(msgspec.Struct, frozen=True):
-    """`mape` of the checks that share a knob's value, `elsewhere` that of all others (None: there are none)."""
+    """`mape` of the checks that share a knob's value; `elsewhere`: that of all other checks (None: there are none)."""
 
     knob: str
     value: Value
@@ -71,7 +71,7 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob the value whose MAPE exceeds that of the others most, the largest excess first."""
+        """For each knob, the value whose MAPE exceeds that of its other values most; the largest excess first."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]
@@ -81,8 +81,8 @@ class TrustGuard:
         return sorted(found, key=_contrast, reverse=True)
 
     def verdict(self, knobs: Mapping[str, Value]) -> TrustVerdict:
-        """Simulate or profile this configuration, and why. Beyond the paper: in a region where the checks failed it is
-        profiled even if the simulators are right overall; a good region never outweighs a bad overall MAPE."""
+        """Whether to simulate or to measure this configuration, and why. Beyond the paper: where the checks of a region
+        failed it is measured even if the overall MAPE is good; a good region never outweighs a bad overall MAPE."""
         if not self.trusted:
             return TrustVerdict(False, self.why)
         for region in self.regions():

@@ -26,7 +26,7 @@ def device_counts(job: Job) -> dict[str, int]:
 
 
 def attributes_of(job: Job) -> Mapping[str, Any]:
-    """What expressions may read, made once a job. Sizes in elements and GiB, lengths in tokens."""
+    """The attributes that expressions may read, computed once per job. Sizes in elements and GiB, lengths in tokens."""
     kept = vars(job)
     if "attributes" not in kept:
         kept["attributes"] = _attributes(job)
@@ -102,13 +102,13 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _serving(job: Job) -> dict[str, Any]:
-    """`longest`: most tokens of one request, answer included; `model_len`: the length that an engine must be built for,
-    in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
-    `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to half of a device's
-    memory."""
+    """Attributes of serving. `longest`: most tokens of one request, answer included; `model_len`: the length that an
+    engine must be built for, in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length,
+    in the model's dtype. `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to
+    half of a device's memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
-    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # of a layer
+    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # bytes per token and layer
     longest = max(inputs) + max(outputs)
     weights, experts = stored_bytes(m)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
@@ -152,7 +152,7 @@ def _capability(job: Job) -> float:
 
 
 def memory_gib(node: Node) -> float:
-    """GiB of one of its devices. Who writes what a device is sold by gets what its driver reports."""
+    """GiB of one of its devices; what the driver reports if the job states the size under which a device is sold."""
     stated, reported = node.memory_gib, memory_gib_of(node.device) or 0.0
     usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
     return reported if usual else stated
@@ -168,13 +168,13 @@ def _memory_of_kinds(job: Job) -> dict[str, float]:
 
 
 def chooses_devices(job: Job) -> bool:
-    """Whether the devices that are used are knobs of the job's space."""
+    """Whether the numbers of devices to use are knobs of the job's space."""
     return len(device_counts(job)) > 1 or counts_devices(job)
 
 
 def _choices(job: Job) -> dict[str, list[int]]:
-    """Numbers of devices of each kind in whole nodes: none, the first node's, those of the first two, … Where devices
-    are counted, also parts of the first node."""
+    """Numbers of devices of each kind, by whole nodes: none, the first node's, the first two nodes' … Where devices are
+    counted, also parts of the first node."""
     found: dict[str, list[int]] = {}
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         whole = list(itertools.accumulate(node.count for node in job.cluster.nodes if node.device == kind))

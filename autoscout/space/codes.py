@@ -27,7 +27,7 @@ class Coding:
         self.code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in knobs}
 
     def row(self, assigned: Mapping[str, Value]) -> list[int] | None:
-        """None for an unknown knob or value."""
+        """Codes of the assigned values; None for an unknown knob or value."""
         codes = [INACTIVE] * len(self.knobs)
         for name, value in assigned.items():
             code = self.code.get(name, {}).get(key(value))
@@ -37,7 +37,7 @@ class Coding:
         return codes
 
     def configuration(self, codes: Sequence[int]) -> Configuration:
-        """Active knobs only."""
+        """The configuration of a row of codes, with active knobs only."""
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
@@ -52,7 +52,7 @@ class Coding:
 
 
 def short_name(configuration: Configuration, off: Mapping[str, Value | None]) -> str:
-    """What differs from `off`, for example tp2_pp2_sp_mbs1."""
+    """The values in which a configuration differs from `off`, for example tp2_pp2_sp_mbs1."""
     return "_".join(name_of(name, value) for name, value in configuration.knobs.items() if value != off.get(name))
 
 

@@ -1,6 +1,6 @@
-"""The catalog of a job: what we ship for its target, as far as the installed version has it, and a person's own files.
+"""The catalog of a job: what ships for its target, as far as the installed version has it, and the user's own files.
 
-A person's file is TOML in the form of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target (or
+A user's file is TOML in the form of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target (or
 redeclares some, with `replace = true`); with `target = "anything"` it is the whole catalog of a job whose target is
 "command".
 """
@@ -21,14 +21,14 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
-    """The new knobs that a person declares, by name: the field that each one sets, and its default."""
+    """The new knobs that a user declares, by name: the field that each one sets, and its default."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
     knobs += _in_job(job).knob
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
 def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) -> Catalog:
-    """A target's catalog with what a person declares; `refuses`: why the target cannot be given a knob of theirs, "" if
+    """A target's catalog with the user's declarations; `refuses`: why the target cannot be given a user's knob, "" if
     it can. Errors: AutoscoutError (exit 2) naming the file and the key."""
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
@@ -52,7 +52,7 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
 
 
 def _in_job(job: Job) -> Catalog:
-    """What the job itself declares, as a catalog."""
+    """A catalog with the job's own declarations."""
     rules = [
         RuleEntry(
             id=rule.id or f"own-{i}",
@@ -74,7 +74,8 @@ def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """Errors: AutoscoutError (exit 2) for a knob by kind whose values cannot be passed on by kind."""
+    """The catalog's entries for a knob of the job: one, or one per kind of device. Errors: AutoscoutError (exit 2) for
+    values that cannot be passed on for each kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]
@@ -123,7 +124,7 @@ def _own(path: Path, job: Job) -> Catalog:
     if own.extends and own.extends != job.target:
         raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
     if own.target and job.target != "command":
-        raise AutoscoutError(f'{path}: declares a target of its own; such a job has target = "command"', 2)
+        raise AutoscoutError(f'{path}: it declares its own target, so the job needs target = "command"', 2)
     return own
 
 
@@ -132,9 +133,9 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
-            taken = "the job itself already has something of this name; choose another"
+            taken = "the job already uses this name; choose another"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
-        if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # other values of what simulators know
+        if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # a known knob with other values
             knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)
     for rule in own.rule:

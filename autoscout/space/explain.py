@@ -69,7 +69,7 @@ def _meant(name: str, space: Space) -> str:
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
-    """Knobs that are not given follow the default where that is valid, and where it leaves them out the catalog's."""
+    """Knobs that are not given follow `default` where that is valid; those that `default` omits follow the catalog."""
     default = _with_catalogs(space, default)
     if all(_possible(space.knob[n], v) for n, v in given.items()) and (
         found := space.nearest({**default.knobs, **given}, firm=given)
@@ -98,7 +98,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """As `parse`. Errors: AutoscoutError (exit 2) also for a value that its knob does not have."""
+    """As `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
     given = parse(space, assignments)
     if outside := _out_of_domain(space, given):
         raise AutoscoutError("; ".join(violation.sentence for violation in outside), 2)
@@ -125,14 +125,14 @@ def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
 
 def _not_among(knob: Knob, value: Value) -> str:
     if value in knob.asks:
-        why = knob.asks_for or "it changes numbers or needs a package"
+        why = knob.asks_for or "it changes numerical results or needs a package"
         return f"{knob.name} {value} is off unless [space] has allow = ['{knob.name}']: {why}"
     return f"{knob.name} {value} is not among {listed(knob.values)}"
 
 
 def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
-    """The rules against what was given, apart from values that no configuration has. One that another value of a knob
-    of our own choice would satisfy is none of them, unless there is no other."""
+    """The rules that the given values break, apart from values that no configuration has. A rule that another value of
+    a knob that was not given would satisfy is left out, unless all are like that."""
     known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
     if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
         return []
@@ -172,8 +172,8 @@ def _with_catalogs(space: Space, default: Configuration) -> Configuration:
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """What was given, completed for the other active knobs: by what is implied, else by the default's value, for dense
-    knobs the nearest valid one, so that only what was asked for can be wrong."""
+    """The given values, completed for the other active knobs: by implied values, else by the default's (for dense knobs
+    by the nearest valid one), so that only the given values can be wrong."""
     knobs: dict[str, Value] = {}
     for knob in space.sparse:
         env = space.environment(knobs)
@@ -200,7 +200,7 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """The text in the type of the knob's values; text that does not fit is kept, and found outside the domain."""
+    """The text in the type of the knob's values, or as it is; explanations then say that it is outside the domain."""
     sample = knob.values[0]
     if isinstance(sample, bool):
         return _SWITCH.get(text.lower(), text)
@@ -213,8 +213,8 @@ def _value(knob: Knob, text: str) -> Value:
 
 
 def named(space: Space, name: str) -> Configuration | None:
-    """The valid configuration whose name this is; None if there is none. Knobs that the name leaves out are as in a
-    plain run."""
+    """The valid configuration with this name; None if there is none. Knobs that the name omits are as in a plain
+    run."""
     plain = {knob.name: knob.off for knob in space.knobs if knob.off is not None and knob.off in knob.values}
     for reading in _readings(name, space.knobs):
         found = space.nearest({**plain, **reading}, given={**plain, **reading}, firm=reading)

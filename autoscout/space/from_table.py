@@ -1,4 +1,4 @@
-"""A table of measured rows as knobs and codes."""
+"""Converts a table of measured rows to knobs and codes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -73,7 +73,7 @@ def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
     for i, knob in enumerate(knobs):
         column = columns[knob.name]
         place: dict[Any, int] = {key(v): code for code, v in enumerate(knob.values)} | {None: INACTIVE}
-        if not _mixes_switches(column):  # then values are keys by themselves
+        if not _mixes_switches(column):  # then values can serve as keys themselves
             place = {v: code for code, v in enumerate(knob.values)} | {None: INACTIVE}
             codes[:, i] = [place[v] for v in column]
         else:

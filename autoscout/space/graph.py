@@ -7,7 +7,7 @@ What is valid is compiled once into a diagram (`diagram.py`) that has no dead en
 rejected, whether the space has ten configurations or 10²⁰. If they are few enough to list (`enumerable`), `structures`
 and `feasible` hold them as tables of codes, made on first use.
 
-`Space` is the only door to all of it; the files that it imports do the work.
+`Space` is the only interface to all of this; the files that it imports do the work.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Space:
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
-        self.simulated: dict[str, Expression] = {}  # columns of the simulators that knobs have other names for
+        self.simulated: dict[str, Expression] = {}  # column of the simulators → its expression, if no knob has its name
         self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
         self.capacities: dict[str, float] = {}  # GiB per device, by kind, in rank order, if known
         limits = limits or SpaceLimits()
@@ -99,12 +99,12 @@ class Space:
 
     @property
     def reference(self) -> Configuration | None:
-        """What others are compared with: the first recipe."""
+        """The configuration that others are compared with: the first recipe."""
         return self.recipes[0] if self.recipes else None
 
     @property
     def recipes(self) -> list[Configuration]:
-        """What experts start from; [] if there is nothing."""
+        """The configurations that experts start from; may be empty."""
         return []
 
     @cached_property
@@ -123,8 +123,8 @@ class Space:
         return self._coding.configuration(codes)
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """What simulators compute on, (n,) each, for rows of codes (n, knobs): each knob's values (`Coding.columns`),
-        and what they mean (`with_simulated`)."""
+        """The columns that simulators compute on, (n,) each, for rows of codes (n, knobs): each knob's values
+        (`Coding.columns`), and the columns derived from them (`with_simulated`)."""
         return self.with_simulated(self._coding.columns(codes), len(codes))
 
     def with_simulated(
@@ -135,10 +135,10 @@ class Space:
         return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
-        """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""
+        """One configuration as simulators see it: its active knobs, and the columns derived from these."""
         env, columns = self.environment(configuration.knobs), dict(configuration.knobs)
         for name, expression in self.simulated.items():
-            with contextlib.suppress(AutoscoutError):  # it reads a knob that is inactive
+            with contextlib.suppress(AutoscoutError):  # skips columns that read an inactive knob
                 columns[name] = expression(env)
         return Configuration(columns)
 
@@ -162,7 +162,7 @@ class Space:
         return self._projection.nearest(s, x)
 
     def points(self, s: Structure) -> Iterator[Point]:
-        """All of X(s)."""
+        """All points of X(s)."""
         return self._projection.points(s)
 
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
@@ -251,7 +251,7 @@ class Space:
         return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
 
     def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
-        """The same for codes, from a valid row of codes."""
+        """As `neighbours`, from a valid row of codes, as rows of codes."""
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
@@ -330,7 +330,7 @@ class Space:
         return found
 
     def environment(self, assigned: Mapping[str, Value]) -> dict[str, Any]:
-        """What expressions read for an assignment of active knobs."""
+        """The values that expressions read for an assignment of active knobs."""
         return {**self.attributes, **self._off, **assigned}
 
     def nearest(
@@ -373,7 +373,7 @@ def _meanings(
 
 
 def _plain(values: Any, undefined: np.ndarray, n: int) -> np.ndarray:
-    """Without objects, which no simulator takes."""
+    """Numbers or text instead of objects, which simulators do not accept."""
     found = np.broadcast_to(np.asarray(values), n)
     named = found.dtype.kind in "OU" and any(isinstance(v, str) for v in found[~undefined])
     found = found.astype(str if named else float)

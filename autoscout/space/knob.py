@@ -20,7 +20,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["sparse", "dense"]
-    layer: str  # of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
+    layer: str  # layer of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
     values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
     meaning: str
     sets: str  # the target's flag or field that it sets
@@ -33,16 +33,16 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     asks: list[Value] = []  # values that only a job's [space] can allow …
     asks_for: str = ""  # … and why: other numerics, another package, never seen running
     priced: bool = True  # whether our simulators model its effect on time and memory
-    since: str = ""  # the target's first version that has it, if older ones are still in use
+    since: str = ""  # the target's first version that has it, if older versions are still in use
     until: str = ""  # the target's first version that refuses it
-    defaults: dict[str, Value] = {}  # what later versions do if nobody sets it, by the first that does so
+    defaults: dict[str, Value] = {}  # later defaults of the target, by the first version that has each
     newer: dict[str, str] = {}  # values added after the knob itself, and the first version of each
     replace: bool = False  # redeclares the knob of the same name
     each: int = 0  # number of copies: name_1, name_2 …; {i} in its texts is the copy's number
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
-    """A `[[rule]]`: what must hold, why in words ({names} are filled in), and the source of that.
+    """A `[[rule]]`: what must hold, the reason in words ({names} are filled in), and the reason's source.
 
     `checked`: who rejects a violation: the target, by its name or that of its package (such as "megatron-core",
     "vllm"), "nobody" (it would run, wrongly or in vain, or crash later), or "ours".
@@ -56,14 +56,14 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
     until: str = ""  # the target's first version that it does not hold for
     replace: bool = False
-    each: int = 0  # as for a knob: number of copies
+    each: int = 0  # number of copies, as for a knob
 
 
 Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
 class Renamed(Strict, frozen=True):
-    """A flag's name since a version of the target, which takes the old one no more or warns of it."""
+    """A flag's new name as of a version of the target, which rejects the old name or warns about it."""
 
     now: str
     since: str
@@ -81,13 +81,13 @@ class Catalog(Strict, frozen=True, kw_only=True):
     simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
-    renamed: dict[str, Renamed] = {}  # by the flag's name in `version`
-    needs: dict[str, str] = {}  # packages without which it is not imported, and its metadata does not ask for → since
-    closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
+    renamed: dict[str, Renamed] = {}  # flags that were renamed, by their names in `version`
+    needs: dict[str, str] = {}  # package that its import needs but its metadata does not list → since which version
+    closed: dict[str, str] = {}  # knobs that are left out of this job → a sentence with the reason (opened.py)
 
 
 def reached(version: str, since: str) -> bool:
-    """Whether a version is that of `since`, or newer. A candidate of a release has what the release has."""
+    """Whether a version is `since` or newer. A release candidate counts as the release."""
     return release_numbers(version) >= release_numbers(since)
 
 
@@ -96,7 +96,7 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 def reads_batches(knob: "Knob") -> bool:
-    """Whether it decides how a host reads batches, and nothing that a device computes (packing is of the data, too)."""
+    """Whether the knob only decides how a host reads batches (unlike packing, which is in the data layer, too)."""
     return knob.layer == "data" and knob.name == "workers"
 
 
@@ -115,7 +115,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     when: Expression | None = None
     implied: Expression | None = None
     asks: tuple[Value, ...] = ()  # values that the job's [space] could allow …
-    asks_for: str = ""  # … and what speaks against them
+    asks_for: str = ""  # … and why they are not allowed by default
     priced: bool = True  # whether our simulators model its effect
 
     @property
@@ -135,7 +135,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_catalog(path: Path) -> Catalog:
-    """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """Errors: AutoscoutError (exit 2), which names the file and the key."""
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
@@ -186,7 +186,7 @@ def checked(path: Path, catalog: Catalog) -> Catalog:
 def _knob_problems(knob: KnobEntry) -> list[str]:
     problems = []
     if not knob.name.isidentifier() or keyword.iskeyword(knob.name) or Expression(knob.name).names != (knob.name,):
-        problems.append("expressions speak of it: letters, digits and _ only, and no word of their language")
+        problems.append("expressions refer to it: use only letters, digits and _, and no keyword of their language")
     if isinstance(knob.values, list):
         if not knob.values:
             problems.append("values is empty")
@@ -195,15 +195,15 @@ def _knob_problems(knob: KnobEntry) -> list[str]:
         if any(isinstance(v, str) and not door.one_line(v) for v in knob.values):
             problems.append("a value holds a control character")
         if len(set(knob.values)) < len(knob.values):
-            problems.append("values holds one twice")
+            problems.append("values has a duplicate")
         for key in ("default", "off"):
             value = getattr(knob, key)
             if value is not None and knob.values and _kind(value) != _kind(knob.values[0]):
-                problems.append(f"{key} = {value!r} is of another kind than its values")
+                problems.append(f"{key} = {value!r} is not of the same kind as its values")
         if knob.default is not None and knob.default not in knob.values:
             problems.append(f"default = {knob.default!r} is not among its values")
     if knob.when and knob.off is None and knob.kind == "sparse":
-        problems.append("a sparse knob with a condition needs off, what the target does without it")
+        problems.append("a sparse knob with a condition needs `off`: what the target does without it")
     return problems
 
 

@@ -24,7 +24,7 @@ class Nearness:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
-        """`given`: a person asked for `wanted`, which counts before everything else."""
+        """Costs of a knob's values. `given`: a person asked for `wanted`, which counts before everything else."""
         place = (knob.name, key(wanted), given)
         if place not in self._known:
             if knob.kind == "sparse":

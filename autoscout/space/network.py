@@ -60,13 +60,13 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     try:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
-        circle = " → ".join(error.args[1][:-1])  # which ends where it begins
-        raise AutoscoutError(f"the conditions of these knobs go in a circle: {circle}", 2) from error
+        circle = " → ".join(error.args[1][:-1])  # the cycle without its last name, which repeats the first
+        raise AutoscoutError(f"the conditions of these knobs form a cycle: {circle}", 2) from error
     return [knobs[place[name]] for name in order]
 
 
 def conditions(knobs: list[Knob]) -> dict[str, set[str]]:
-    """Knob → those that activate or imply it."""
+    """Knob → the knobs that activate or imply it."""
     names = {knob.name for knob in knobs}
     of = {knob.name: [e for e in (knob.when, knob.implied) if e is not None] for knob in knobs}
     return {name: {other for e in expressions for other in e.names} & names for name, expressions in of.items()}
@@ -89,8 +89,8 @@ def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> 
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute, naming the nearest; and for a
-    condition on a dense knob."""
+    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute (it suggests the nearest), and
+    for a condition on a dense knob."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [
@@ -106,7 +106,7 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
-    import networkx as nx  # imported here: it takes a quarter of a verb's start, and few verbs need it
+    import networkx as nx  # imported late: it takes a quarter of a command's start, and few commands need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()
@@ -135,13 +135,13 @@ def topological(
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # moved along, or it would wait for them
+        for other in _all_before(before, name) & rank.keys():  # they must precede `name`, so they move up with it
             rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
 
 
 def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
-    """Those that it waits for, and those that these wait for."""
+    """All names that must come before `name`, directly or indirectly."""
     found, left = set[str](), [name]
     while left:
         fresh = before[left.pop()] - found

@@ -23,7 +23,7 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
     named = [*limits.fix, *limits.limit, *limits.allow]
     for name in named:
         if name in catalog.closed:
-            raise AutoscoutError(f"[space] speaks of '{name}': {catalog.closed[name]}", 2)
+            raise AutoscoutError(f"[space] names '{name}': {catalog.closed[name]}", 2)
     asked = {k.name: unless_allowed(k) for k in catalog.knob if k.name not in named and asking(k, catalog, attributes)}
     return without(catalog, asked)
 
@@ -36,7 +36,7 @@ def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether, without the job's permission, it can only do what the target does anyway."""
+    """Whether the knob, without the job's permission, can only do what the target does anyway."""
     if not knob.asks:
         return False
     return {v for v in values_of(knob, catalog, attributes) if v not in knob.asks} <= {instead(knob)}
@@ -65,7 +65,7 @@ def values_of(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) 
 
 
 def unless_allowed(knob: KnobEntry) -> str:
-    why = knob.asks_for or "it changes numbers or needs a package"
+    why = knob.asks_for or "it changes numerical results or needs a package"
     return f"{knob.name} is off unless [space] has allow = ['{knob.name}']: {why}"
 
 

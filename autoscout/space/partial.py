@@ -26,7 +26,7 @@ def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Va
 
 
 def active(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> dict[str, bool | None]:
-    """Whether each knob is active: in all of them (True), in none (False), or in some (None)."""
+    """Whether each knob is active in all completions of `partial` (True), in none (False), or in some (None)."""
     taken = _taken(diagram, coding, partial)
     if taken is None:
         return dict.fromkeys(coding.place, False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEIGHT = 44  # height of a box
 _NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
-_GAP, _ROW = 120, 66  # between columns; between boxes
+_GAP, _ROW = 120, 66  # distance between columns; distance between boxes
 _LEFT, _TOP = 28, 104
 _MOST_ARRANGED = 8  # up to this many layers, all orders are tried
 _TEXT, _VALUE = 25, 11  # characters of values per box, and per value
@@ -54,7 +54,7 @@ class Box(NamedTuple):
 
 
 def svg(space: Space, title: str) -> str:
-    """The knobs that act in some configuration; those that never do are named below."""
+    """The knobs that act in some configuration are drawn; names of the others are listed below."""
     acts = space.active()
     shown = [knob for knob in space.knobs if acts[knob.name] is not False]
     columns = _columns(shown, space.graph)
@@ -188,7 +188,7 @@ def _values(knob: Knob) -> str:
     if len(" ".join(shown)) <= _TEXT:
         return " ".join(shown)
     kept = 1
-    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # all of them are longer
+    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # ends: all values together do not fit
         kept += 1
     return " ".join([*shown[:kept], "…", shown[-1]])
 

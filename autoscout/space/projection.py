@@ -41,7 +41,7 @@ class Projection:
         return self._coding.point(codes)
 
     def points(self, s: Structure) -> Iterator[Point]:
-        """All of X(s)."""
+        """All points of X(s)."""
         state = self._state(s)
         if state is not None:
             yield from (self._coding.point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
@@ -57,6 +57,6 @@ class Projection:
         return self._masks[state]
 
     def _state(self, s: Structure) -> int | None:
-        """The state of the diagram after the sparse knobs."""
+        """The state of the diagram after the sparse knobs have the values in s."""
         codes = self._coding.row(s)
         return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)

@@ -15,7 +15,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
-_MOST_TRIED = 10_000  # combinations of a rule's knobs, in search of one that shows why nothing is feasible
+_MOST_TRIED = 10_000  # most combinations of a rule's knobs that are searched for one that shows why nothing is feasible
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def violations(
 def by_itself(
     name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> list[Violation]:
-    """The rules that the value of one knob breaks whatever the others are."""
+    """The rules that the value of one knob breaks, whatever values the others have."""
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:
@@ -70,7 +70,7 @@ def absent(measured: bool, count: int) -> Violation:
     valid; else only a sample of about `count` configurations is."""
     if measured:
         return Violation("table", "no row of the table has this combination", "")
-    sentence = f"only a sample of the about {count:,} valid configurations is searched, and this is not in it"
+    sentence = f"only a sample of the roughly {count:,} valid configurations is searched, and this one is not in it"
     return Violation("sample", sentence, "")
 
 
@@ -116,8 +116,8 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence at the last values of its knobs that are possible together and break it, as all others do; ""
-    if there are none."""
+    """A rule's sentence for the last combination of its knobs' values that is possible and breaks it (all of them do);
+    "" if there is none."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]
@@ -150,7 +150,7 @@ def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) ->
     others = dict.fromkeys(constraint.names, "(any)")
     try:
         sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
-    except (KeyError, ValueError):  # it refers to something derived from knobs that are still open
+    except (KeyError, ValueError):  # the sentence refers to something derived from knobs without a value yet
         return constraint.text
     return f"{sentence} ({constraint.rule.id})"
 

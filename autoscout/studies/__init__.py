@@ -1,1 +1,1 @@
-"""The laboratory: strategies side by side, and other people's searches. The product does without it."""
+"""The laboratory: strategies compared side by side, and other people's searches. The product works without it."""

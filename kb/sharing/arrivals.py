@@ -1,7 +1,7 @@
 """Checks what arrives from a lake before any of it is stored: a file comes in whole, or stays outside with a reason.
 
-Names are plain, ids are the hashes of what they name (so nobody can answer for another job or configuration), words are
-of our vocabulary, and nothing holds control characters.
+Names are plain, ids are the hashes of what they name (so nobody can answer for another job or configuration), terms are
+from our vocabulary, and nothing holds control characters.
 """
 
 import typing
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _BATCH = 10_000  # rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
-# What malformed rows raise.
+# Errors that malformed rows raise.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
 
 def as_today(con: "DuckDBPyConnection") -> None:
-    """Brings `arrived` to the form that files have today: columns that came later, and words that have changed."""
+    """Converts `arrived` to the form of today's files: columns that were added later, and terms that have changed."""
     for column in rows.LATER:
         con.execute(f"ALTER TABLE arrived ADD COLUMN IF NOT EXISTS {column} VARCHAR")
     con.execute("UPDATE arrived SET period = '' WHERE kind = 'measurement' AND period IS NULL")
@@ -94,7 +94,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
     try:
         shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
+        raise Refused(f"the job {name} cannot be read ({error}); a newer AutoScout may have written it") from error
     if family != rows.family(task, target, shape):  # becomes a folder in the lakes that it is pushed to
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
     if (load.trace_id or not load.trace) and job_id(task, target, shape, load, name) != id:

@@ -1,4 +1,4 @@
-"""Trust in authors: how much the measurements that a lake brought from each of them count.
+"""Trust in authors: how much the measurements count that a lake brought from each of them.
 
     answer   as if measured here; but its failures are measured here before they count
     hint     its best configurations are worth trying; it answers, closes and trains nothing
@@ -36,11 +36,11 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
     AutoscoutError (exit 2)."""
     door.name(author, "author")
     if level not in get_args(Level):
-        raise AutoscoutError(f"'{level}' is no level of trust: {', '.join(get_args(Level))}", 2)
+        raise AutoscoutError(f"'{level}' is not a level of trust; choose one of {', '.join(get_args(Level))}", 2)
     with writer(kb) as con:
         known = keys(con)
         if author == UNSIGNED and key:
-            raise AutoscoutError(f"{UNSIGNED} stands for what nobody signed: it has no key", 2)
+            raise AutoscoutError(f"{UNSIGNED} stands for files without a signature, so it has no key", 2)
         if author != UNSIGNED and not (key or known.get(author)):
             raise AutoscoutError(f"{author} has no key yet: give their public ssh key with --key FILE.pub", 2)
         con.execute(
@@ -51,7 +51,7 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
 
 
 def authors(kb: Path) -> list[Author]:
-    """Everybody whose sessions are here, with how many, and how much their word counts."""
+    """All authors whose sessions are stored, with their number and the trust in each."""
     with reader(kb) as con:
         found = con.execute(
             """
@@ -80,8 +80,8 @@ def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.R
     """Decides about the files of the temporary table `arrived` by who signed them (`signed`: hash → author), and
     records the authors of their sessions; returns the files that stay outside.
 
-    Only our journals speak for our own sessions. Whoever signed a session is its author for good; an unsigned version
-    makes way for its author's.
+    Only our journals speak for our own sessions. Whoever signed a session stays its author; an unsigned version is
+    replaced by the author's.
     """
     ours = "SELECT id FROM session WHERE id NOT IN (SELECT session FROM author) UNION SELECT session FROM journal"
     con.execute(f"DELETE FROM arrived WHERE session IN ({ours})")
@@ -92,12 +92,12 @@ def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.R
         author = signed.get(file, UNSIGNED)
         before = known.get(session, author)
         if not author:
-            refused[file] = door.Refused("its signature is not of this file")
+            refused[file] = door.Refused("its signature does not match the file")
         elif before == UNSIGNED != author:
             claims.remove(con, [session])
             con.execute("UPDATE author SET author = ? WHERE session = ?", [author, session])
         elif before != author:
-            refused[file] = door.Refused(f"its session {session} is {before}'s, who did not sign this")
+            refused[file] = door.Refused(f"its session {session} belongs to {before}, who did not sign this file")
         else:
             con.execute("INSERT INTO author VALUES (?, ?) ON CONFLICT DO NOTHING", [session, author])
         if file not in refused:

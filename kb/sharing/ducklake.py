@@ -23,8 +23,8 @@ _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckd
 
 
 def push(kb: Path, catalog: str, data: Path | None) -> MovedRecords:
-    """`data`: the folder for the data files; needed only once, since the catalog remembers it. Errors:
-    AutoscoutError."""
+    """Adds what the catalog lacks. `data`: the folder for the data files; needed only once, since the catalog remembers
+    it. Errors: AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
         written = _give(kb, team, Path(folder))
     with writer(kb) as con:
@@ -101,7 +101,7 @@ def _hashes(team: DuckDBPyConnection) -> set[str]:
 
 @contextlib.contextmanager
 def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPyConnection]:
-    """A connection of its own, with the catalog attached as `team`."""
+    """A separate connection with the catalog attached as `team`."""
     with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
         for extension in ("postgres_scanner", "ducklake"):
             _load(con, extension)
@@ -136,7 +136,7 @@ def _load(con: DuckDBPyConnection, extension: str) -> None:
     except Exception as error:
         raise AutoscoutError(
             f"a catalog in Postgres needs DuckDB's extension {extension}, which is not installed: {_INSTALL}; "
-            f"a folder needs nothing"
+            f"a folder needs no extension"
         ) from error
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _FILES_AT_ONCE = 200
-GROUP = 20_480  # rows of a file that are in memory at once where it is written
+GROUP = 20_480  # rows of a file that are held in memory at once while it is written
 _JOB = ("id", "name", "task", "target", "family", "model", "traffic")
 SESSION = (
     *("source", "job_id", "job_name", "context", "host", "cluster", "devices", "goal", "metric", "constraints"),
@@ -36,7 +36,7 @@ _JSON = ("job", "hyper", "environment", "other_metrics", "conditions")
 class MovedRecords(NamedTuple):
     sessions: int
     measurements: int
-    passed_over: list[str]  # a sentence each
+    passed_over: list[str]  # one sentence for each file that was not taken
 
 
 def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
@@ -88,7 +88,7 @@ def pull(kb: Path, lake: Path) -> MovedRecords:
     new = [f for f in files if f.stem not in known or (f.stem in doubtful and signatures.signature_of(f).exists())]
     signed = signatures.signers(new, keys)
     late = [file for file in new if file.stem in known and signed[file] not in ("", signatures.UNSIGNED)]
-    if late:  # signed by somebody whose key is known by now
+    if late:  # files whose signer's key has become known
         with writer(kb) as con:
             con.execute("DELETE FROM lake_file WHERE hash IN (FROM unnest($h))", {"h": [file.stem for file in late]})
     return take(kb, files, _forgotten(lake), {file.stem: author for file, author in signed.items()})
@@ -148,7 +148,7 @@ class Session(NamedTuple):
     family: str
     measurements: int
     decisions: int
-    files: list[str]  # hashes of files that hold as much of it
+    files: list[str]  # hashes of the files that hold as much of the session as we do
 
 
 def census(con: "DuckDBPyConnection") -> list[Session]:
@@ -201,8 +201,8 @@ def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further
 
 
 def _share(lake: Path, *made: Path) -> None:
-    """Gives files the permissions of the lake's folder: our files are private elsewhere."""
-    with contextlib.suppress(OSError):  # another person's folder: theirs to share
+    """Gives files the permissions of the lake's folder; elsewhere our files are private."""
+    with contextlib.suppress(OSError):  # the folder belongs to somebody else, who decides about it
         mode = stat.S_IMODE(lake.stat().st_mode)
         for path in made:
             path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -312,7 +312,7 @@ def _sign(lake: Path, files: list[Path], key: Path) -> None:
 
 
 def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) -> None:
-    """Marks sessions as forgotten in the lake, and removes the files of theirs that we know."""
+    """Marks sessions as forgotten in the lake, and removes those of their files that we know."""
     for session in gone:
         folder = lake / "forgotten"
         folder.mkdir(exist_ok=True)
@@ -332,7 +332,7 @@ def _make(lake: Path) -> None:
     try:
         lake.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AutoscoutError(f"{lake}: cannot be made a lake ({error.strerror}); choose another folder", 2) from error
+        raise AutoscoutError(f"{lake}: cannot become a lake ({error.strerror}); choose another folder", 2) from error
 
 
 def hash_of(path: Path) -> str:

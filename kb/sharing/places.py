@@ -9,8 +9,8 @@ from kb.sharing.lake import MovedRecords
 
 
 def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> MovedRecords:
-    """`data`: for Postgres, the shared folder for the data files; `key`: signs our files in a folder. Errors:
-    AutoscoutError."""
+    """Adds what `target` lacks. `data`: for Postgres, the shared folder for the data files; `key`: signs our files in a
+    folder. Errors: AutoscoutError."""
     if catalog := _catalog(target):
         if key is not None:
             raise AutoscoutError("files in a folder are signed; in a catalog its accounts show who wrote what", 2)

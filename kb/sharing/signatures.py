@@ -1,4 +1,4 @@
-"""Who vouches for a file: signatures by ssh keys (`ssh-keygen -Y`), which people have and know how to keep."""
+"""Who vouches for a file: signatures by ssh keys (`ssh-keygen -Y`), which people already have and keep safe."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from kb.records import AutoscoutError
 
 UNSIGNED = "unsigned"
 _NAMESPACE = "autoscout"  # signatures made for another purpose are rejected
-_SUFFIX = ".sig"  # as ssh-keygen calls it
+_SUFFIX = ".sig"  # the ending that ssh-keygen uses
 _KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
 _LONGEST_S = 60.0
 
@@ -33,19 +33,19 @@ def sign(files: Iterable[Path], key: Path) -> int:
 
 
 def public_key(file: Path) -> str:
-    """Type and key. Errors: AutoscoutError (exit 2) if the file is no public ssh key."""
+    """The key with its type. Errors: AutoscoutError (exit 2) if the file is not a public ssh key."""
     try:
         found = _KEY.fullmatch(file.expanduser().read_text().strip())
     except (OSError, UnicodeDecodeError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
     if found is None:
-        raise AutoscoutError(f"{file} is no public ssh key; it is the file that ends with .pub", 2)
+        raise AutoscoutError(f"{file} is not a public ssh key; give the file that ends in .pub", 2)
     return found[1]
 
 
 def signers(files: Iterable[Path], keys: Mapping[str, str]) -> dict[Path, str]:
-    """The author of each file, among those whose `keys` are known; UNSIGNED without a signature of theirs, "" where the
-    signature does not match the file."""
+    """The author of each file, among those with known `keys`; UNSIGNED if none of them signed it, "" if the signature
+    does not match the file."""
     keys = {author: key for author, key in keys.items() if key}
     if not keys or shutil.which("ssh-keygen") is None:
         return dict.fromkeys(files, UNSIGNED)
@@ -63,7 +63,7 @@ def _signer(file: Path, allowed: Path) -> str:
         return UNSIGNED
     found = _run("find-principals", "-s", str(signature), "-f", str(allowed))
     if found.returncode or not found.stdout.strip():
-        return UNSIGNED  # by a key that nobody here knows
+        return UNSIGNED  # signed by a key that nobody here knows
     author = found.stdout.decode().split()[0]
     with open(file, "rb") as content:
         about = ("-f", str(allowed), "-I", author, "-n", _NAMESPACE, "-s", str(signature))

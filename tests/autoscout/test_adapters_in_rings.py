@@ -78,7 +78,7 @@ def test_layers_of_few_tokens_wait_for_the_host_unless_they_are_graphs():
 
 
 def test_pcie_that_slowed_down_where_it_was_recorded_is_doubted():
-    why = "PCIe that was slower between more devices where it was recorded"
+    why = "PCIe whose recorded speed drops with more devices"
     x = complete({**LLAMA, "tp": [1, 2, 4, 8]})
     of = {name: doubts(x, [shipped(name)])[why].tolist() for name in ("l40s", "a10g", "h100")}
     assert of["l40s"][:2] == [0, 0]

@@ -158,8 +158,8 @@ def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
     [
         ({"gpu": "TPU v5e"}, "no constants for device TPU v5e"),
         ({"tp": 8, "pp": 2}, "n_gpus is less than tp × pp × cp"),
-        ({"global_batch": 1, "tp": 1}, "global_batch is less than micro_batch on every replica"),
-        ({"experts": 64, "topk": 6}, "no expert_ffn (so many experts are narrower than ffn)"),
+        ({"global_batch": 1, "tp": 1}, "global_batch is less than one micro_batch per replica"),
+        ({"experts": 64, "topk": 6}, "no expert_ffn (with so many experts, each is narrower than ffn)"),
         ({"seq_len": ""}, "no seq_len"),
         ({"model": "mimo-vlm-7b"}, "a kind of model or run that is not predicted (mimo)"),
         (

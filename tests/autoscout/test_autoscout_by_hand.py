@@ -210,7 +210,7 @@ def test_each_decision_is_of_the_arm_with_the_largest_index():
         assert d.values["uncertainty"] >= 0
     wider = [d.step for d in told if not d.values]
     assert wider != []
-    assert {d.why for d in told if not d.values} == {"hardly any gain is expected: a wider look"}
+    assert {d.why for d in told if not d.values} == {"hardly any gain is expected: a wider search"}
     assert all((step - 1) % 3 == 0 for step in wider)
     rewarded = [e for e in events if isinstance(e, Rewarded)]
     assert [e.step for e in rewarded] == [d.step for d in told if d.values]
@@ -317,7 +317,7 @@ def test_next_to_nothing_promised_means_a_wider_look():
     narrow = search.model.gain.copy()
     proposal = search._wider()
     assert proposal is not None
-    assert (proposal.arm, proposal.why) == ("MODEL", "hardly any gain is expected: a wider look")
+    assert (proposal.arm, proposal.why) == ("MODEL", "hardly any gain is expected: a wider search")
     search.model.look([], 3.0)
     assert proposal.row == search.model.candidates[np.argmax(search.model.gain)]
     assert proposal.gain == search.model.gain.max() >= narrow.max()

@@ -67,7 +67,7 @@ def test_dummies_are_switches_that_do_nothing(tmp_path):
     ]
     known = {tuple(plain.space.feasible.configuration(i).knobs.values()): v for i, v in enumerate(plain.truth)}
     np.testing.assert_equal(land.truth, [known[knobs] for knobs in without])
-    with pytest.raises(AutoscoutError, match="has a column dummy1 of its own"):
+    with pytest.raises(AutoscoutError, match="already has a column dummy1"):
         landscapes_of_table(
             source(write(tmp_path / "d.csv", "dummy1,time_ms,status", [(1, 2.0, "ok"), (2, 3.0, "ok")]), dummies=1)
         )
@@ -137,7 +137,7 @@ def test_simulators_costs_and_parquet(tmp_path):
         ({"metric": "time"}, "--metric: there is no column 'time'"),
         ({"knobs": ["sise"]}, "did you mean 'size'"),
         ({"simulators": ["guess"]}, "--simulator: there is no column 'guess'"),
-        ({"sparse": ["power_w2"]}, "'power_w2' is none of the knobs"),
+        ({"sparse": ["power_w2"]}, "'power_w2' is not one of the knobs"),
         ({"where": "size > "}, "--where size > "),
         ({"where": "size > 1000"}, "has no rows for which size > 1000"),
         ({"where": "true); DROP TABLE measured; --"}, "--where"),

@@ -74,19 +74,19 @@ sets = "TransformerConfig.fast"
     [
         (KNOB, 'write extends = "megatron" to add to a target'),
         ('extends = "vllm"\n' + KNOB, "extends = 'vllm', but the job's target is 'megatron'"),
-        ('target = "mine"\n' + KNOB, 'such a job has target = "command"'),
+        ('target = "mine"\n' + KNOB, 'so the job needs target = "command"'),
         (
             'extends = "megatron"\n' + KNOB.replace("layer", "layr"),
             "knob[0].layr is unknown; did you mean 'layer'",
         ),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[]"), "knob 'fast': values is empty"),
         ('extends = "megatron"\n' + KNOB.replace("[false, true]", "[false, 1]"), "mixes switches, numbers and names"),
-        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is of another kind"),
-        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions speak of it"),
+        ('extends = "megatron"\n' + KNOB.replace("default = false", 'default = "no"'), "is not of the same kind"),
+        ('extends = "megatron"\n' + KNOB.replace('"fast"', '"min"', 1), "knob 'min': expressions refer to it"),
         ('extends = "megatron"\n' + KNOB.replace('"fast"', '"tp"', 1), "write replace = true to declare it anew"),
         (
             'extends = "megatron"\n' + KNOB.replace('"fast"', '"layers"', 1),
-            "the job itself already has something of this name",
+            "the job already uses this name",
         ),
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),

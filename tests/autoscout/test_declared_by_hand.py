@@ -176,11 +176,9 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     assert said(with_(knob=[x], derived={"layers": "3"})) == "space: derived.layers: that name is taken"
     assert said(with_(derived={"y": "3"}), known) == "space: derived.y: that name is taken"
     assert said(with_(knob=[OwnKnob(name="layers", values=[1])])) == (
-        "space: knob 'layers': the job itself already has something of this name; choose another"
+        "space: knob 'layers': the job already uses this name; choose another"
     )
-    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith(
-        "has something of this name; choose another"
-    )
+    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith("already uses this name; choose another")
     assert said(with_(knob=[x], rule=[OwnRule(holds="xx > 1")])).startswith(
         "space: rule 'own-1': holds: 'xx' is unknown"
     )
@@ -191,7 +189,7 @@ def test_what_the_job_itself_declares(tmp_path: Path):
         "T/0.toml: extends = 'vllm', but the job's target is 'command'"
     )
     of_vllm = msgspec.structs.replace(with_((f'target = "t"\n{file}',)), target="vllm")
-    assert said(of_vllm) == 'T/0.toml: declares a target of its own; such a job has target = "command"'
+    assert said(of_vllm) == 'T/0.toml: it declares its own target, so the job needs target = "command"'
     extends = with_((f'extends = "command"\n{file}',))
     assert said(extends, refuses=lambda knob: "because") == "T/0.toml: knob 'q': because"
     assert declared.extended(extends, Catalog(target="command"), lambda knob: "").target == "command"
@@ -203,7 +201,7 @@ def test_a_knob_that_is_left_out_says_why():
     space.closed = {"q": "q is off here: why"}
     assert refusal(explain.parse, space, ["q=1"]) == ("q is off here: why", 2)
     asks = knob("a", 1, 2, asks=(3,))
-    why = "it changes numbers or needs a package"
+    why = "it changes numerical results or needs a package"
     assert explain._not_among(asks, 3) == f"a 3 is off unless [space] has allow = ['a']: {why}"
     assert explain._not_among(msgspec.structs.replace(asks, asks_for="it is slow"), 3).endswith("]: it is slow")
     assert explain._not_among(asks, 4) == "a 4 is not among 1, 2"

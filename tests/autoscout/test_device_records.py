@@ -129,7 +129,7 @@ HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
         ({"mine": HEAD + "memory_gb = 80\n"}, "memory_gb"),
         ({"mine": HEAD + 'memory_gib = "80"\n'}, "memory_gib"),
         ({"mine": HEAD + "[gemm]\nspeed = 1\n"}, "speed"),
-        ({"mine": HEAD + "[island]\nranks = [2, 4]\n"}, "island.ranks has 2 sizes of a group, and its curves 3"),
+        ({"mine": HEAD + "[island]\nranks = [2, 4]\n"}, "island.ranks lists 2 group sizes, but its curves have 3"),
         ({"mine": HEAD + "[serving.gem]\ntail = 1\n"}, "serving.gem is unknown; did you mean 'gemm'?"),
         ({"mine": HEAD + "[serving.kernels]\nsink = 1\n"}, "sink"),
         ({"mine": HEAD + "[serving.decode]\ngb_s = 1\n"}, "serving: Object missing required field"),

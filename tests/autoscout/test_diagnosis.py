@@ -64,7 +64,7 @@ def test_memory_and_values_that_are_not_predicted():
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"rate": 300.0}, "saturated: requests come faster than they are answered"),
+        ({"rate": 300.0}, "saturated: requests arrive faster than they are answered"),
         ({"rate": 0.5}, UNEXPLAINED),
         ({"rate": 0.5, "framework": "SGLang"}, "other software: the engine is SGLang"),
         ({"rate": 0.5, "gpu": "h200"}, "out of range: kernels or host of another device"),

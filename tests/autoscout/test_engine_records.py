@@ -176,7 +176,7 @@ def test_a_table_of_a_new_engine_is_scored(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n', "it is like itself, by way of mine → mine"),
+        ('task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n', "its `like` leads back to itself: mine → mine"),
         (
             'task = "serve"\n[[release]]\nsince = "1"\nlike = "vlm 1"\n',
             "like = 'vlm 1' is unknown; did you mean 'vllm'?",
@@ -245,7 +245,7 @@ def test_a_release_that_nobody_has_read_is_doubted_and_said() -> None:
     columns, _ = columns_of_rows(rows)
     assert strange_releases(columns, 4).tolist() == [
         "",
-        "vLLM 0.99 is newer than 0.20, the last that is known, which stands for it",
-        "the release 'nightly-5b8c' of vLLM is not known, its newest, 0.20, stands for it",
+        "vLLM 0.99 is newer than 0.20, its last known release, which is used",
+        "release 'nightly-5b8c' of vLLM is not known; its newest known release, 0.20, is used",
         "",
     ]

@@ -138,7 +138,7 @@ def test_learned_members_lose_their_weight_outside_of_what_they_were_fitted_on_a
     assert without_physics(inside) > 0.2
     assert without_physics(far) < 0.05
     trees = next(s for s in ensemble.explain(far)[1] if s.member == "trees")
-    assert trees.why == "outside of what it was fitted on: a 30 (seen 0 to 1)"
+    assert trees.why == "outside the range it was fitted on: a 30 (seen 0 to 1)"
     assert ensemble.predict(far).error[0] > 3 * ensemble.predict(inside).error[0]
 
 

@@ -264,7 +264,7 @@ def test_who_is_asked_and_how_often():
     assert rate.predict(columns).value == pytest.approx(40 / rough.predict(columns).value)
     assert rate.predict(columns | {"length_mean": 5.0}).value == pytest.approx(20 / rough.predict(columns).value)
     as_it_is = AsItIs(rough)
-    assert as_it_is.applies(columns).startswith("without rows the same")
+    assert as_it_is.applies(columns).startswith("without measured rows")
     as_it_is.fit(columns, np.ones(2))
     assert as_it_is.applies(columns) == ""
     assert as_it_is.name == "rough, as it is"

@@ -195,8 +195,8 @@ def test_limits_that_no_rate_keeps_are_not_memory() -> None:
 def test_the_member_says_what_it_lacks() -> None:
     columns = {**LLAMA_3_8B, "traffic": Traffic(rate=1.0, input_len=100, output_len=100)}
     assert "does not predict cpu_s" in ServingSimulator("cpu_s").applies(columns)
-    assert "an hour of the devices" in ServingSimulator("usd_per_million_output_tokens").applies(columns)
-    assert "which the job's constraints limit" in ServingSimulator("max_rate_rps").applies(columns)
+    assert "price of the devices" in ServingSimulator("usd_per_million_output_tokens").applies(columns)
+    assert "defined by limits on latencies" in ServingSimulator("max_rate_rps").applies(columns)
     assert ServingSimulator("max_rate_rps").applies({**columns, "limit_ttft_p99_ms": 500.0}) == ""
 
 

@@ -161,7 +161,7 @@ def test_a_knob_that_the_installed_version_lacks_is_said_in_one_sentence(tmp_pat
     assert notes(job) == []
     with pytest.raises(AutoscoutError, match=r"cuda_graph is left out: megatron-core 0\.12\.3 has no cuda_graph_impl"):
         parse(space, ["cuda_graph=attn"])
-    with pytest.raises(AutoscoutError, match=r"\[space\] speaks of 'fsdp': fsdp is left out") as refused:
+    with pytest.raises(AutoscoutError, match=r"\[space\] names 'fsdp': fsdp is left out") as refused:
         JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(fix={"fsdp": "optim"})))
     assert refused.value.exit_code == 2
 

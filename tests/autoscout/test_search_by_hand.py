@@ -300,7 +300,7 @@ def test_errors_are_one_sentence(monkeypatch):
 def test_a_package_may_not_take_one_of_our_names(monkeypatch):
     entry = importlib.metadata.EntryPoint("paper", "their.package", strategy.GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(AutoscoutError, match=r"their\.package adds a strategy 'paper', but there is one") as error:
+    with pytest.raises(AutoscoutError, match=r"their\.package adds a strategy 'paper', but that name is") as error:
         strategy._modules.__wrapped__()
     assert error.value.exit_code == 2
 
@@ -313,7 +313,7 @@ def test_a_space_that_cannot_be_listed_is_sampled_for_those_that_need_a_list():
     assert not huge.enumerable
     assert sampled(listing, SQUARE) == ""
     assert sampled(kind_of("autoscout"), huge) == ""
-    said = "'random' needs every configuration as a row: it searches 20,000 of 1,000,000,000,000, at random"
+    said = "'random' needs every configuration as a row: it searches a random 20,000 of 1,000,000,000,000"
     assert sampled(listing, huge) == said
     seen: list[Space] = []
 

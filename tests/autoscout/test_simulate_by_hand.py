@@ -204,7 +204,7 @@ def test_verdicts_of_traces():
     )
     assert [r.rank for r in judged(shadow(), [rank(0), refused], 0.03, 1.0, 12.0, 1.2).ranks] == [3, 0]
     late = judged(shadow(), [rank(2, verdict="timeout")], 0.03, 1.0, 12.0, 1.2).sentence
-    assert late == "rank 2 was not traced within its time; give it more with --timeout"
+    assert late == "rank 2 was not traced within the time limit; raise it with --timeout"
     blind = rank(2, verdict="untraceable", message="no kernel\nmore", where="g.py:1")
     assert judged(shadow(), [blind], 0.03, 1.0, 12.0, 1.2).sentence == (
         "rank 2 cannot be traced without a GPU: no kernel (g.py:1); measure it with `autoscout profile`"
@@ -322,7 +322,7 @@ def test_scores_of_predictions():
     assert against._rank(np.array(["a", "a"]), np.array([2.0, 2.0]), np.array([1.0, 2.0])) == 0.0
     assert against._rank(np.array(["a", "a"]), np.array([2.0, 3.0]), np.array([1.0, 1.05])) is None
     fold, words = against._folds(rows._replace(groups={"model": np.array(["m"] * 6)}))
-    assert (fold.tolist(), words) == ([0, 1, 2, 3, 4, 0], "a fifth of the rows (they are of one model)")
+    assert (fold.tolist(), words) == ([0, 1, 2, 3, 4, 0], "a fifth of the rows (all rows are of one model)")
     fold, words = against._folds(rows._replace(groups={"model": np.array(["m", "n"] * 3)}))
     assert (fold.tolist(), words) == ([0, 1] * 3, "one model")
     many = [f"m{i}" for i in range(9)]

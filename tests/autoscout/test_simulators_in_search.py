@@ -228,7 +228,7 @@ def test_where_next_to_nothing_is_promised_a_search_looks_wider():
         metrics = {"time_s": float((1.5 - 0.15 * layout) * (1 + 0.6 * off**1.5) + 0.01 * (chunk + blocks))}
         search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
         why = [event.why for event in search.drain() if isinstance(event, Decided)]
-        wider.append(any("a wider look" in each for each in why))
+        wider.append(any("a wider search" in each for each in why))
         layouts.append(layout)
     assert any(wider)
     assert not any(one and next_one for one, next_one in itertools.pairwise(wider))

@@ -220,7 +220,7 @@ def test_a_cycle_of_conditions_is_named():
         Knob(name=a, kind="sparse", layer="l", values=(1, 2), off=1, meaning="", sets="", when=Expression(f"{b} > 1"))
         for a, b in (("a", "b"), ("b", "a"))
     ]
-    with pytest.raises(AutoscoutError, match="go in a circle"):
+    with pytest.raises(AutoscoutError, match="form a cycle"):
         Space(knobs, [], {})
 
 

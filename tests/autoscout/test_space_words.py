@@ -56,7 +56,7 @@ def test_limits_of_a_job():
     )  # fmt: skip
     assert said(a, rules=(rule("b > 1"),))[0].startswith("r: 'b > 1': 'b' is unknown")
     circle = (knob("a", 1, when=Expression("b > 0")), knob("b", 1, when=Expression("a > 0")))
-    assert said(*circle)[0].startswith("the conditions of these knobs go in a circle: ")
+    assert said(*circle)[0].startswith("the conditions of these knobs form a cycle: ")
     nothing = (rule("a > b", "{a} is not above {b}", "R1"), rule("a < 9", "", "R2"))
     assert said(knob("a", 1), knob("b", 1, 2), rules=nothing) == (
         "nothing is feasible for this job within its limits (1 is not above (any) (R1)); relax [space] or change the "
@@ -240,16 +240,16 @@ def entry(name: str = "k", values: Any = (1, 2), **more: Any) -> KnobEntry:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (entry("min"), "expressions speak of it: letters, digits and _ only, and no word of their language"),
-        (entry("a-b"), "expressions speak of it: letters, digits and _ only, and no word of their language"),
+        (entry("min"), "expressions refer to it: use only letters, digits and _, and no keyword of their language"),
+        (entry("a-b"), "expressions refer to it: use only letters, digits and _, and no keyword of their language"),
         (entry(values=[]), "values is empty"),
         (entry(values=[True, 1]), "values mixes switches, numbers and names"),
-        (entry(values=[1, 1.0]), "values holds one twice"),
+        (entry(values=[1, 1.0]), "values has a duplicate"),
         (entry(values=["a\nb", "c"]), "a value holds a control character"),
-        (entry(default="x"), "default = 'x' is of another kind than its values"),
-        (entry(off=True), "off = True is of another kind than its values"),
+        (entry(default="x"), "default = 'x' is not of the same kind as its values"),
+        (entry(off=True), "off = True is not of the same kind as its values"),
         (entry(default=3), "default = 3 is not among its values"),
-        (entry(when="a > 1"), "a sparse knob with a condition needs off, what the target does without it"),
+        (entry(when="a > 1"), "a sparse knob with a condition needs `off`: what the target does without it"),
     ],
 )
 def test_what_no_catalog_may_declare(bad: KnobEntry, said: str):
@@ -277,9 +277,9 @@ def test_knobs_that_have_to_be_allowed():
     only = Catalog(knob=[entry("q", [False, True], asks=[True], off=False, default=True), entry("r", asks=[])])
     shut = opened.opened(only, {}, SpaceLimits())
     assert [k.name for k in shut.knob] == ["r"]
-    said = "q is off unless [space] has allow = ['q']: it changes numbers or needs a package"
+    said = "q is off unless [space] has allow = ['q']: it changes numerical results or needs a package"
     assert (shut.closed, shut.derived) == ({"q": said}, {"q": "False"})
     assert opened.opened(only, {}, SpaceLimits(allow=["q"])) is only
-    assert refusal(opened.opened, shut, {}, SpaceLimits(fix={"q": True})) == (f"[space] speaks of 'q': {said}", 2)
+    assert refusal(opened.opened, shut, {}, SpaceLimits(fix={"q": True})) == (f"[space] names 'q': {said}", 2)
     assert opened.instead(entry(default=2)) == 2
     assert not opened.asking(entry("q", [1, 2, 3], asks=[3], default=1), only, {})

@@ -214,10 +214,10 @@ def test_what_a_check_says(kb: Path):
     [(total,)] = asked(kb, f"SELECT {counts}")
     assert sound == {
         "integrity": (True, f"all {total} rows of {tables} tables were read"),
-        "references": (True, "every row leads to the rows that it names"),
+        "references": (True, "every row that is referred to exists"),
         "hashes": (True, "all measurements are unchanged"),
         "results": (True, "of 1 job: all match their rows"),
-        "journals": (True, "all are in"),
+        "journals": (True, "all are stored"),
         "seals": (True, "no line has changed since it was written"),
         "imports": (True, "0 not stored yet"),
     }
@@ -239,13 +239,13 @@ def test_what_a_check_says(kb: Path):
     with lock.exclusive(store.session_folder(kb, "running") / "owner.lock"):
         said = findings()
     assert said["imports"] == (True, "1 not stored yet")
-    assert said["journals"] == (False, "more in the journals of s; `autoscout kb ingest` brings it in")
+    assert said["journals"] == (False, "the journals of s hold more; `autoscout kb ingest` stores it")
     assert said["hashes"] == (False, "2 of all have changed, such as tp2 of s")
     assert said["references"] == (
         False,
         "1 further sources without a measurement or an origin; 1 decisions without a session",
     )
-    assert findings()["journals"][1].startswith("more in the journals of ")
+    assert findings()["journals"][1].startswith("the journals of ")
 
 
 def test_info_whole(kb: Path):
@@ -291,14 +291,14 @@ def test_the_trash(kb: Path, tmp_path: Path):
         assert refusal(forget.forget, kb, ["s"]) == ("session s is running; end it first", 1)
     unknown = "nothing is known of x; `autoscout sessions` and `FROM imports` list all"
     assert refusal(forget.forget, kb, ["x"]) == (unknown, 2)
-    keeps = f"{tmp_path}/trash/{{0}} keeps it for `autoscout kb undelete {{0}}`; remove that folder to be rid of it"
+    keeps = f"{tmp_path}/trash/{{0}} keeps it for `autoscout kb undelete {{0}}`; remove that folder to drop it for good"
     gone = forget.forget(kb, ["s"])
     assert gone == forget.Forgotten(
         ["s"],
         4,
         [str(folder)],
-        ["1 measurements stay: other sessions or imports have them, too", f"{other} is an older copy: remove it if it "
-         "holds them", keeps.format("s")],
+        ["1 measurements stay: other sessions or imports have them, too", f"{other} is an older copy that may hold "
+         "them; remove it if so", keeps.format("s")],
     )  # fmt: skip
     assert not folder.exists()
     gone = forget.forget(kb, ["import-a"])

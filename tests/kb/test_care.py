@@ -54,7 +54,7 @@ def test_what_the_journals_have_beyond_it_shows(kb: Path):
     log = journal.Journal(kb.parent / "sessions" / "s" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("more in the journals of s;")
+    assert failed(kb)["journals"].startswith("the journals of s hold more;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 
@@ -66,7 +66,7 @@ def test_a_copied_folder_of_a_session_has_nothing_more(kb: Path):
     log = journal.Journal(sessions / "s-copied" / "journal.jsonl")
     log.append(ended(measured(20.0, tp=20)))
     log.close()
-    assert failed(kb)["journals"].startswith("more in the journals of s-copied;")
+    assert failed(kb)["journals"].startswith("the journals of s-copied hold more;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 
@@ -180,7 +180,7 @@ def test_forgetting_names_the_traces_that_remain(kb: Path):
     store.ingest(kb, write(kb, "t", journal.Answered(measurement=m, measured_by="s")))
     (kb.parent / "kb.duckdb.bak-1").write_bytes(b"older")
     left = "\n".join(forget.forget(kb, ["s"]).left)
-    assert "the journal of t repeats 1 measurements" in left
+    assert "the journal of t repeats 1 of these measurements" in left
     assert "kb.duckdb.bak-1 is an older copy" in left
 
 

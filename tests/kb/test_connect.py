@@ -154,7 +154,7 @@ def test_an_older_one_that_may_only_be_read_says_that_it_is_older():
         for mode in (0o555, 0o755):
             kb.chmod(0o444)
             folder.chmod(mode)
-            with pytest.raises(AutoscoutError, match="is of an earlier AutoScout and must be brought up to date, but"):
+            with pytest.raises(AutoscoutError, match="was written by an earlier AutoScout and must be migrated, but"):
                 store.mark(kb)
         folder.chmod(0o755)
 
@@ -174,7 +174,7 @@ def test_what_is_no_duckdb_file(tmp_path: Path, content: bytes):
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, use):
     """Opening one took until somebody wrote into it."""
     os.mkfifo(tmp_path / "kb.duckdb")
-    with pytest.raises(AutoscoutError, match=r"kb\.duckdb is no file; choose another one with --kb"):
+    with pytest.raises(AutoscoutError, match=r"kb\.duckdb is not a file; choose another one with --kb"):
         use(tmp_path / "kb.duckdb")
 
 

@@ -18,8 +18,8 @@ def test_an_error_says_that_it_failed_unless_told():
 
 def test_names():
     said = (
-        "cannot be the name of a thing: it has at most 200 letters (of ASCII), digits, '_', '.' and '-', "
-        "and begins with a letter or a digit"
+        "cannot be the name of a thing: it may have at most 200 ASCII letters, digits, '_', '.' and '-', "
+        "and must begin with a letter or a digit"
     )
     assert refusal(door.name, "-a", "thing") == (f"'-a' {said}", 2)
     assert refusal(door.name, "a" * 201, "thing") == (f"'{'a' * 59}…' {said}", 2)
@@ -117,7 +117,7 @@ def change(**fields: Any) -> Measurement:
 @pytest.mark.parametrize("field", ["cost_s", "device_s", "at"])
 def test_numbers_that_can_be_and_cannot(field: str):
     door.check_measurement(change(**{field: 0.0}))
-    said = "a number of 'tp1' cannot be: not finite, or a time that never was"
+    said = "a number of 'tp1' is impossible: not finite, or not a real time"
     for value in (-1e-9, float("nan"), float("inf")):
         assert refusal(door.check_measurement, change(**{field: value}))[0] == said
 
@@ -202,7 +202,7 @@ def test_a_damaged_line_and_a_newer_ones(tmp_path: Path):
     assert [older._records(line) for line in (b"{", b"{}", b"[]", b'{"records": "1"}', b"[" * 5000)] == [0] * 5
     path.write_text(f'{{"records": {RECORDS}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))
-    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); the others count"
+    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); the other lines are read"
     assert error.exit_code == 2
     path.write_text(f'{{"records": {RECORDS + 1}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))

@@ -35,18 +35,18 @@ def test_a_bad_row_keeps_no_other_out_and_is_named_each_time(kb: Path):
     """A negative cost in one row once kept out the eleven after it and the session's end, and nothing said so."""
     path = session_with_a_bad_row(kb, cost_s=-259_198.0)
     for _ in range(2):
-        with pytest.raises(AutoscoutError, match=r"a number of 'tp2' cannot be.*; this line stays outside"):
+        with pytest.raises(AutoscoutError, match=r"a number of 'tp2' is impossible.*; this line is not stored"):
             store.ingest(kb, path)
         assert names(kb) == ["tp1", "tp4"]
     assert store.session_rows(kb)[0]["state"] == "ended"
     found = journals_finding(kb)
     assert not found.ok
-    assert "'tp2' cannot be" in found.found
-    assert "brings it in" not in found.found, "ingest does not"
+    assert "'tp2' is impossible" in found.found
+    assert "kb ingest" not in found.found, "ingest does not"
     again = verbs.run("kb", "ingest", "--json", "--kb", kb)
     assert again.returncode == 1
     assert json.loads(again.stdout)["new"] == 0
-    assert "'tp2' cannot be" in again.stderr
+    assert "'tp2' is impossible" in again.stderr
 
 
 def test_a_damaged_line_keeps_no_other_out(kb: Path):

@@ -268,7 +268,7 @@ def test_a_query_that_needs_too_much_memory(kb: Path, room: dict[str, Any]):
 
 
 def test_what_is_no_text_and_what_takes_too_long(kb: Path):
-    assert refused(kb, "SELECT '\ud800'") == ("the query is no valid UTF-8 text", 2)
+    assert refused(kb, "SELECT '\ud800'") == ("the query is not valid UTF-8 text", 2)
     said = "the query took more than 0.5 s and was ended; give it more with --seconds"
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3"
     assert refused(kb, endless, seconds=0.5) == (said, 2)
@@ -291,7 +291,7 @@ def test_a_process_that_ends_is_said(kb: Path, monkeypatch: pytest.MonkeyPatch, 
     for script, said in (("kill -KILL $$", "Killed"), ("exit 3", "exit code 3")):
         interpreter.write_text(f"#!/bin/sh\n{script}\n")
         interpreter.chmod(0o755)
-        assert refused(kb, "SELECT 1") == (f"the query ended its process ({said}): {advice}", 2)
+        assert refused(kb, "SELECT 1") == (f"the process of the query ended ({said}): {advice}", 2)
     interpreter.write_text("#!/bin/sh\nkill -ALRM $$\n")
     assert refused(kb, "SELECT 1", seconds=7.0)[0].startswith("the query took more than 7 s")
 
@@ -301,7 +301,7 @@ def test_values_that_no_query_answers_are_not_made():
 
     for value in (WHEN, decimal.Decimal(1), datetime.timedelta(1)):
         assert query._Plain(io.BytesIO(pickle.dumps(value))).load() == value
-    with pytest.raises(pickle.UnpicklingError, match="is no value"):
+    with pytest.raises(pickle.UnpicklingError, match="is not a value"):
         query._Plain(io.BytesIO(pickle.dumps(Path("x")))).load()
 
 

@@ -81,7 +81,7 @@ def test_signatures(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_cannot_be_signed(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    said = f"{key} is no public ssh key; it is the file that ends with .pub"
+    said = f"{key} is not a public ssh key; give the file that ends in .pub"
     assert refusal(signatures.public_key, key) == (said, 2)
     nowhere = tmp_path / "none"
     said, code = refusal(signatures.public_key, nowhere)
@@ -171,15 +171,16 @@ def test_what_a_lake_must_not_have_any_more(first: Path, tmp_path: Path):
     )  # fmt: skip
     (tmp_path / "file").write_text("")
     assert refusal(lake.push, kb, tmp_path / "file") == (
-        f"{tmp_path}/file: cannot be made a lake (File exists); choose another folder", 2,
+        f"{tmp_path}/file: cannot become a lake (File exists); choose another folder", 2,
     )  # fmt: skip
 
 
 def test_decisions_about_authors(first: Path):
     decide = author_trust.decide
-    assert refusal(decide, first, "ann", "love", "k") == ("'love' is no level of trust: answer, hint, ignore", 2)
+    said = "'love' is not a level of trust; choose one of answer, hint, ignore"
+    assert refusal(decide, first, "ann", "love", "k") == (said, 2)
     assert refusal(decide, first, "unsigned", "hint", "k") == (
-        "unsigned stands for what nobody signed: it has no key", 2,
+        "unsigned stands for files without a signature, so it has no key", 2,
     )  # fmt: skip
     assert refusal(decide, first, "ann", "hint") == (
         "ann has no key yet: give their public ssh key with --key FILE.pub", 2,
@@ -194,9 +195,9 @@ def test_files_of_others_by_who_signed_them(first: Path):
         signed = {"f2": "ann", "f3": "bob", "f4": "ann", "f5": ""}
         refused = author_trust.admit(con, signed)
         assert {file: str(error) for file, error in refused.items()} == {
-            "f1": "its session x is ann's, who did not sign this",
-            "f3": "its session x is ann's, who did not sign this",
-            "f5": "its signature is not of this file",
+            "f1": "its session x belongs to ann, who did not sign this file",
+            "f3": "its session x belongs to ann, who did not sign this file",
+            "f5": "its signature does not match the file",
         }
         assert con.execute("SELECT hash FROM arrived ORDER BY 1").fetchall() == [("f1",), ("f2",), ("f3",), ("f5",)]
         assert con.execute("FROM author").fetchall() == [("x", "ann")]

@@ -193,7 +193,7 @@ def test_the_last_decision_about_a_warm_start_counts(tmp_path: Path):
     assert oct((tmp_path / "warm-choices.jsonl").stat().st_mode & 0o777) == oct(0o644 & ~_umask())
     nowhere = tmp_path / "none" / "kb.duckdb"
     assert refusal(choices.choose, nowhere, "a", "x", True) == (
-        f"{tmp_path}/none/warm-choices.jsonl: cannot keep that decision (No such file or directory)", 1,
+        f"{tmp_path}/none/warm-choices.jsonl: cannot save that decision (No such file or directory)", 1,
     )  # fmt: skip
 
 

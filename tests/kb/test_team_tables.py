@@ -120,5 +120,5 @@ def test_without_the_extensions_a_sentence_says_what_to_install():
         ducklake._load(con, "no_such_extension")
     said = "a catalog in Postgres needs DuckDB's extension no_such_extension, which is not installed: pip install "
     assert str(caught.value).startswith(said)
-    assert str(caught.value).endswith("; a folder needs nothing")
+    assert str(caught.value).endswith("; a folder needs no extension")
     assert caught.value.exit_code == 1

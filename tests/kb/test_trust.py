@@ -115,7 +115,7 @@ def test_nobody_speaks_for_another(team, tmp_path):
     ann.trusts(eve, "answer")
     lake.push(forger.kb, folder, eve.key)
     said = lake.pull(ann.kb, folder).passed_over
-    assert any("its session bob-1 is bob's, who did not sign this" in text for text in said)
+    assert any("its session bob-1 belongs to bob, who did not sign this file" in text for text in said)
     assert ("bob-1", "tp6") not in ann.answers()
 
 
@@ -129,7 +129,7 @@ def test_a_signature_of_something_else_is_none(team):
     signatures.sign([file.with_name("x")], bob.key)
     os.replace(file.with_name("x.sig"), signature)
     [said] = lake.pull(ann.kb, folder).passed_over
-    assert "its signature is not of this file" in said
+    assert "its signature does not match the file" in said
     assert author_trust.authors(ann.kb)[0].measurements == 0
 
 
@@ -159,14 +159,14 @@ def test_decisions_that_cannot_be_made(team):
     ann, bob, _, _ = team
     for author, level, key, said in (
         ("bob", "answer", "", "has no key yet"),
-        ("bob", "love", "k", "no level of trust"),
+        ("bob", "love", "k", "not a level of trust"),
         ("../bob", "answer", "k", "cannot be the name"),
         ("unsigned", "answer", "k", "it has no key"),
     ):
         with pytest.raises(AutoscoutError, match=said) as refused:
             author_trust.decide(ann.kb, author, level, key)
         assert refused.value.exit_code == 2
-    with pytest.raises(AutoscoutError, match="is no public ssh key"):
+    with pytest.raises(AutoscoutError, match="is not a public ssh key"):
         signatures.public_key(bob.key)
     with pytest.raises(AutoscoutError, match="cannot sign"):
         lake.push(ann.kb, ann.kb.parent / "lake", ann.kb)

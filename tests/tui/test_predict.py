@@ -230,7 +230,7 @@ def test_a_table_that_measures_nothing_known_is_one_sentence(tmp_path):
     rows = [{k: v for k, v in row.items() if k != "iteration_time_s"} for row in layouts()]
     done = autoscout("predict", "--against", written(tmp_path / "t.csv", rows))
     assert done.returncode == 2
-    assert "measures nothing that is predicted" in done.stderr
+    assert "has no metric that can be predicted" in done.stderr
     lacking = [{k: v for k, v in row.items() if k not in ("model", "seq_len")} for row in layouts()]
     done = autoscout("predict", "--against", written(tmp_path / "u.csv", lacking))
     assert done.returncode == 2

@@ -1,5 +1,5 @@
-"""Bends log-costs above the best, so that all hopeless configurations count nearly alike: u ↦ b (1 − e^(−u/b)), and u
-itself below the best. Predictions are bent like measurements: a simulator that is right about an overloaded queue must
+"""Bends log-costs above the best, so that all hopeless configurations count nearly alike: u ↦ b (1 − e^(−u/b)); u below
+the best is unchanged. Predictions are bent like measurements: a simulator that is right about an overloaded queue must
 not seem wrong because it predicts ×600 and the bent measurement is ×2.
 
 How far above the best differences still matter is not known beforehand. If nearly all configurations cost many times

@@ -1,4 +1,4 @@
-"""The belief by knob, as people read it: the believed cost of the best configuration with each value."""
+"""The belief by knob, as shown to people: the believed cost of the best configuration with each value."""
 
 import math
 
@@ -13,8 +13,8 @@ _LIKELY = 0.5  # probability of running above which a configuration counts as us
 
 
 def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
-    """Knob → the belief about each value at the model's last `update`. It is that of the configuration with this value,
-    among candidates and measured rows, that is believed to be cheapest, preferably one that probably runs. Knobs with
+    """Knob → the belief about each value at the model's last `update`: that about the configuration with this value,
+    among candidates and measured rows, that is believed to be cheapest; one that probably runs is preferred. Knobs with
     only one value left are omitted."""
     here, deviation = worth(model)
     ran = np.isfinite(here)
@@ -23,7 +23,7 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # first those that probably run; within both groups by cost
+    order = np.lexsort((mean, runs < _LIKELY))  # first those that probably run; within each group by cost
     measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):

@@ -6,11 +6,11 @@ fail otherwise, given what simulators foresee.
 
 An experiment's expected gain is multiplied by P(x runs)²: a failure gains nothing and teaches little, and expected
 improvements are most inflated where nothing ever ran. Each failure beyond the budget of failures doubles the exponent,
-so that a search is no more careful than it must be. (A search that is daring until the budget is spent, and then tries
+so that a search is only as careful as it must be. (A search that ignores risk until the budget is spent, and then tries
 only safe configurations, spends half of its experiments where little can be gained.) The budget is the job's, or less
-than half of the space's believed share of failures. If runs report how near they are to a bound, one more failure is
-allowed. Chances that rest on reported peaks are more reliable and are enforced more strictly. Beyond the budget,
-configurations that probably break a bound on another metric come last.
+than half of the share of the space that is believed to fail. If runs report how near they are to a bound, one more
+failure is allowed. Chances that rest on reported peaks are more reliable and are enforced more strictly. Beyond the
+budget, configurations that probably break a bound on another metric come last.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from autoscout.search.belief.prior_means import Mean
 
 _DARING = 2.0  # exponent on the probability of running, within the failure budget
 _MOST, _MOST_OF_PEAKS = 32.0, 512.0  # largest exponents: in general, and if runs report their memory
-_AIM = 0.4  # budget / the space's believed share of failures: at most half may fail, including the opening
+_AIM = 0.4  # failure budget over the share of the space believed to fail; so less than half fail, opening included
 _FREE = 1.0  # failures allowed before the share applies, if runs report how close they are to a bound
 # Beyond the budget, if runs report how close they are to a bound on a metric other than memory:
 _CAREFUL = 6  # exponent
@@ -52,8 +52,8 @@ class Chances:
     def tell(
         self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
-        """`full`: how full its memory was (peaks.py). A memory failure is no evidence about other failures. `over`: log
-        excess over each other constraint (limits.py); a run that broke one of them still ran."""
+        """Adds a result. `full`: how full its memory was (peaks.py). A memory failure is no evidence about others.
+        `over`: log excess over each other constraint (limits.py); a run that broke one of them still ran."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1

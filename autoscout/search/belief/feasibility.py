@@ -16,7 +16,7 @@ from autoscout.search.belief.posterior import matern, solved
 
 _OFFSET, _CONSTANT = 1.0, 2.0  # prior mean and standard deviation of the logit: most valid configurations run
 _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
-_LENGTH = 2.0  # of h, times √(D / 4)
+_LENGTH = 2.0  # length scale of h, to be multiplied by √(D / 4)
 _STEPS = 20  # limit on Newton steps; three or four suffice from the last solution
 _HELD = 300  # most rows kept; those far from the boundary are dropped
 _AVERAGED = 1024  # rows whose probability is averaged over the logit's uncertainty

@@ -22,7 +22,7 @@ class Foreseen:
         return name in self._predictors
 
     def within(self, rows: np.ndarray) -> np.ndarray:
-        """Those of `rows` that no simulator predicts to break a constraint; all of them if none is left."""
+        """The `rows` that no simulator predicts to break a constraint; all of them if there is none."""
         over = [self.of(name, rows) > 0 for name in self._predictors if name != MEMORY]
         kept = rows[~np.any(over, axis=0)] if over else rows
         return kept if len(kept) else rows

@@ -18,7 +18,7 @@ from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.peaks import PeakBelief
 from kb.records import Measurement, Objective
 
-_BEYOND = 1.5  # log excess over a bound at which values saturate; queues exceed theirs by ×600
+_BEYOND = 1.5  # log excess over a bound at which values saturate; the latencies of full queues exceed a bound by ×600
 
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:

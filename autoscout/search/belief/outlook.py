@@ -15,7 +15,7 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
     each member, weighed as the members are: the most probable one alone would change its mind with every fit."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
-    order = order[model.gain[order] > 0]  # neither taken nor equal to a measured row up to knobs that do nothing
+    order = order[model.gain[order] > 0]  # leaves out taken rows, and copies of measured ones except in inert knobs
     if not len(order):
         return 0.0, 0.0
     own, rng = model.unexplained()[0], np.random.default_rng(len(model.rows))

@@ -24,22 +24,22 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
-_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob may halve a peak
-# If simulators predict the peak: only of their error.
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # one knob may halve a peak
+# The prior if simulators predict the peak: f is then only their error.
 _BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 _SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
 _SETTLED = 0.01  # log change below which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
 _STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
 _VAGUE = 1e4  # variance of an uninformative row
-_NEAR = 0.36  # log distance below its bound from which a row's foreseen memory, if it died, is no evidence about others
+_NEAR = 0.36  # a row that died though foreseen this far (log) below its bound is no evidence about other rows
 _AGAIN = 1e-3  # chance that a row that ran out of memory fits the next time (the Gaussian posterior gives 0.4)
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
     """y of a measurement; inf: it ran out of memory; NaN: its memory or the limit is unknown."""
     bounds = memory_bounds(space.objective)
-    # Without capacities it was the host's memory, or an engine's share that is too small.
+    # Without capacities, the host's memory ran out, or an engine's share was too small.
     if measurement.status == "oom":
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
@@ -68,14 +68,14 @@ def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: fl
 
 @dataclass
 class _Way:
-    """One of two beliefs: with the predictions as mean, or (`heeds` = 0) with m = 0."""
+    """One of two beliefs: with the predictions as mean m, or (`heeds` = 0) with m = 0."""
 
     posterior: Posterior
     heeds: float
-    features: tuple[np.ndarray, np.ndarray] | None = None  # of the rows
-    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m, or its stand-in
-    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance on top of the noise
-    score: float = 0.0  # log probability of each row given all the others, summed
+    features: tuple[np.ndarray, np.ndarray] | None = None
+    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m; a stand-in for y in censored rows
+    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance of each row in addition to the noise
+    score: float = 0.0  # sum over the rows of each one's log probability, given all the others
 
     @property
     def noise(self) -> float:
@@ -95,7 +95,7 @@ class PeakBelief:
         self._foreseen: list[float] = []  # predicted y of each known row
         self._at = np.zeros(0)  # (m,): predicted y of the watched rows
         self._watched = np.zeros(0)  # (m,): identifies the watched rows
-        self._values = np.zeros(0)  # values of the believed way, and of the rows added since the fit
+        self._values = np.zeros(0)  # values of the believed way: of its fitted rows, then of the rows added since
         self._belief: Belief | None = None
         self._fitted_on = 0
 
@@ -178,7 +178,7 @@ class PeakBelief:
         self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
         if way.features is not None:
-            self._values = way.values  # `chance` adds the rows since the fit again
+            self._values = way.values  # `chance` appends the rows added since the fit again
             self._belief = Belief(way.posterior, way.features, _features(way.posterior, rows), way.vague)
 
     def turn(self, kept: np.ndarray, fresh: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
@@ -215,7 +215,7 @@ def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarra
     """(n,) mean and variance of each row, given all the others."""
     inverse = np.linalg.inv(k + np.diag(vague))
     left = 1 / np.diag(inverse)
-    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # less than 0 by rounding
+    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # the difference may be below 0 by rounding
 
 
 def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray]:

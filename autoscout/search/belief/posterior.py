@@ -24,7 +24,7 @@ from scipy.special import betaln, log_ndtr, ndtr
 from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
-_SCALES = 4  # of θ, before the lengths
+_SCALES = 4  # entries of θ before the lengths
 _ALIKE = 3  # decimals of a prior mean; rows that differ less are expected to cost the same
 _CONSTANT = 1.0  # variance of c: y is centred already
 
@@ -194,7 +194,7 @@ class Posterior:
         return float(value), slope + off / self._width
 
     def _effects(self, rows: EncodedRows) -> np.ndarray:
-        """(n, E) effects; those of inert axes are 0. (Callers without such axes may add columns.)"""
+        """(n, E) effects; those of inert axes are 0. (If no axis is inert, the rows may have extra columns.)"""
         return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Belief:
         self.candidates = np.concatenate([old[0][kept], fresh[0]]), np.concatenate([old[1][kept], fresh[1]])
 
     def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
-        """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
+        """Adds one measured row, given by its features (1, …), by one step of the Cholesky factorization."""
         n = len(self.low)
         edge, left = self._edge(row)
         corner = np.sqrt(left + vague)
@@ -284,7 +284,7 @@ class Belief:
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """The next row of the Cholesky factor, and the variance of y that remains there."""
-        # A row that is nearly known needs all digits.
+        # If a row is nearly known, single precision would not be enough.
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
@@ -317,12 +317,12 @@ class Belief:
         return weights.astype(np.float32) @ self._rows[: len(y)]
 
     def fitted(self, y: np.ndarray) -> np.ndarray:
-        """(n,): the same at the measured rows themselves, denoised."""
+        """(n,): the expected values at the measured rows themselves, freed of noise."""
         alpha = cho_solve((self.low, True), y)
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 
     def covariance(self, places: np.ndarray) -> np.ndarray:
-        """(k, k) of f at some of the candidates."""
+        """(k, k) covariance of f at some of the candidates."""
         features, reached = (
             (self.candidates[0][places], self.candidates[1][places]),
             self._rows[: len(self.low), places],
@@ -331,8 +331,8 @@ class Belief:
 
     def new(self, expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
         """(m,): whether candidates differ from all measured rows in more than inert axes. `expected` (m,), `measured`
-        (n,): prior means of candidates and measured rows, which may differ for such rows; NaN: all rows like it are
-        new."""
+        (n,): prior means of candidates and measured rows; rows with different prior means differ, too. NaN: no
+        candidate equals this row."""
         pairs = ((self.candidates[0], expected), (self.measured[0], measured))
         candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
         return ~np.isin(candidates, measured)

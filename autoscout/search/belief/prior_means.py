@@ -19,7 +19,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
 from autoscout.search.pool import CandidatePool
 
-Predicted = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
+Predicted = tuple[np.ndarray, np.ndarray | None]  # `z` and `fails` of any rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 _ROWS = 40_000  # most rows used to fit the smooth part
@@ -30,7 +30,7 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth 
 _NOISE_TO_PHYSICS = (0.05, 0.15)  # neighbour correlation of the rough part: all noise below, none above
 _LEAST = 0.001  # quantile of the predictions above which costs are bent
 _FLAT = 1e-6  # predictions with a smaller log standard deviation are constant
-# Spread of an uncorrected simulator's slopes; residual spread of a simulator that is right.
+# Spread of the slopes of a simulator that is not corrected, and residual spread of one that is right.
 _AS_IT_IS, _NEARLY = 0.3, 0.05
 _CLOSE = Prior(noise=(0.5, 1.0))  # in units of _NEARLY
 _FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and number of winsorizing passes
@@ -76,7 +76,7 @@ def nothing(pool: CandidatePool) -> list[Mean]:
 def of_simulator(
     name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Mean:
-    """`predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
+    """A simulator as a prior mean. `predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-costs, and where a failure is predicted."""
@@ -176,7 +176,7 @@ def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
 
 
 def _in_parts(of: Callable[[EncodedRows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """(n,) float32: `of` the encoded rows, in blocks."""
+    """(n,) float32: `of`, applied to the encoded rows block by block."""
     found = np.empty(len(codes), dtype=np.float32)
     for at in range(0, len(codes), _AT_ONCE):
         found[at : at + _AT_ONCE] = of(encoding.rows(codes[at : at + _AT_ONCE]))
@@ -255,7 +255,7 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
     """How much of the rough part follows from the knobs: its correlation between neighbours, rows that differ in at
     most two knobs, clipped to 0 … 1. Near 0 it is noise. Neighbours are found by a random lexicographic order."""
-    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few outliers must not decide
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # caps outliers, which must not decide
     rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]

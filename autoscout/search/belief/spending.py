@@ -7,8 +7,8 @@ longer), and w is the saving when a launch need not be repeated. All are Gaussia
 on the experiments so far, without failures.
 
 An unmeasured configuration is priced as if it were as good as the best, because better ones take no longer, and worse
-ones are ended early. With its expected cost instead, a search is rewarded for staying where it is: on 24 drawn
-landscapes it solved 18 instead of 22, and paid 1.08 times as much. For the same reason a failure does not count as
+ones are ended early. Using its expected cost instead rewards a search for staying where it is: on 24 generated
+landscapes it solved 18 instead of 22, and spent 1.08 times as much. For the same reason a failure does not count as
 cheap.
 
 `prices` are relative to a typical experiment, and all 1 until leaving each measured row out shows that t can be
@@ -33,10 +33,10 @@ class _Paid:
     codes: np.ndarray  # (knobs,)
     cost: float  # log-cost by the objective
     log: float  # log device-seconds
-    warm: bool  # whether it shared the launch of the one before
+    warm: bool  # whether it used the launch of the experiment before it
 
 
-# (n, regressors) and the (n,) dual weights; None if price differences do not matter.
+# Regressors (n, regressors) and dual weights (n,); None if price differences do not matter.
 _Fit = tuple[np.ndarray, np.ndarray]
 
 

@@ -2,10 +2,10 @@
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
-`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part that no knob
-explains is partly noise and partly a configuration's own, by which a new one may be better among near-ties. The cost
-enters as its logarithm above the best one, bent so that all hopeless rows count nearly alike (bending.py); p(y | k) is
-the probability of the log-costs, whatever scale k uses.
+`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part of a cost that
+no knob explains is partly noise and partly peculiar to the configuration; because of the latter, a new configuration
+may beat near-ties. Costs enter as their logarithm above the best one, bent so that all hopeless rows count nearly alike
+(bending.py); p(y | k) is the probability of the log-costs, whatever scale k uses.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _CANDIDATES = 5_000  # rows among which each step chooses
 _RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # up to this many rows a cold search renews this many times per step
 _WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; minimum number of rows scored
-_BESIDE = 6  # cost of the rest of scoring a row, in covariances
+_BESIDE = 6  # cost of everything else in scoring a row, in covariances
 _FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
 _QUICK = 50  # up to this many rows all means are fitted within one step
 _HELD = 300  # limit on measured rows that the beliefs keep after a fit
@@ -53,7 +53,7 @@ class _Member:
     expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on the common scale
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        """Converts its own scale of costs to the one that all members share."""
+        """Converts values from this member's own scale of costs to the scale that all members share."""
         common = bent(unbent(mean, self.mean.bend))
         return common, deviation * slope(common, self.mean.bend)
 
@@ -71,7 +71,7 @@ class Surrogate:
         """`foreseen`: bound → codes → predicted closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # costs as they are scatter so far that a knob's effect near the best is lost
+        self.members = [  # `drops_inert`: unbent costs scatter too much to see a knob's effect near the best
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -86,14 +86,14 @@ class Surrogate:
         self.aside: set[int] = set()  # measured rows from which the beliefs do not learn (search/proposed.py)
         self.rows = np.zeros(0, dtype=int)  # rows in `costs` that the beliefs use: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
-        self.logs = np.zeros(0)  # their mean log-costs
+        self.logs = np.zeros(0)  # mean log-costs of `rows`
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
         self._due = 0  # steps left that renew the candidates
-        self._left = 0  # steps left that continue the fit
+        self._left = 0  # number of further steps over which the fit continues
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ class Surrogate:
         over: Mapping[str, float] | None = None,
         kept: bool = True,
     ) -> None:
-        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on top of the
-        noise, if it was measured in another period. Measuring a doubted row in this period replaces its earlier
-        costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
+        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on
+        top of the noise, if it was measured in another period. Measuring a doubted row in this period replaces its
+        earlier costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             ran = cost is not None and kept
@@ -161,11 +161,11 @@ class Surrogate:
         return np.lexsort((self.logs, ~self.kept))
 
     def bent(self, b: float = BEND) -> np.ndarray:
-        """(n,)"""
+        """(n,) log-costs of `rows` above the best one, bent."""
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
-        """(n,) measured values less the member's expected ones, in its units."""
+        """(n,) measured values minus the member's expected ones, in the member's units."""
         return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
     # ---- belief -----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Surrogate:
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _believing(self) -> list[_Member]:
-        """Members whose belief learns results: the active ones, and those that outlook.py needs."""
+        """Members whose beliefs take in results: the active ones, and those that outlook.py needs."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:
@@ -245,7 +245,7 @@ class Surrogate:
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # later this happens in a step of its own
+        if not self._fitted_on:  # after the first fit, this happens in a separate step
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
@@ -354,8 +354,8 @@ class Surrogate:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` is computed as if
-        every deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
+        """Computes the candidates' `gain`, `mean` (bent log-cost above the best) and `deviation`; `gain` as if every
+        deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain, self.mean, second = np.zeros((3, len(self.candidates)))
@@ -373,7 +373,7 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in updates
+                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in `update`
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
             self.gain += member.weight * promised

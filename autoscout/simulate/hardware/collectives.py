@@ -21,12 +21,12 @@ class Topology:
         self.node_gb_s = node_gb_s
 
     def all_reduce(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """`size` bytes on every rank; neighbours in the group are `stride` ranks apart; NCCL may use so many
-        `channels`."""
+        """Seconds to sum `size` bytes of every rank; neighbours in the group are `stride` ranks apart; NCCL may use at
+        most `channels` channels."""
         return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0, channels)
 
     def all_gather(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """`size` bytes on every rank afterwards."""
+        """Seconds until every rank has all `size` bytes."""
         return self._ring(size, group, stride, self.hw.island.all_gather, 1.0, channels)
 
     def reduce_scatter(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
@@ -40,7 +40,7 @@ class Topology:
     def all_to_all(
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
-        """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of the
+        """Seconds to send `size` bytes of every rank in equal pieces. Between nodes every rank has its own part of the
         network; with `each`, the bytes of one copy that is sent to `copies` ranks at random, a copy travels once per
         destination rank and crosses once per destination node (DeepEP's and HybridEP's kernels: `is_token_in_rank`)."""
         inside = self._inside(group, stride)
@@ -58,7 +58,7 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))
 
     def send(self, size: Array, distance: Array) -> Array:
-        """From each rank to the one `distance` ranks away; all ranks of a node may send at once."""
+        """Seconds to send from each rank to the one `distance` ranks away; all ranks of a node may send at once."""
         curve = self.hw.island.send
         local = 1e-6 * curve.latency_us[0] + size / (1e9 * curve.bus_gb_s[0])
         away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()
@@ -68,11 +68,11 @@ class Topology:
         inside = self._inside(group, stride)
         moved = passes * size * (group - 1) / np.maximum(group, 1)
         local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
-        rings = np.minimum(self.per_node, stride)  # such groups that share a node's network cards
+        rings = np.minimum(self.per_node, stride)  # groups like this one that share a node's network cards
         # Each channel leaves a node through one card; every device has one.
         cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
-        steps = passes * np.log2(np.maximum(nodes, 2))  # trees for the latency, rings for the bandwidth
+        steps = passes * np.log2(np.maximum(nodes, 2))  # latency as in NCCL's trees, bandwidth as in its rings
         away = 1e-6 * self.hw.network.latency_us * steps + moved * self.per_node / (cards * self._network())
         return np.where(group <= 1, 0.0, np.where(nodes > 1, np.maximum(local, away), local))
 
@@ -87,7 +87,7 @@ class Topology:
         return 1e-6 * latency + moved / (1e9 * island.bus_gb_s(curve, group))
 
     def _inside(self, group: Array, stride: Array) -> Array:
-        """Members of a group within a node."""
+        """Number of a group's members within one node."""
         return np.clip(self.per_node // np.maximum(stride, 1), 1, group)
 
     def _network(self) -> Array:

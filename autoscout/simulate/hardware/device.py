@@ -69,9 +69,9 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes that the curves were fitted at.
-    `peers`: devices reach each other's memory. `ring_gb_s`: the bus bandwidth that groups have at least on other
-    machines than the recorded one, or exactly if there are no peers."""
+    """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes at which the curves were fitted.
+    `peers`: devices can reach each other's memory. `ring_gb_s`: the bus bandwidth of groups on machines other than the
+    recorded one: a lower bound, or the exact value without `peers`."""
 
     kind: str
     ranks: list[int]
@@ -105,7 +105,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sustained: float
     in_steps: float = 1.0
     in_steps_16: float = 1.0
-    sixteen: float = 1.0  # the last, as applied by `training`
+    sixteen: float = 1.0  # `in_steps_16`, once `training` has applied it; else 1
 
     def speed(self, dtype: str) -> float:
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)
@@ -132,7 +132,7 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host: HostWork
 
     def training(self) -> "Hardware":
-        """With the clocks of training steps."""
+        """This device with the clocks that it has in training steps."""
         known = self.clocks
         if known.in_steps == known.in_steps_16 == 1:
             return self
@@ -172,7 +172,7 @@ def hardware(name: str) -> Hardware | None:
 
 
 def kinds(names: list[str]) -> list[str]:
-    """Those of `names` that are devices (on a mixed cluster, each device's count is a knob with its name)."""
+    """The `names` that are devices. (On a mixed cluster, the number of devices is a knob with the device's name.)"""
     return [n for n in names if plain(n) in by_name()]
 
 
@@ -185,8 +185,8 @@ def _of(stem: str, content: Mapping[str, Any]) -> Hardware:
     lengths = {len(found.island.inside_us), *(len(each) for one in curves for each in (one.latency_us, one.bus_gb_s))}
     if lengths != {len(found.island.ranks)}:
         raise AutoscoutError(
-            f"{where(stem)}: island.ranks has {len(found.island.ranks)} sizes of a group, and its curves "
-            f"{listed(sorted(lengths))}; give each curve one figure a size",
+            f"{where(stem)}: island.ranks lists {len(found.island.ranks)} group sizes, but its curves have "
+            f"{listed(sorted(lengths))} figures; give each curve one figure per group size",
             2,
         )
     return found

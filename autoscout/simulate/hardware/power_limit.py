@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from autoscout.simulate.hardware.device import Hardware
 
 Array = np.ndarray
-STATIC = 0.2  # share of the default limit for leakage, memory and links; a usual figure, not measured here
+STATIC = 0.2  # share of the default limit for leakage, memory and links: a usual figure, not measured here
 LEAST = 0.1  # lowest clock that drivers set, as a share of f₀
 DOUBT = 0.5  # relative uncertainty of a slowdown's logarithm: some devices have an exponent of one
 
 
 def clock(limit: Array | float) -> Array:
-    """f / f₀ under a `limit`, as a share of the default one."""
+    """f / f₀ under a `limit`, which is a share of the default limit."""
     dynamic = (np.minimum(limit, 1.0) - STATIC) / (1 - STATIC)
     return np.maximum(np.sqrt(np.maximum(dynamic, 0.0)), LEAST)
 
@@ -34,7 +34,7 @@ def doubt(limit: Array | float) -> Array:
 
 
 def limited(hw: Hardware, limit: float) -> Hardware:
-    """The device under a limit, as a share of its default one."""
+    """The device under a `limit`, which is a share of its default limit."""
     if limit >= 1:
         return hw
     speed = float(clock(limit))

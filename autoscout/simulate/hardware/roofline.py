@@ -11,8 +11,8 @@ Array = np.ndarray
 
 
 def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Array | float = 0.0) -> Array:
-    """(m, k) × (k, n). The output is cut into tiles, one per multiprocessor at a time; the last wave of tiles costs
-    as much as a full one. The library's fastest tile shape counts. Never faster than the memory allows."""
+    """A product (m, k) × (k, n). The output is cut into tiles, one per multiprocessor at a time; the last wave of tiles
+    costs as much as a full one. The library's fastest tile shape counts. Never faster than the memory allows."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
@@ -38,7 +38,7 @@ def _alignment(n: Array, k: Array) -> Array:
 
 
 def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype: str) -> Array:
-    """`batch` products at once: their tiles fill the waves together, but their memory traffic adds up."""
+    """Several products at once: their tiles fill the waves together, but their memory traffic adds up."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
@@ -70,5 +70,5 @@ def flash_backward(hw: Hardware, forward: Array) -> Array:
 
 
 def memory_bound(hw: Hardware, moved: Array, share: float, kernels: Array | float = 1.0) -> Array:
-    """`moved` bytes, read and written, at a share of the memory's bandwidth."""
+    """Seconds to read and write `moved` bytes at a `share` of the memory's bandwidth."""
     return kernels * 1e-6 * hw.elementwise.overhead_us + moved / (1e9 * hw.memory_gb_s * share)

@@ -1,13 +1,13 @@
-"""One iteration of RL post-training on one clock: answers, log-probabilities, updates, new weights for the engine.
+"""One iteration of RL post-training: answers, log-probabilities, updates, and new weights for the engine.
 
-    iteration = rollout + tail + logprobs + update + weights      where they take turns
-              = max(rollout, logprobs + update) + weights         where answers of an older policy are trained on, on
-                                                                  devices apart
+    iteration = rollout + tail + logprobs + update + weights      if the phases take turns
+              = max(rollout, logprobs + update) + weights         if training uses answers of an older policy, and
+                                                                  separate devices generate them
 
 Rollouts run in the server's event simulation (rollouts.py), passes and optimizer in the training model
-(training/step.py), weights cross the links of the training devices. Answers that are allowed to be older do not wait
-for the longest, since what has not ended goes on in the next iteration; by two updates and more, so many times the
-answers are under way at once.
+(training/step.py), and weights cross the links of the training devices. If answers may be older, no update waits for
+the longest answer: unfinished ones continue in the next iteration. With a lag of k ≥ 2 updates, k times as many answers
+are in flight.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ from autoscout.simulate.training.step import Training, topology
 from kb.records import Job, Traffic
 
 Array = np.ndarray
-# Seconds of the host for each tensor that an engine is given: four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100
-# took 4 to 8 s for 291 (docs/lab/rl.md). Of no other framework.
+# Host seconds to hand one tensor to the engine. Four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100 took 4 to 8 s for
+# 291 tensors (docs/lab/rl.md); no other framework was measured.
 TENSOR_S = 0.02
-# By the same four runs: seconds of the engine over those of a server that answers as many, since it returns the
-# log-probability of every token and is stepped by the trainer; and the share of a step's passes that a pass for
-# log-probabilities takes, since all of its logits are kept in 32 bits.
+# From the same four runs. STEPPED: how much longer the engine takes than a server for as many answers, since it returns
+# the log-probability of every token and is stepped by the trainer. FORWARD: share of a step's passes that a pass for
+# log-probabilities takes, since it keeps all logits in 32 bits.
 STEPPED, FORWARD = 1.27, 0.43
-_TENSORS = 9  # of a layer: seven products and two norms
-_GUESSED = 0.15  # where the answers' lengths are a mean and a guessed spread; not measured
-# Time that no model of a phase contains: data moves between phases, and the framework works. Six iterations of NeMo-RL
-# on 8 to 32 H100 were off by 13 % in the root mean square (docs/lab/rl.md).
+_TENSORS = 9  # tensors per layer: seven matrices and two norms
+_GUESSED = 0.15  # log error if the spread of answers' lengths is guessed because a job states only their mean
+# Log error from what no phase's model contains: data moves between phases, and the framework does its own work. Six
+# iterations of NeMo-RL on 8 to 32 H100 were off by 13 % (root mean square; docs/lab/rl.md).
 _BETWEEN = 0.12
 _ROLLOUT = (
     "answers", "group", "longest", "roll_engine", "roll_version", "roll_tp", "roll_share", "roll_seqs", "roll_tokens",
@@ -64,13 +64,13 @@ class Iteration:
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("answers", "longest") if name not in columns]
         if missing:
-            return f"an iteration needs {' and '.join(missing)}, which the launch line does not give"
+            return f"it needs {' and '.join(missing)}, which the launch line does not give"
         if not isinstance(columns.get("traffic"), Traffic) or not columns["traffic"].output_len:
             return "it needs traffic.input_len and traffic.output_len, the tokens of a prompt and of a mean answer"
         kind = _kind(columns, self.device)
         served = np.any(np.atleast_1d(np.asarray(columns.get("roll_engine", ""), dtype=str)) != "")
         if served and not has_constants(kind):
-            return f"no constants of engines on {kind}"
+            return f"the serving model has no constants for {kind}"
         return self.training.applies({**columns, "seq_len": 1.0, "global_batch": 1.0})
 
     def fit(self, columns: Columns, values: Array) -> None:
@@ -79,7 +79,7 @@ class Iteration:
         self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
-        """Seconds. NaN where the engine's weights or one answer do not fit into its share."""
+        """Seconds; NaN where the engine's weights or one answer do not fit into the engine's share of the memory."""
         parts, error = self._parts(columns)
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
@@ -108,7 +108,7 @@ class Iteration:
         return parts, np.sqrt(own**2 + (guessed * of_rollout) ** 2 + _BETWEEN**2)
 
     def _rollout(self, x: Mapping[str, Any], n: int) -> RolloutTimes:
-        """The times of rollouts, computed once for each combination of the columns that they depend on."""
+        """Seconds of the rollouts, computed once for each combination of the columns that they depend on."""
         at_once = np.maximum(x["lag"], 1.0)
         own = {name: np.broadcast_to(x[name], (n,)) for name in _ROLLOUT if name in x}
         own["answers"] = own["answers"] * at_once
@@ -144,7 +144,7 @@ class Iteration:
         return x["passes"] * x["updates"] * update.value, logprobs, update.error
 
     def _weights(self, x: Mapping[str, Any], n: int) -> Array:
-        """Sharded weights are gathered, cross to devices apart, and are written once more."""
+        """Seconds to gather the weights' shards, send them to the engine's devices if separate, and write them."""
         hw = _hardware(x, self.device)
         y = complete({**x, "seq_len": 1.0, "mbs": 1.0})
         links = topology(hw, y)
@@ -156,7 +156,7 @@ class Iteration:
 
 
 def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float, ...]:
-    """The answers of one configuration; searches ask for the same ones again and again."""
+    """Seconds of one configuration's rollouts; cached, since searches ask for the same ones repeatedly."""
     key = kind, *sorted((name, str(value)) for name, value in row.items())
     if key not in _KNOWN:
         engine = str(np.atleast_1d(row["roll_engine"])[0])
@@ -170,14 +170,14 @@ def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float,
 
 
 def tokens_of_iteration(columns: Columns) -> Array:
-    """(n,) of prompts and answers, without padding."""
+    """(n,) tokens of all prompts and answers of an iteration, without padding."""
     n = length(columns)
     x = {**columns, **_completed(columns, n)}
     return x["answers"] * _tokens({**x, "padded": np.zeros(n)}, n)
 
 
 def devices_of_iteration(columns: Columns) -> Array:
-    """(n,) that train, and those apart that answer."""
+    """(n,) devices that train, plus separate ones that generate answers."""
     return np.asarray(columns["gpus"], dtype=float) + np.asarray(columns.get("roll_gpus", 0.0), dtype=float)
 
 
@@ -193,7 +193,7 @@ def _completed(columns: Columns, n: int) -> dict[str, Any]:
 
 
 def _tokens(x: Mapping[str, Any], n: int) -> Array:
-    """(n,) of a sequence, prompt and answer, with its padding."""
+    """(n,) mean tokens of a sequence: prompt, answer and padding."""
     keys = np.stack(
         [np.broadcast_to(x[name], (n,)) for name in ("answers", "longest", "padded", "mbs", "gpus")], axis=1
     )
@@ -203,12 +203,12 @@ def _tokens(x: Mapping[str, Any], n: int) -> Array:
         prompt, each = lengths(x["traffic"], int(longest), int(answers))
         together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
         below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
-        found[i] = prompt + float(each @ np.diff(below))  # the mean of the largest of so many
+        found[i] = prompt + float(each @ np.diff(below))  # expected maximum of the answers padded together
     return found[of.ravel()]
 
 
 def _as_server(x: Mapping[str, Any], engine: str) -> dict[str, Any]:
-    """The columns that a server of the answers has."""
+    """The columns of a server that generates the answers."""
     devices = np.where(x["roll_gpus"] > 0, x["roll_gpus"], x["gpus"])
     own = {
         "framework": engine, "version": x["roll_version"],
@@ -238,5 +238,5 @@ def _kind(columns: Mapping[str, Any], device: str) -> str:
 
 def _hardware(columns: Mapping[str, Any], device: str) -> Hardware:
     found = hardware(_kind(columns, device))
-    assert found is not None  # `applies` asked
+    assert found is not None  # `applies` has checked this
     return found

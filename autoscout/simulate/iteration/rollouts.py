@@ -1,8 +1,8 @@
-"""How long the answers of an RL iteration take, and how unevenly: all are asked for at once, most end early, and the
-longest holds up the rest.
+"""How long the answers of an RL iteration take, and how unevenly they end: all are requested at once, most end early,
+and the longest delays the rest.
 
-With an engine (vLLM) the event simulation of a server runs them. Without one, the trainer's own `generate` runs a batch
-of a rank until its longest answer has ended, one kernel after the other.
+With an engine (vLLM) the event simulation of a server runs them. Without one, the trainer's own `generate` runs each
+rank's batch, one kernel after the other, until its longest answer has ended.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,17 @@ from autoscout.simulate.training.step import Training
 from kb.records import Traffic
 
 Array = np.ndarray
-# Standard deviation of the logarithm of an answer's length before the cap, where a job states the mean alone: its
-# 99th percentile is then six times its median, as in the length curves of reasoning models. No fit.
+# Standard deviation of the logarithm of an answer's length before the cap, for jobs that state only the mean. The 99th
+# percentile is then six times the median, as in the length curves of reasoning models. Assumed, not fitted.
 SPREAD = 0.8
-SLACK = 0.25  # share of an engine's slots below which it is idle for the most part: there the tail begins
-_OWN_ERROR = (
-    0.25  # log error of `generate`, whose kernels no record has; that of TTFT, the widest of a server's metrics
-)
+SLACK = 0.25  # the tail begins when fewer than this share of an engine's slots are in use
+# Log error of `generate`, whose kernels no record has: as large as for TTFT, the least certain metric of a server.
+_OWN_ERROR = 0.25
 
 
 class RolloutTimes(NamedTuple):
-    """(n,) seconds each. `steady`: until fewer run than SLACK of those that can; `tail`: from then to the last one;
-    `full`: of all where engines are kept full, since others follow those that have ended."""
+    """(n,) seconds each. `steady`: until fewer answers run than SLACK of the slots; `tail`: from then to the last end;
+    `full`: for all answers if new ones always take the places of finished ones."""
 
     steady: Array
     tail: Array
@@ -42,7 +41,7 @@ class RolloutTimes(NamedTuple):
 
 
 def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
-    """(mean tokens of a prompt, (count,) tokens of answers in rising order, at evenly spaced quantiles)."""
+    """(mean tokens of a prompt, (count,) tokens of the answers in rising order, at evenly spaced quantiles)."""
     at = (np.arange(count) + 0.5) / count
     given = traffic.output_len
     if isinstance(given, list):
@@ -59,16 +58,16 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
 
 
 def of_engine(own: Array, everyones: Array) -> Array:
-    """The answers of the engine that ends last: a fair share, and the longest of all."""
+    """The answers of the engine that finishes last: an even share of all, plus the longest."""
     mine = own.copy()
     mine[-1] = max(mine[-1], everyones[-1])
     return mine
 
 
 def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
-    """Of n configurations on one kind of device, each of `answers` to groups of `group` that share a prompt, by `dp`
-    engines of vLLM. The columns are those of a server (serving/setup.py). NaN where the weights or one answer do not
-    fit into the engine's share of a device."""
+    """Rollouts of n configurations on one kind of device: `answers` in groups of `group` that share a prompt, on `dp`
+    vLLM engines. The columns are those of a server (serving/setup.py). NaN where the weights or one answer do not fit
+    into the engine's share of a device."""
     n = rows_of(columns)
     traffic, s = columns["traffic"], setup({**columns, "batch": 1.0}, device(kind), n)
     answers, group, longest = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "group", "longest"))
@@ -81,7 +80,7 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
         limits = limits_of(s, i)
         if limits.kv_tokens < prompt + int(mine[-1]):
             continue
-        # A prompt is computed and kept once for its group.
+        # A group's prompt is computed and cached once.
         each = np.full(len(mine), max(int(prompt / group[i]), 1))
         order = np.random.default_rng(0).permutation(len(mine))
         run = simulate(engine_of(s, i), limits, Requests(np.zeros(len(mine)), each, mine[order]))
@@ -92,14 +91,14 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
 
 
 def _split(ends: Array, slots: int) -> tuple[float, float]:
-    """(steady, tail) of answers that end then, in rising order."""
+    """(steady, tail) of answers that finish at the times `ends`, in rising order."""
     begins = float(ends[-1 - int(SLACK * slots)])
     return begins, float(ends[-1]) - begins
 
 
 def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
-    """The same by a trainer's own `generate`, whose ranks each have one batch: every token is a forward pass of one
-    token a sequence, until the longest answer of the rank has ended."""
+    """Rollout times of a trainer's own `generate`. Each rank has one batch; every token is a forward pass of one token
+    per sequence, until the rank's longest answer has ended."""
     n = rows_of(columns)
     answers, longest, gpus = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "longest", "gpus"))
     prompts, steady, tail, mean = (np.empty(n) for _ in range(4))

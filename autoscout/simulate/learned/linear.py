@@ -30,7 +30,7 @@ class LinearMember:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit says little
+        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit means little
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -69,7 +69,7 @@ class LinearMember:
         return np.maximum(np.exp(y) if self.log else y, self._floor)
 
     def _features(self, columns: Columns) -> np.ndarray:
-        """(n, regressors)"""
+        """The regressors of n rows, (n, regressors)."""
         n, knobs = length(columns), [name for name in self.knobs if name != DEVICES]
         features = [*(_devices(columns, kind) for kind in self._kinds), *(_feature(columns, name) for name in knobs)]
         x = np.stack([np.broadcast_to(feature, n) for feature in features], axis=1)

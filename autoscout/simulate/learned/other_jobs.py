@@ -16,7 +16,7 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 from kb.similar import FAR, SimilarJob, similar
 
-_JOBS = 3  # more jobs add nothing or mislead
+_JOBS = 3  # the nearest jobs; more add nothing or mislead
 
 
 class PastJobs:

@@ -1,10 +1,10 @@
 """Residuals of a base member, learned from few rows: a Bayesian linear regression of log(measured / predicted).
 
-Effects: an overall level, one per job and one per framework on a kind of device (so that layouts are compared within
-jobs), each doubling of a number, each value, products of two doublings. All have mean zero and a standard deviation in
-proportion to the error that the base claims, so that one row already corrects the level, and where nothing was
-measured the base stands. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian
-interpolation", 1992), drawn towards the usual ones while rows are few.
+Effects: an overall level; one per job, and one per framework on a kind of device, so that layouts are compared within
+jobs; each doubling of a number; each value; products of two doublings. All have mean zero and a standard deviation
+proportional to the error that the base claims: one row already corrects the level, and without measurements the base
+stays as it is. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian interpolation",
+1992), drawn towards the usual ones while there are few rows.
 """
 
 import itertools
@@ -19,10 +19,10 @@ from autoscout.simulate.member import Columns, Member, Prediction
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
 _JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the level of a job, and of a framework on a device
 _OUTLIER = 5.0  # residuals are clipped at this many median residuals
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # tried scales of the effects and of the noise
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # scales to try for the effects and for the noise
 _UNUSUAL = 0.5  # log evidence required per factor e of a scale
 _CARRIES = 8.0  # doublings of extrapolation over which a learned correction halves
-_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # of effects of each kind: a fit's time grows with their cube
+_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits: a fit's time grows with the cube of all effects
 
 
 class _Posterior(NamedTuple):
@@ -50,7 +50,7 @@ class Residual:
         self._seen = None
         self.base.fit(columns, values)
         said = self.base.predict(columns)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: out of memory
             target = np.log(values) - np.log(said.value)
         known = np.isfinite(target)
         if not known.any():
@@ -78,7 +78,7 @@ class Residual:
         )
 
     def _prepare(self, columns: Columns) -> None:
-        """Chooses the effects: from the columns that varied, and their values."""
+        """Chooses the effects from the columns that varied and their values."""
         assert self._seen is not None
         self._names = self._seen.varying
         x = self._table(columns)
@@ -98,7 +98,7 @@ class Residual:
         self._prior = np.concatenate([*sizes_of, *(np.full(len(names), size) for names, _, size in self._levels)])
 
     def _effects(self, columns: Columns) -> np.ndarray:
-        """(n, effects), in single precision: spaces are large"""
+        """The regressors (n, effects), in single precision because spaces are large."""
         x = self._table(columns)
         logs = (_doublings(x[:, self._numeric]) - self._centre).astype(np.float32)
         parts = [np.ones((len(x), 1), np.float32), logs]
@@ -113,7 +113,7 @@ class Residual:
         return np.concatenate(parts, axis=1)
 
     def _table(self, columns: Columns) -> np.ndarray:
-        """(n, columns that varied)"""
+        """The columns that varied, as a matrix of n rows."""
         assert self._seen is not None
         return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
 

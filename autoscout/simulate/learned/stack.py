@@ -3,12 +3,12 @@
 Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
-The rule that errs less on rows that its weights were not fitted on is used. Each framework on each device has weights
-of its own, drawn towards the global ones: a member that is right about one engine may be wrong about another. Rows of a
-framework that none of the rows fitted on is of (where these are all of one: of another version or device) have weights
-and an interval from frameworks held out as wholes, drawn towards the physics that no row corrected: what a correction
-learned of others counts as much as it helped those that it had not seen. A member that cannot predict a row, or claims
-a larger error than usual for one outside its range, loses weight on that row.
+The rule with the smaller error on rows that its weights were not fitted on is used. Each framework on each device has
+its own weights, drawn towards the global ones: a member that is right about one engine may be wrong about another. A
+row may belong to a framework without any fitted row (or, if all fitted rows are of one framework, to another version or
+device). Its weights and interval come from holding out whole frameworks, drawn towards the uncorrected physics; so a
+correction learned elsewhere counts only as much as it helped frameworks that it had not seen. A member that cannot
+predict a row, or claims a larger error than usual for a row outside its range, loses weight on that row.
 """
 
 import math
@@ -25,21 +25,21 @@ from autoscout.simulate.member import Columns, Member, Prediction
 Rule = Literal["published", "stacked", "best"]
 
 _FOLDS = 5  # parts of the rows that are held out in turn, as is usual
-_GROUPS = 2  # from this many jobs on, whole jobs are held out
-_FEW = 12  # with fewer rows leave-one-out is used
-_MANY = 2000  # rows from which a third is held out at a time: the error is known well enough
-_ALL = 10.0  # weight of the global weights, in rows of one framework on one device
-_SURE = 0.9  # weighted members with less trust than this are supplemented by unweighted ones
+_GROUPS = 2  # with at least so many jobs, whole jobs are held out
+_FEW = 12  # with fewer rows, one row at a time is held out
+_MANY = 2000  # rows from which only thirds are held out: with so many the error is known well enough
+_ALL = 10.0  # weight of the global weights, in measured rows of the same framework and device
+_SURE = 0.9  # rows where weighted members keep less weight than this also ask the unweighted ones
 _LEARNED = 1.0  # prior log error of a learned member
-_ELSEWHERE = -1.0  # replaces the number of a row's software if no fitted row is of its kind
+_ELSEWHERE = -1.0  # stands for the software of rows whose framework is not among the fitted rows
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
 
 
 class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One member's prediction of one row. `error`: standard deviation of log(value), claimed or usual, the larger;
-    `held_out`: its MAPE on rows it was not fitted on; `why`: in words, what takes its weight away."""
+    """One member's prediction of one row. `error`: standard deviation of log(value), the larger of the claimed and the
+    usual one; `held_out`: its MAPE on rows that it was not fitted on; `why`: why it has less or no weight, in words."""
 
     member: str
     value: float | None
@@ -67,7 +67,7 @@ class Ensemble:
         self._s = np.full(len(self.members), _LEARNED)
         self._own: Own = {}
         self._stretch = self._stretch_elsewhere = 1.0
-        self._origin_of, self._origins = software_of, np.empty(0)  # which fitted rows count as another origin
+        self._origin_of, self._origins = software_of, np.empty(0)  # rows → their origins; origins of the fitted rows
 
     @property
     def weights(self) -> dict[str, float]:
@@ -86,7 +86,7 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Without any row of the job: members that need none, weighted by the precision that they claim here."""
+        """Starts without any row of the job: with members that need none, weighted by the precision that they claim."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
@@ -124,7 +124,7 @@ class Ensemble:
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
-            doubted = np.flatnonzero(kept < _SURE)  # others are only asked where they may matter
+            doubted = np.flatnonzero(kept < _SURE)  # only these rows ask the unweighted members
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)
@@ -133,7 +133,7 @@ class Ensemble:
         return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretched(spread, software))
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
-        """The prediction of every member that applies, its error at least as large as on held-out rows."""
+        """The prediction of every member that applies; its error is at least as large as on held-out rows."""
         columns, found = dict(columns), {}
         for member, usual in zip(self.members, self._s, strict=True):
             if not member.applies(columns):
@@ -179,7 +179,7 @@ class Ensemble:
         return prior
 
     def _out_of_fold(self, columns: Columns, values: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """L and E (rows, members) on held-out rows."""
+        """(rows, members) on held-out rows: L, log predictions, and E, claimed errors."""
         L = np.full((len(values), len(self.members)), np.nan)
         E = L.copy()
         for f in np.unique(fold):
@@ -192,13 +192,13 @@ class Ensemble:
         return L, E
 
     def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
-        """(w, s, own) by the given rule, or by the one whose weights err less on folds they were not fitted on."""
+        """(w, s, own) by the given rule; for "best", by the rule that errs less on folds it was not fitted on."""
         if self._wanted == "best":
             misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
-            if not worse and not weighing.published(told.y, told.L).any():  # no member explains all rows together
+            if not worse and not weighing.published(told.y, told.L).any():  # equation 2 gives no member any weight
                 self.rule = "stacked"
         return self._weigh(told, prior)
 
@@ -228,9 +228,9 @@ class Ensemble:
         of_all: tuple[np.ndarray, np.ndarray] | None = None,
         start: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(w, s). Weights need evidence: `prior` is large for learned members. s, the usual errors, come from held-out
-        rows and what the members claimed for them. `of_all`: the global (w, s), towards which these are drawn; `start`:
-        other weights to draw them to."""
+        """(w, s): weights, and usual errors from held-out rows and the members' claims. Weights need evidence: `prior`
+        is large for learned members. `of_all`: the global (w, s), towards which these are drawn; `start`: other weights
+        to draw them towards."""
         y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
         usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
@@ -251,7 +251,7 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Predicts every row from those of other frameworks; None if all have one origin."""
+        """Predicts every row from the rows of other frameworks; None if all rows have one origin."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -264,7 +264,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # never less than physics claims
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # never less than the analytic members claim
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
@@ -283,7 +283,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) the software of rows; _ELSEWHERE for origins without a fitted row."""
+        """(n,) the software of each row; _ELSEWHERE if no fitted row has its origin."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software
@@ -301,9 +301,8 @@ class Ensemble:
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
         if self.rule != "published":
             rows = weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
-            nobody = (
-                rows.sum(1, keepdims=True) == 0
-            )  # physics answers there, too, with the wide interval that it states
+            # Where no member keeps weight, the analytic members answer, with the wide intervals that they claim.
+            nobody = rows.sum(1, keepdims=True) == 0
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
@@ -315,10 +314,10 @@ class Ensemble:
         if why := member.applies(columns):
             return why
         if doubts and (outside := getattr(member, "why_outside", lambda _: "")(columns)):
-            return f"outside of what it was fitted on: {outside}"
+            return f"outside the range it was fitted on: {outside}"
         if self._w[i] == 0:
             error = self.mape.get(member.name)
-            return f"errs by {error:.0%} on held-out rows, others less" if error is not None else "nothing supports it"
+            return f"errs by {error:.0%} on held-out rows, others err less" if error is not None else "no row tests it"
         return ""
 
 
@@ -339,7 +338,7 @@ class _Told(NamedTuple):
 
 
 def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, m) or (m,) weights and usual errors."""
+    """Weights and usual errors for each row (n, m), or the same for all rows (m,)."""
     if not own:
         return w, s
     ws, ss = np.tile(w, (len(software), 1)), np.tile(s, (len(software), 1))
@@ -349,12 +348,12 @@ def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tu
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """The values; inf where a member with a weight predicts that nothing runs (a time of inf, or a rate of 0)."""
+    """The values; inf where a weighted member predicts that a row cannot run (a time of inf, or a rate of 0)."""
     return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
-    """(n,) the fold that holds each row out; assigned round-robin, so that the same rows give the same weights."""
+    """(n,) the fold in which each row is held out; round-robin, so that the same rows give the same weights."""
     if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
         return np.searchsorted(names, groups) % min(len(names), _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3

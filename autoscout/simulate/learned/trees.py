@@ -1,5 +1,5 @@
-"""Boosted trees (scikit-learn) of log(metric) on all knobs and attributes: the best interpolation of many rows, and no
-extrapolation at all. Alone, or on top of an analytic member, whose error they learn."""
+"""Boosted trees (scikit-learn) of log(metric) on all knobs and attributes: they interpolate many rows best, and do not
+extrapolate at all. They are used alone, or on top of an analytic member, whose error they learn."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +14,7 @@ MIN_ROWS = 40  # leaves hold five rows: with fewer rows there are too few splits
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """While experiments keep the cores busy, OpenMP threads wait for each other a hundred times longer than they
+    """Limits OpenMP to one thread: next to experiments its threads wait for each other a hundred times longer than they
     compute (a fit of 1.5 s took more than 120 s next to one busy process on two cores)."""
     from threadpoolctl import threadpool_limits
 
@@ -82,10 +82,10 @@ class Trees:
         return Prediction(value=base.value * np.exp(fade * learned), error=error)
 
     def _target(self, columns: Columns, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log(measured), or log(measured / base), and where it is known."""
+        """log(measured), or log(measured / base), and the mask of rows where it is known."""
         target = np.log(values)
         if self.base is not None:
             self.base.fit(columns, values)
-            with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+            with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: out of memory
                 target = target - np.log(self.base.predict(columns).value)
         return target, np.isfinite(target)

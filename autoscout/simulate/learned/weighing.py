@@ -1,7 +1,7 @@
 """Weights of members, as functions of their predictions on held-out rows.
 
-Notation: y (n,) log of the measured values; L (n, m) log predictions of m members, NaN where one cannot say; E (n, m)
-the standard deviations of log(value) that they claim; s (m,) each member's usual error; w (m,) weights.
+Notation: y (n,) log of the measured values; L (n, m) log predictions of m members, NaN where a member has none; E (n,
+m) the standard deviations of log(value) that they claim; s (m,) each member's usual error; w (m,) weights.
 """
 
 import math
@@ -15,7 +15,7 @@ _PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
 _QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval
 _OUTLIER = 5.0  # residuals are clipped at this many median residuals
 _USELESS = 0.6  # members with a larger usual log error are not used as a fallback
-_LOST = 0.9  # share of weight lost on a row beyond which guessing members are not used
+_LOST = 0.9  # share of weight lost on a row above which members that only guess are not used
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
 _LEAST = 0.05  # members with less weight are dropped
 
@@ -44,8 +44,8 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def _held(misses: np.ndarray) -> np.ndarray:
-    """(n, m) misses, clipped at a few times their member's median miss: single rows that nobody explains (mistakes in
-    a table) say little about a member."""
+    """(n, m) misses, clipped at a few times their member's median miss: a single row that no member explains (a mistake
+    in the table) says little about a member."""
     usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
     most = _OUTLIER * np.array(usual) + 1e-3
     return np.clip(misses, -most, most)
@@ -114,16 +114,16 @@ def without_small(w: np.ndarray) -> np.ndarray:
 
 
 def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) the share of its weight that a member keeps on a row: less where it claims more than its usual error, none
+    """(n, m) share of its weight that a member keeps on a row: less where it claims more than its usual error, none
     where it cannot predict."""
     left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
     return np.where(np.isfinite(L), left, 0.0)
 
 
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) weights per row. Weight that doubted members lose goes to those that claim the least error there, even
-    without weight elsewhere; by precision squared, so that many bad ones do not outvote a good one. Rows sum to 1,
-    or to 0 where no member can predict, or where nearly all weight is lost and every member would guess."""
+    """(n, m) weights per row. Weight that doubted members lose goes to the members that claim the least error there,
+    even without weight elsewhere; by precision squared, so that many bad members do not outvote a good one. Rows sum
+    to 1, or to 0 where no member can predict, or where nearly all weight is lost and every member would guess."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
@@ -150,7 +150,7 @@ def combine(
 
 def _students(freedom: float) -> float:
     """Standard deviations on each side that hold 90 % of Student's t."""
-    from scipy.special import stdtrit  # takes half a second, which predictions without measured rows do not need
+    from scipy.special import stdtrit  # imported late, which saves half a second if no row was measured
 
     return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
 
@@ -165,7 +165,7 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
-    if n == 0:  # a single row: nothing could be held out
+    if n == 0:  # a single row cannot be held out
         return _students(_PRIOR_CHECKS) / SPAN
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
@@ -175,8 +175,8 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
 
 
 def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
-    """The same where few wholes (`whole` (n,): 0, 1, …) were held out and the next row is of another: errors within a
-    whole are correlated and count as one, their root mean square; Student's t around that of the wholes."""
+    """`stretch` if whole groups (`whole` (n,): 0, 1, …) were held out and the next row belongs to a new one. Errors in
+    a group are correlated and count as one, their root mean square; Student's t is taken around that of the groups."""
     squares = ((y - mean) / spread) ** 2
     known = np.isfinite(squares)
     rows = np.bincount(whole[known])

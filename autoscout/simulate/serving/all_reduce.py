@@ -1,4 +1,4 @@
-"""Microseconds of the messages between the devices of one engine."""
+"""Microseconds to exchange messages between the devices of one engine."""
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 def all_reduce_us(
     device: ServingDevice, world: np.ndarray, message: np.ndarray, nodes: Topology | None = None
 ) -> np.ndarray:
-    """Zero for a single device. An engine's own kernels only work within a node; NCCL takes over across the network."""
+    """Microseconds of an all-reduce, 0 on a single device. An engine's own kernels work only within a node; across
+    nodes it uses NCCL."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us, several = np.zeros(world.shape), world > 1
     us[several] = _several_us(device, world[several], message[several])

@@ -1,8 +1,8 @@
-"""How far a prediction may be off before any row of its kind is known: the standard deviation of log(measured /
-predicted). The parts are assumed to be independent, so their squares add up.
+"""How far a prediction may be off before any row of its kind has been measured: the standard deviation of log(measured
+/ predicted). The parts are assumed to be independent, so their squares add up.
 
-docs/lab/simulators-serving.md (widths) lists the public runs that the values were chosen on, and their coverage on
-others.
+docs/lab/simulators-serving.md (widths) lists the public runs on which the values were chosen, and their coverage on
+other runs.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,23 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from kb.sizes import ONLY_EXPERTS
 
-# On models held out of its estimate, as measured by tests/tools/serving_accuracy.py.
+# Log error by metric, on models that were held out (measured by tests/tools/serving_accuracy.py).
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
 # Error of the fluid model relative to event simulation: of means and medians, and of quantiles from p90 on.
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
-_OTHER_HOST = 0.115  # where host overheads were measured with another device (H100)
-_SCALED = 0.15  # where the kernels were measured with another device, too
+_OTHER_HOST = 0.115  # for host overheads that were measured on another device (H100)
+_SCALED = 0.15  # for kernels that were measured on another device, too
 _GUESSED = 0.15  # speculative decoding: acceptance varies with the position; not measured
 _MIXTURE = 0.10  # mixtures of experts
-# A release that nobody has read or measured: releases of vLLM a year apart differ by 6 to 20 % per token (Llama-3.3-70B
-# in FP8, 120 rows).
+# For a release that nobody has measured and whose code nobody has read: releases of vLLM a year apart differ by 6 to 20
+# % per token (Llama-3.3-70B in FP8, 120 rows).
 _STRANGE_RELEASE = 0.1
-# Random arrivals add to the rate of an open load; where all requests are answered, this is its only uncertainty.
+# Random arrivals make the rate of an open load uncertain; it is the only uncertainty where all requests are answered.
 _ARRIVALS = 0.03
 # Multiplied by the share of a step in which the device waits for the host: hosts of the same GPU differ by a factor of
 # three (Qwen2.5-0.5B, 32 users of vLLM 0.7 on A100, A800 and RTX 4090). Also multiplied by the share that crosses the
-# host's links, which differ as much: 6 GB/s are assumed between RTX 4090; two of them behaved like 3 GB/s.
+# host's links, which differ as much: 6 GB/s are assumed between two RTX 4090, but one pair behaved like 3 GB/s.
 _HOSTS = 0.5
 _OF_HOST_GB_S = 60.0  # GB/s below which devices have no links of their own
 
@@ -88,7 +88,7 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
 
 
 def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
-    """(n,) the part that comes from the engine, its load and the kind of model."""
+    """(n,) the part of the error that comes from the engine, its load and the kind of model."""
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))

@@ -23,7 +23,7 @@ _FILLED = 0.98  # usable share of a cache; some engines keep a part free
 
 
 class RoomUsed(NamedTuple):
-    """The most that runs used of an engine: tokens of the cache, requests at once, and tokens in a step; and whether
+    """The most that runs used of an engine: tokens of the cache, concurrent requests, and tokens in a step; and whether
     anything had to wait for each of them."""
 
     tokens: int

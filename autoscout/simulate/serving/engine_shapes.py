@@ -30,8 +30,8 @@ from autoscout.simulate.serving.weight_formats import (
 from kb.sizes import ONLY_EXPERTS
 
 _LAUNCHES = 10  # kernels of a layer: four products, attention, cache, rotary, activation, two norms
-# Further kernels, besides those that the engine's record gives for experts: shared experts add two products and an
-# activation, latents add products and norms.
+# Further kernels, in addition to those that the engine's record gives for experts: shared experts add two products and
+# an activation, latents add products and norms.
 _OF_SHARED, _OF_LATENTS = 3, 5
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 
@@ -52,47 +52,47 @@ class EngineShapes:
     vocab: np.ndarray
     experts: np.ndarray
     topk: np.ndarray
-    expert_hidden: np.ndarray  # more than `hidden` where kernels want it in round numbers
+    expert_hidden: np.ndarray  # more than `hidden` where kernels pad it
     expert_ffn: np.ndarray
     shared_ffn: np.ndarray  # width of the experts that every token passes through
     shared_fused: np.ndarray  # whether they run as one more of the experts
-    shared_beside: np.ndarray  # whether they run while the experts do
+    shared_beside: np.ndarray  # whether they run at the same time as the routed experts
     dense_layers: np.ndarray  # number of leading layers without experts
-    spread: np.ndarray  # number of devices that share the experts
-    meeting: np.ndarray  # data parallel engines that exchange tokens for the experts; 1 in dense models
+    spread: np.ndarray  # number of devices that the experts are spread over
+    meeting: np.ndarray  # data parallel engines with common experts, which exchange tokens; 1 in dense models
     others_s: np.ndarray  # time that a step without prompts waits for other engines (lockstep.py)
     tp: np.ndarray
     pp: np.ndarray
-    per_node: np.ndarray  # devices of a node, and the links between nodes that they share
+    per_node: np.ndarray  # devices per node; node_gb_s is the bandwidth between nodes that they share
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
-    attention_bytes: np.ndarray  # per weight of attention products
+    attention_bytes: np.ndarray  # bytes per weight of the attention's projections
     attention_speed: np.ndarray
-    attention_lasting: np.ndarray  # share of it that steps of many tokens reach
-    expert_bytes: np.ndarray  # per weight of experts
-    speed: np.ndarray  # of products relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    attention_lasting: np.ndarray  # share of that speed that steps of many tokens reach
+    expert_bytes: np.ndarray  # bytes per weight of the experts
+    speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, where the device has them
     lasting: np.ndarray
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
     latent_token_us: np.ndarray  # extra time of a decode step per layer with latents, beyond what it reads
     launching: np.ndarray  # launch time of the engine relative to vLLM's
     launches: np.ndarray  # kernels launched per layer
-    routing_us: np.ndarray  # time before the experts of a layer, beyond vLLM's usual kernels
+    routing_us: np.ndarray  # extra time before the experts of a layer, compared to vLLM's usual kernels
     blocks: np.ndarray  # whether products first quantize their activations to 8 bits in blocks
-    clock: np.ndarray  # under the power limit, relative to the default one
-    prompt_speed: np.ndarray  # of attention over prompts, relative to the device's own kernel
-    kv_bytes: np.ndarray  # per token and layer
-    read_bytes: np.ndarray  # bytes at 16-bit bandwidth that take as long to read
+    clock: np.ndarray  # clock rate under the power limit, relative to that under the default limit
+    prompt_speed: np.ndarray  # speed of attention over prompts, relative to the device's own kernel
+    kv_bytes: np.ndarray  # bytes of the cache per token and layer
+    read_bytes: np.ndarray  # bytes that a 16-bit cache would read in the time in which this cache reads kv_bytes
     latents: Latents
     prompt_bytes: np.ndarray  # bytes per token that attention over prompts reads
-    window: np.ndarray  # tokens that a token attends to in the share of layers
+    window: np.ndarray  # tokens that a token attends to in windowed layers; `windowed` is the share of such layers
     windowed: np.ndarray
-    params_bytes: np.ndarray  # on the fullest device
+    params_bytes: np.ndarray  # weights on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: kernels are launched one by one
     graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph
-    graph_decodes: np.ndarray  # the same for steps without prompts
-    python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
+    graph_decodes: np.ndarray  # tokens of the largest step without prompts that runs from a CUDA graph
+    python_host: np.ndarray  # False for an engine in C++, which launches kernels without delay
     persistent: np.ndarray  # the host's work per sequence and step, relative to vLLM V0
     step: np.ndarray  # the host's work per step, relative to vLLM V0
     serial_us: np.ndarray  # time of a multiprocessor for a query head's next key; 0: several share the keys
@@ -147,8 +147,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     sinks = (column("sinks", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
-    # Data parallel engines of a mixture share one set of experts (SGLang's only where they share their attention's
-    # devices): each device has whole experts, or a slice of every expert.
+    # Data parallel engines of a mixture share one set of experts (in SGLang, only if they also share the devices of
+    # their attention): each device holds whole experts, or a slice of every expert.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     expert_hidden, slice_ffn = expert_shape(
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
@@ -157,7 +157,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     of_attention = np.where(plain, dtype, formats)
 
     def lasting(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
-        # Experts keep far from a device's power, which leaves enough for the products between them.
+        # Expert kernels stay far below the device's power limit, so the products between them are not slowed down.
         own = speed(names, stored_bytes, device)
         return np.where(experts > 0, 1.0, lasting_speed(names, stored_bytes, device) / own)
 
@@ -168,7 +168,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
-    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # NaN: not given, since 0 may be
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # NaN: not given; 0 is a valid value
     found = EngineShapes(
         device=device,
         layers=layers,
@@ -259,8 +259,8 @@ def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) floats. The default replaces a missing column and NaN, and also 0 if the default is positive, since a size
-    or a degree is never 0. False becomes 0 and stays: a switch that is off is not missing."""
+    """(n,) floats. The default replaces a missing column and NaN. If the default is positive it also replaces 0, since
+    a size or a degree is never 0. False stays 0: a switch that is off is not missing."""
     default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":

@@ -1,5 +1,5 @@
-"""An engine's behaviour by its record, where no switch sets it: token budgets, sequences at once, memory, admission,
-the host's work, and the server in front of it."""
+"""An engine's behaviour according to its record, where no switch sets it: token budgets, concurrent sequences, memory,
+admission, the host's work, and the server in front of the engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SMALL_GIB = 69.0
 
 @dataclass(frozen=True)
 class Defaults:
-    """(n,) each."""
+    """What the engine does where no switch sets it, (n,) each."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
@@ -35,7 +35,7 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """A fixed batch has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
+    """A fixed batch (`offline`) has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,
@@ -84,14 +84,14 @@ def host_work(
     overlap = switches(columns, "overlap", beside, *n) & (not host_is_device)
     python = switches(columns, "python_host", known.own(lambda e: e.host.python), *n)
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
-    # Of steps that are scheduled together, the host only handles the last.
+    # If several steps are scheduled together, the host only handles the last one.
     at_once = np.where(first, np.maximum(numbers(columns, "scheduler_steps", 1.0, *n), 1), 1)
 
     def share(usual: str, alone: str) -> np.ndarray:
         beside_it = known.own(lambda e: getattr(e.host, usual))
         by_itself = known.own(lambda e: getattr(e.host, usual if getattr(e.host, alone) is None else alone))
         own = np.where(overlap, beside_it, by_itself)
-        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # an engine in C++
+        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # the row's engine is in C++
         return np.where(host_is_device & python, 1.0, own)
 
     each = share("sequence", "alone_sequence")

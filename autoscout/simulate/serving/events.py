@@ -23,7 +23,7 @@ from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
 
 _GOLDEN = 0.618034  # its multiples are spread evenly over any interval of length 1
-_LOOKS = 8  # checks of a run for whether to give it up
+_LOOKS = 8  # checks of a run for an early stop
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
 
 
@@ -34,8 +34,8 @@ class _Sequence:
         self.id = number
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
-        self.done = 0  # of `known`, computed
-        self.whole = 0  # blocks that it holds at its end
+        self.done = 0  # how many of the `known` tokens are computed
+        self.whole = 0  # blocks that the sequence holds at its end
         self.shared = 0  # blocks of the common prefix, which others hold
         self.late = 0.0  # delay in seconds of its tokens behind their step, in a pipeline
         self.start_step = self.end_step = self.admitted = 0
@@ -49,7 +49,7 @@ def simulate(
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
     """Simulates one replica (e: one configuration) that serves `requests` to the end. `times`: step times for these
-    limits, if known. `enough`: given the run so far, with future events at its last moment, returns whether to stop."""
+    limits, if known. `enough`: decides from the run so far (future events at the current time) whether to stop."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -72,7 +72,7 @@ class _Simulation:
         self.waiting: deque[_Sequence] = deque()
         self.unseen: list[_Sequence] = []  # arrived after the next step was prepared
         self.prefilling: list[_Sequence] = []
-        self.decoding: dict[int, _Sequence] = {}  # in the order of admission
+        self.decoding: dict[int, _Sequence] = {}  # decoding sequences by id, in the order of admission
         self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
@@ -89,7 +89,7 @@ class _Simulation:
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
         self.stall = 0.0  # seconds since the decoding sequences' last token
-        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences not yet received
+        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences have not yet received
 
     def run(self, enough: Callable[[EngineRun], bool] | None) -> EngineRun:
         for _ in range(self.users):
@@ -111,7 +111,7 @@ class _Simulation:
                     return run
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
-        """`now`: the time given to events that have not happened yet."""
+        """The run up to now. Events that have not happened yet get the time `now`."""
         first, end = (np.array(times) for times in (self.first, self.end))
         if not math.isnan(now):
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
@@ -158,7 +158,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Returns whether the engine accepts request i at all. `late`: it joins the next step."""
+        """Returns whether the engine accepts request i at all. `late`: the request joins the next step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -180,7 +180,7 @@ class _Simulation:
             self._prompt_step(batch, decode=True)
         elif self.decoding:
             self._decode_run()
-        else:  # nothing runs and nothing fits: only V0's watermark causes that
+        else:  # nothing runs, but the first prompt does not fit: only V0's watermark causes this
             self._force()
         self.waiting.extend(self.unseen)
         self.unseen.clear()
@@ -236,7 +236,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks reserved for answers, in engines that admit nobody whom they might have to preempt."""
+        """Blocks reserved for answers, in engines that admit no request that they might have to preempt."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
@@ -280,7 +280,7 @@ class _Simulation:
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # remains when it leaves
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # the prefix stays cached
             for s in finished:
                 self._sampled_first(s)
 

@@ -27,7 +27,7 @@ from autoscout.simulate.serving.lasting import (
 
 _STABLE = 0.995  # utilization above which waits follow a growing queue
 _FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary one
-_MOSTLY = 0.7  # quantiles above this one depend on such waits
+_MOSTLY = 0.7  # quantiles above this one are dominated by such waits
 _TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of a table, over the relaxation time of a queue
 
 
@@ -50,7 +50,7 @@ class Felt:
     """What users experience: means and quantiles, (n,) seconds."""
 
     def __init__(self, load: Load, b: Balance, way: Array) -> None:
-        """`way`: seconds of a token in the other stages of a pipeline."""
+        """`way`: seconds that a token spends in the other stages of a pipeline."""
         self.load, self.balance, self.way = load, b, way
         s, k, closed = load.s, b.read, load.closed
         self.per_step = s.engine.per_step
@@ -91,10 +91,10 @@ class Felt:
 
     def _turn(self) -> tuple[Waits, Array]:
         """Seconds that a prompt waits for its turn, and the tail of that wait relative to a stationary queue. Prompts
-        that arrive during a step are read in the next one, all at once if they fit: with b seconds for each and ρ = λ
-        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits half of it, and then
-        for the others that arrived during it. Where they do not fit, the queue is M/G/1 with the time that prompts take
-        of full steps."""
+        that arrive during a step are read in the next one, all at once if they fit. With b seconds for each and ρ = λ
+        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits for half of it, and
+        then for the others that arrived during it. If they do not fit, the queue is M/G/1 with the time that prompts
+        take of full steps."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -109,9 +109,9 @@ class Felt:
         return w._replace(wait=np.where(load.closed, w.wait, wait)), np.where(load.closed, 1.0, far)
 
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
-        """Seconds that a request waits for a free place, the probability of that, and its tail `far`: Sakasegawa's
-        M/G/c. All places are taken less often than the utilization suggests, since fewer requests are answered faster;
-        a queue is then one for the whole engine. Requests that arrive while places are still free do not wait."""
+        """Seconds that a request waits for a free place, the probability of waiting, and the tail `far`: Sakasegawa's
+        M/G/c. When fewer requests run, each is answered faster, so all places are taken less often than the utilization
+        suggests; if they are, the engine has one queue. Requests that arrive while places are free do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))
         often = np.minimum(b.running / places, stable) ** (np.sqrt(2 * (places + 1)) - 1)
@@ -122,7 +122,7 @@ class Felt:
 
     def ttft_at(self, q: float) -> Array:
         load, k, plain = self.load, self.balance.read, self.balance.answers.plain
-        # A closed loop's queue hardly changes where it is long.
+        # a closed loop's long queue hardly changes in length
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
         turn = plain / 2 + (self.turn - plain) * q + self.made_up
@@ -142,12 +142,12 @@ class Felt:
         usual = k.moments[0] + self.waited
         read = np.where(read > usual, usual + (read - usual) * self.far, read)
         waited = np.maximum(read + self.way, begun)
-        often = np.sqrt(np.maximum(self.often, 1e-12))  # requests queue one behind the other: more often, but shorter
+        often = np.sqrt(np.maximum(self.often, 1e-12))  # waits overlap: more requests wait, but for a shorter time
         place = self.place / often * np.maximum(np.log(often / (1 - q)), 0.0)
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:
-        """Scales with the number of running requests, which fluctuates like a Poisson count, and with the elasticity of
+        """TPOT grows with the number of running requests, which fluctuates like a Poisson count, by the elasticity of
         step times."""
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
@@ -168,7 +168,7 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """Long waits and long answers are independent: beyond the median, variances add up."""
+        """Waits and lengths of answers are taken to be independent: beyond the median, their variances add up."""
         each, token = self.balance.answers.token / self.per_step, self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the kinds of answers on both sides of the median

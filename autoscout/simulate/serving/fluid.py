@@ -1,5 +1,5 @@
 """The serving engine as a fluid: the mean behaviour of the event simulation, for tens of thousands of configurations at
-once. It uses the same step times, but no queue of single requests.
+once. It uses the same step times, but does not simulate single requests.
 
 A fixed batch is its prompts, then decoding at the mean context. lasting.py handles sustained loads, except a closed
 loop of equal requests, whose users stay in step: their requests end and begin together. With n of them running, each
@@ -33,7 +33,7 @@ from autoscout.simulate.serving.steps import (
 )
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
-_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to the first all users keep step, from the second none
+_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to 2.5 all users stay in step, from 10 on none do
 _BLOCK = 1 << 14  # configurations per block, so that temporaries stay in the cache
 
 
@@ -91,12 +91,12 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # later waves bring their prompts, too; some of them are computed twice
+    again = np.maximum(waves - 1, 0.0)  # later waves also read prompts; some of them are computed twice
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    # The mean step in which a prompt ends: groups of whole prompts share a step, or each takes several.
+    # Mean number of the step in which a prompt ends: several whole prompts share a step, or one prompt takes several.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
@@ -135,8 +135,8 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """A closed loop of equal requests, on `replicas` engines that share its users evenly. Where the engines read
-    prompts almost without a pause, requests cannot stay in step; in between, the load is a blend of the two."""
+    """A closed loop of equal requests, on `replicas` engines that share its users evenly. If the engines read prompts
+    almost without a pause, requests cannot stay in step; between the two extremes the result is a blend."""
     e = s.engine
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
@@ -149,14 +149,14 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(seconds a token, plain step, step with prompts, share of those, prompts in one, steps of a prompt) with n
-        running."""
+        """With n requests running: (seconds per token, of a plain step, of a step with prompts, share of steps with
+        prompts, prompts in one of those, steps that a prompt takes)."""
         free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has any
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(
@@ -178,7 +178,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     service = chunks * mixed + under_way_s(e, tokens / chunks, s.input_len, mixed, s.batched_tokens)
     hold = s.output_len * mean + service
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
-    together = np.minimum(n * s.replicas / s.requests, 1.0)  # all begin at once
+    together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that begin at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
     # The last request waits for the prompts of all others. Where prompts are read along with decoding, requests end one
     # step after the other instead.
@@ -237,7 +237,7 @@ def _latencies(
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
     requests = per_engine * s.replicas
-    busy = np.maximum(seqs, 1.0)  # a step that decodes has at least one sequence
+    busy = np.maximum(seqs, 1.0)  # whenever something decodes, at least one sequence does
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))

@@ -25,12 +25,12 @@ _SATURATED = 0.9  # share of arrivals answered, below which the queue counts as 
 _GROWING = 1.5  # a queue grows if its last waits are this many times as long as those of the first quarter
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load lasts this many answers, and has at most this many requests
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # octaves below the capacity; rounds by rates per round, to a resolution of 2.2 %
-_FEW = 64  # configurations for which this many rates at once take hardly longer than one
+_FEW = 64  # up to this many configurations, several rates at once take hardly longer than one
 _SLOW = 0.02  # requests per second: the first rate without a guess
-_STEPS, _FAR, _MOST = 8, 64, 192  # steps from the first rate to the next, which double up to the second, and the limit
-_SURE = 2.0  # a limit is surely broken with this many times the allowed requests, plus two
+_STEPS, _FAR, _MOST = 8, 64, 192  # steps of the search: the first, the size up to which they double, and the last
+_SURE = 2.0  # a limit is surely broken if this many times the allowed requests (plus two) exceed it
 _EASY = 0.75  # a limit is surely kept if no request exceeds this share of it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # cached answers and loads
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # most results and loads in the caches
 _IDLE_S = 1e5  # pause between the loads of equal engines, which one engine simulates one after the other
 
 
@@ -67,20 +67,20 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """Requests per second, and the room that all tried rates took of an engine with these limits."""
+    """`rate`: requests per second; `room`: the most of the engine that any tried rate used, under these limits."""
 
     rate: float
     room: RoomUsed
     limits: EngineLimits
 
 
-# By all inputs of a search except the room.
+# Results by all inputs of a search except the room.
 _FOUND: dict[Hashable, list[Highest]] = {}
 
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     """Like `of_many`, with event simulation; reuses earlier searches that imply the answer. A search starts where the
-    previous one ended, since the usual question is whether one configuration is as fast as another."""
+    previous one ended, since callers mostly compare similar configurations."""
     n, asked = len(s.rate), (str(traffic), *limits_ms.items())
     engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
     keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
@@ -105,14 +105,14 @@ def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
 
 
 class _Load(NamedTuple):
-    """The result of one load on the engines of a configuration; `shares`: the requests of each."""
+    """Runs of one load on the engines of a configuration; `shares`: the number of requests of each."""
 
     run: EngineRun
     shares: list[slice]
 
 
 class _Engines:
-    """The engines of one configuration, under loads."""
+    """The engines of one configuration, on which loads are simulated."""
 
     def __init__(self, traffic: Traffic, s: Setup, i: int, near: float, limits_ms: Mapping[str, float]) -> None:
         self.traffic, self.limits_ms = traffic, limits_ms
@@ -139,12 +139,12 @@ class _Engines:
         return _surely(run, self.limits_ms) is False
 
     def loads(self, count: int) -> int:
-        """The number of different loads per rate: a trace with arrivals of its own is always the same."""
+        """The number of different loads per rate; 1 for a trace with its own arrivals, which is always the same."""
         once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
 
-# By traffic, seed and number.
+# Drawn requests by traffic, seed and number.
 _DRAWN: dict[tuple[str, int, int], Requests] = {}
 
 
@@ -177,7 +177,8 @@ def of_one(
         if needed > 2 * count or surely is False:
             return False
         if surely is None or _saturated(loads):
-            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)  # long loads of a job's own
+            # A load may be longer than needed, if the job states its number of requests; then fewer loads are enough.
+            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)
             loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
@@ -206,7 +207,7 @@ def _searched(keeps: Callable[[float], bool], near: float, start: float) -> floa
 
 
 def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
-    """Whether more loads would surely keep or break the limits, too; None: undecided."""
+    """Whether the run keeps the limits so clearly that other loads would, too (False: breaks them); None: undecided."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
         "ttft": run.first_s - run.arrival_s,
@@ -235,7 +236,7 @@ def _pooled(runs: list[EngineRun]) -> EngineRun:
 
 
 def _saturated(loads: list[_Load]) -> bool:
-    """Whether most engines answer fewer requests than arrive, and their last waits are much longer than the first."""
+    """Whether most engines answer fewer requests than arrive, and the last requests wait much longer than the first."""
     behind = grows = number = 0
     for load in loads:
         for share in load.shares:

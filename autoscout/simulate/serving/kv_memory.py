@@ -49,7 +49,7 @@ def memory(
     several = e.tp * e.pp > 1
     other = np.where(several, known.own(lambda k: k.memory.outside_nccl_gib), known.own(lambda k: k.memory.outside_gib))
     left = device_gib * utilization - weights - activations - other
-    apart = known.rules(lambda k: k.room.apart)  # its share refers to the memory that was free at first
+    apart = known.rules(lambda k: k.room.apart)  # the reserved share refers to the memory that was free at first
     left = np.where(apart, (device_gib - other) * utilization - weights, left)
     of_free = known.rules(lambda k: k.room.of_free)
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)

@@ -22,19 +22,19 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 
 Array = np.ndarray
-# Boundaries between kinds of lengths, as shares of requests: finer for the longest, which matter most.
+# Boundaries between the kinds of lengths, as shares of requests; finer among the longest, which matter most.
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
-_ROUNDS, _LITTLE = 10, 2  # rounds for the bracket of a closed loop's rate, and of Little's law in each
-_OPEN = 6  # rounds of Little's law alone
+_ROUNDS, _LITTLE = 10, 2  # rounds to bracket a closed loop's rate, and rounds of Little's law in each
+_OPEN = 6  # rounds of Little's law for an open load
 _FILLED = 2  # rounds until a full engine's step times fit the number of running requests
-HALVINGS = 12  # rounds of a quantile's bracket
+HALVINGS = 12  # bisection steps that find a quantile
 FULLEST = 0.98  # utilization above which waits follow a growing queue
-# Decrease of the running requests, over an answer's time as a share of the load's. A third, if answers took equally
-# long at any load.
+# How much fewer requests run on average, per unit of answer time / load time, because the load starts and ends empty.
+# It would be a third if answers took equally long at any load.
 _BEGINS = 0.5
-RUNNING = 0.97  # mean fill of a saturated cache between preemptions
-_SEVERAL = 2.0  # mean number of prompts waiting for a turn above which several usually do
-EDGE = 1e-6  # of shares, to keep their probits finite
+RUNNING = 0.97  # mean fill of a saturated cache, which preemptions keep below 1
+_SEVERAL = 2.0  # mean number of waiting prompts above which several usually wait at once
+EDGE = 1e-6  # distance of shares from 0 and 1 that keeps their probits finite
 
 
 class Lengths(NamedTuple):
@@ -101,12 +101,12 @@ class Load(NamedTuple):
         return plain * np.maximum(np.where(n >= s.held_from, held, 0.0) + (s.version == 1), 1.0)
 
     def made_up(self, plain: Array, n: Array) -> Array:
-        """Seconds of the step that is already prepared when a prompt arrives, if any runs."""
+        """Seconds of the step that is already prepared when a prompt arrives, if requests run."""
         return self.s.ahead * plain * np.minimum(n, 1.0)
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
-    """`tokens`: to compute per prompt; `room`: tokens of the cache."""
+    """The load of one engine. `tokens`: to compute per prompt; `room`: tokens that fit into the cache."""
     inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
@@ -118,10 +118,11 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 
 class Reading(NamedTuple):
-    """(j, n) for each length of prompts: seconds, steps, and seconds of the last step if it is not full. (n,): seconds
-    of steps with a full chunk and with the rest; tokens of these, and the step's room; seconds that a prompt adds to
-    others' steps; the moments of its own time; the most prompts per second; seconds of waiting among engines that step
-    together."""
+    """How prompts are read. (j, n), for each length: `own` seconds, `steps`, and `left`: seconds of the last step if it
+    is not full. (n,): `full`, `small`: seconds of steps with a full chunk (of `chunk` tokens) and with the rest (`few`
+    tokens); `free`: tokens of prompts that fit into a step; `adds`: seconds that a prompt adds to others' steps;
+    `moments` of its own time; `most` prompts per second; `alone`: seconds of waiting among engines that step together.
+    """
 
     own: Array
     steps: Array
@@ -138,7 +139,7 @@ class Reading(NamedTuple):
 
 
 def reading(load: Load, n: Array) -> Reading:
-    """With n running."""
+    """The reading of prompts while n requests run."""
     s, e, prompts, mean = load.s, load.s.engine, load.inputs.tokens, load.inputs.mean
     free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
     chunk = np.where(s.chunked, np.minimum(free, s.long_prompt * e.pp), prompts.max(axis=0))
@@ -240,7 +241,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
-    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may come from fewer running requests
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may assume fewer running requests
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = used_of(k, rate)
@@ -250,7 +251,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of the normals; exact where the share is 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact for a share of 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 
@@ -286,14 +287,14 @@ def balance(load: Load) -> Balance:
 
 
 def _met(load: Load, k: Reading, rate: Array, n: Array, answer_s: Array) -> Array:
-    """Mean number of other running requests: fewer at the beginning and the end of an open load, for about an answer's
-    time each."""
+    """Mean number of other running requests: fewer during about one answer's time at the beginning and at the end of an
+    open load."""
     lasts = load.s.requests / load.s.replicas / np.maximum(rate, 1e-12)
     return np.where(load.closed, n, n / (1 + _BEGINS * (k.moments[0] + answer_s) / lasts))
 
 
 def _answers(load: Load, k: Reading, rate: Array, plain: Array, token: Array) -> tuple[Array, Answering]:
-    """The answers, and the seconds that a step without prompts waits for other engines."""
+    """(seconds that a step without prompts waits for other engines, the answering of requests)."""
     waited = _waited(load, k, rate, plain)
     return waited, answering(load, k, rate, token, plain + waited)
 
@@ -307,13 +308,13 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
-    """Mean seconds."""
+    """Mean seconds of a step."""
     return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
-    """(steps of prompts, requests per second, running requests) with all places taken, or as many as prompts without a
-    pause can fill."""
+    """(the reading of prompts, requests per second, running requests) of an engine whose places are all taken, or at
+    least as many as prompts without a pause can fill."""
     n, all_taken = load.places, load.plain(load.places)
     k = reading(load, n)
 
@@ -353,7 +354,7 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """How much longer an answer takes than its number of mean steps: more requests run while prompts are read."""
+    """How much longer an answer takes than as many mean steps: more requests run while prompts are read."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

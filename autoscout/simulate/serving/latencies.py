@@ -1,9 +1,9 @@
 """Latencies and throughput of a simulated run, with the definitions of `vllm bench serve`.
 
-TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), requests with more than one output
-token. ITL: every gap between two pieces of an answer, of a token or of as many as a step yields. Both are 0 where all
-answers are of one token, as an experiment reports them. E2EL: arrival to the end. Throughput: over the time from the
-first arrival to the last end. Goodput: requests within every limit given, per second.
+TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), for requests with more than one
+output token. ITL: every gap between two pieces of an answer; a piece has as many tokens as one step yields. TPOT and
+ITL are 0 if all answers have one token, as in an experiment's report. E2EL: arrival to the end. Throughput: over the
+time from the first arrival to the last end. Goodput: requests within all given limits, per second.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from scipy.special import ndtr
 
 from autoscout.simulate.serving.engine_run import EngineRun
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by their names in metrics
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # quantiles by their suffixes in the metrics' names
 _NORMAL = NormalDist()
-_NARROWEST = 1e-3  # least difference between two quantiles' logarithms
-_LEAST_MS = 1e-9  # keeps its logarithm finite
+_NARROWEST = 1e-3  # smallest difference between the logarithms of two quantiles
+_LEAST_MS = 1e-9  # lower bound of a latency, to keep its logarithm finite
 FEWEST = 1e-6  # lower bound of the predicted share of good requests: a rate of 0 means "does not run"
 
 
@@ -66,8 +66,8 @@ def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, flo
 
 
 def share_within(found: Mapping[str, np.ndarray], slo_ms: Mapping[str, float]) -> np.ndarray:
-    """Share of requests within the limit that is kept least often, from the quantiles of each latency. Logarithms of
-    latencies are assumed to be normal between and beyond the quantiles."""
+    """Share of requests within the limit that is violated most often, from the quantiles of each latency. Latencies are
+    assumed to be log-normal between and beyond these quantiles."""
     share: Any = np.float64(1.0)
     for name, limit_ms in slo_ms.items():
         limit = np.log(max(limit_ms, _LEAST_MS))

@@ -3,8 +3,8 @@
 the same on every tensor parallel rank.
 
 Decoding happens in the latent space: W_UK is absorbed into the queries and W_UV into the output, so all heads read one
-key of `latent` + `position` numbers. Prompts expand their latents to keys and values of each head, again in every step
-that continues a prompt. In both cases the same projections run once per token.
+key of `latent` + `position` numbers. For prompts, latents are expanded to keys and values of each head, again in every
+step that continues a prompt. In both cases the same projections run once per token.
 
 Few measured runs are known (docs/lab/simulators-serving.md), so ERROR is a guess.
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 Array = Any  # a float or an array of floats
 
-# Additional standard deviation of log(measured / predicted): DeepSeek-R1 is 10 % off in vLLM, 10 to 15 in TensorRT-LLM
-# 1.2 (MLPerf v6.0), 12 to 40 in 1.0.
+# Additional standard deviation of log(measured / predicted). DeepSeek-R1 is off by 10 % in vLLM, by 10 to 15 % in
+# TensorRT-LLM 1.2 (MLPerf v6.0), and by 12 to 40 % in TensorRT-LLM 1.0.
 ERROR = 0.2
 
 
@@ -62,8 +62,8 @@ class Latents(NamedTuple):
         return sum((outputs * inputs for outputs, inputs in self.products()), np.zeros(1))
 
     def decode_slope_us(self, kv_bytes: Array, queries: Array, gb_s: float, tflops: Array) -> np.ndarray:
-        """Microseconds per token of context and layer: read once for all heads, each of which multiplies a key and a
-        value."""
+        """Microseconds per token of context and layer. The token is read once for all heads, each of which multiplies a
+        key and a value."""
         work = 2 * self.heads * queries * (self.cached + self.latent)
         return np.maximum(1e-3 * kv_bytes / gb_s, 1e-6 * work / tflops)
 

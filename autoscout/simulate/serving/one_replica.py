@@ -17,20 +17,20 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
 
-_MOST_KEPT = 128  # configurations that differ in more than room
+_MOST_KEPT = 128  # results kept, of configurations that differ in more than their room for requests
 _OF_LOAD = (
     "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
     "front_end_s", "request_s",
 )  # fmt: skip
 
 
-# By all but the room, which together decide how an engine runs.
+# Runs by all inputs except the room: the cache's capacity and the limits on requests and tokens.
 _RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}
 
 
 def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
-    """None when not even one request fits. Configurations that differ only in room that nothing waits for share a
-    run."""
+    """Configuration i's run; None when not even one request fits. Configurations share a run if they differ only in
+    room that no request had to wait for."""
     limits, e = limits_of(s, i), engine_of(s, i)
     alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
     for own, run in alike:
@@ -52,8 +52,8 @@ def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
 
 
 def all_but_room(e: EngineShapes, limits: EngineLimits, s: Setup, i: int) -> Hashable:
-    """All inputs of configuration i's run except the room in its cache and the traffic: knobs that differ often come
-    down to the same values."""
+    """All inputs of configuration i's run except the room in its cache and the traffic. Configurations with different
+    knobs often have the same inputs."""
     of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
     of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
     prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
@@ -79,12 +79,12 @@ def open_run(
 
 def as_full(at_once: float, replicas: int) -> float:
     """How many replicas with the simulated one's load make up the whole load: where users do not divide evenly, one of
-    the fuller replicas is simulated. `at_once`: users or a batch; 0 for an open load."""
+    the fuller replicas is simulated. `at_once`: number of users, or size of a batch; 0 for an open load."""
     return at_once / -(-at_once // replicas) if at_once else replicas
 
 
 def engine_of(s: Setup, i: int) -> EngineShapes:
-    """One replica, with its waits for the engines that it steps with."""
+    """One replica, including its waits for the engines that step together with it."""
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
         return e
@@ -93,7 +93,7 @@ def engine_of(s: Setup, i: int) -> EngineShapes:
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:
     """The requests at the times when they reach the engine. An event loop passes all waiting requests through its first
-    part before it continues with any: of a thousand requests at once, the first is delayed by all others."""
+    part before it continues with any of them: of a thousand simultaneous requests, the first waits for all others."""
     if requests.concurrency or not each_s:
         return requests
     first_s, then_s = each_s * FIRST_PART, each_s * (1 - FIRST_PART)

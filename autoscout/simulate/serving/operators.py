@@ -35,8 +35,8 @@ class ServingElementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attention of one new token per sequence. `sharing`: bytes cost group^sharing where a group of query heads reads
-    the same key-value head; `sequence_us`: per sequence of the batch."""
+    """Attention of one new token per sequence. `sharing`: where a group of query heads reads the same key-value head,
+    reading its bytes costs group^sharing times as much; `sequence_us`: added per sequence of the batch."""
 
     overhead_us: float
     gb_s: float
@@ -68,7 +68,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
-    """(m × k) · (k × n) with 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
+    """Product of (m × k) and (k × n), 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
@@ -90,7 +90,7 @@ def decode_slope_us(c: Decode, kv_bytes: Array, group: Array) -> Array:
 
 
 def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Array) -> Array:
-    """One layer; `context` is the sum over the sequences."""
+    """Microseconds of one layer; `context`: sum over the sequences, in tokens."""
     busy = np.minimum(seqs, 1)
     return busy * c.overhead_us + seqs * c.sequence_us + context * decode_slope_us(c, kv_bytes, group)
 
@@ -107,8 +107,8 @@ def prefill_us(
     speed: Array = 1.0,
     again_us: Array = 0.0,
 ) -> Array:
-    """One layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
-    relative to the default clock; `again_us`: per token of context that earlier steps computed."""
+    """Microseconds of one layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the
+    mask; `speed`: relative to the default clock; `again_us`: per token of context that earlier steps computed."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens per sequence
@@ -140,7 +140,7 @@ def experts_us(
     spread: Array,
     speed: Array = 1.0,
 ) -> Array:
-    """One layer's experts on one device: `ffn` is this device's slice, `spread` how many devices share the experts."""
+    """Microseconds of a layer's experts on one device: `ffn` is this device's slice; `spread` devices share them."""
     local = np.maximum(experts / spread, 1.0)
     pairs = tokens * topk / spread
     active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(pairs, 1.0))

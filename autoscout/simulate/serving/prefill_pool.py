@@ -1,7 +1,7 @@
 """Separate engines for prompts and for decoding (the knob `prefill`; Zhong et al. 2024, "DistServe").
 
-An engine of the prefill pool reads a request's prompt; the KV cache then crosses a link of the node, each device
-sending its part; the decode engine computes the last prompt token again, which yields the first token of the answer
+An engine of the prefill pool reads a request's prompt. The KV cache then crosses a link of the node, each device
+sending its part. The decode engine computes the last prompt token again, which yields the first token of the answer
 (vLLM's connectors). Both pools are simulated event by event; docs/lab/simulators-serving.md compares them with nine
 measured runs (dstack's).
 """
@@ -23,7 +23,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
 ERROR = 0.2  # additional error of log(measured / predicted)
-_ROUNDS, _SETTLED = 16, 0.005  # of a closed loop; share of the run by which arrivals may still move
+_ROUNDS, _SETTLED = 16, 0.005  # most rounds of a closed loop; enough if arrivals move by this share of the run
 
 
 def apart(columns: Mapping[str, Any], n: int) -> Array:
@@ -91,8 +91,8 @@ def link_s(e: EngineShapes) -> tuple[float, float]:
 
 
 def _closed(pools: _Pools, whole: Requests) -> EngineRun:
-    """A closed loop: an answer's end causes the next arrival. Arrivals and answers are computed in turn, at first as if
-    nothing waited. Each round corrects one more request of every user."""
+    """A closed loop, in which an answer's end causes the next arrival. Arrivals and answers are computed alternately,
+    at first as if nothing waited. Each round corrects one more request of every user."""
     users, n = whole.concurrency, len(whole)
     run = pools.run(replace(whole, arrival_s=1e3 * np.arange(n), concurrency=0))
     arrival = (np.arange(n) // users) * float(np.nanmean(run.end_s - run.arrival_s))

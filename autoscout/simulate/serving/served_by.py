@@ -21,12 +21,12 @@ from autoscout.simulate.engine_records import (
 )
 from kb.records import AutoscoutError
 
-Steps = list[list[float]]  # (least GiB of a device, value)
+Steps = list[list[float]]  # steps of (smallest GiB of a device, value)
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`source`: origin of the figures; `n`: measured rows behind them (0: read in code, or assumed); `fitted_by`: the
-    command that chose them and prints how well they hold."""
+    """`source`: origin of the figures; `n`: number of measured rows behind them (0: read in code, or assumed);
+    `fitted_by`: the command that chose them and prints how well they fit."""
 
     source: str
     n: int
@@ -35,10 +35,10 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`prompts_first`: a step has prompts or decodes, not both; `beside`: the host prepares the next step while the
-    device works; `cut`: a step may take part of a prompt; `cuts_mix`: if so, prompts are mixed with decodes;
-    `eager_prompts`: steps with prompts never run from a graph; `reserved`: share of running requests' answers that must
-    have room before another is admitted; `cut_beyond`: tokens of context from which prompts are cut by default, with
-    `cut_step_tokens` per step (0: never)."""
+    device works; `cut`: a step may take part of a prompt; `cuts_mix`: prompts that are cut are mixed with decodes;
+    `eager_prompts`: steps with prompts never run from a CUDA graph; `reserved`: share of the running requests' answers
+    that must have room before another request is admitted; `cut_beyond`: context length from which prompts are cut by
+    default, with `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
     beside: bool = False
@@ -52,11 +52,11 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`step_tokens`, `offline_step_tokens`: a step's token budget by a device's GiB, as a server and in fixed batches;
-    `step_holds_request`: the budget is at least the longest request; `max_seqs`: sequences at once; `utilization`:
-    share of memory that the engine reserves. `apart`: activations are outside of it; `of_free`: it is a share of the
-    memory left after the weights; `keeps_all`: layers with windows keep all keys. With `kept_mib` > 0 the share is the
-    memory except so many MiB, at least `kept_least_mib` by its GiB: `kept_mib`, plus amounts for each token of a step,
-    each graph (`kept_graphs` by GiB) and each tensor parallel device."""
+    `step_holds_request`: the budget is at least the longest request; `max_seqs`: concurrent sequences; `utilization`:
+    share of memory that the engine reserves. `apart`: that share does not include activations; `of_free`: it is a share
+    of the memory left after the weights; `keeps_all`: layers with windows keep all keys. With `kept_mib` > 0 the engine
+    instead reserves all but so many MiB (at least `kept_least_mib` by its GiB): `kept_mib`, plus amounts for each token
+    of a step, each graph (`kept_graphs` by GiB) and each tensor parallel device."""
 
     step_tokens: Steps
     offline_step_tokens: Steps
@@ -76,8 +76,8 @@ class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Work of the host, as shares of a device's [serving.host]: per `step`, and per `sequence` in it;
-    `unread_sequence`: for batches whose tokens are not streamed; `alone_step`, `alone_sequence`: without overlap with
-    the device, if that differs. `python`: False for an engine in C++, which launches kernels at once."""
+    `unread_sequence`: for batches whose tokens are not streamed; `alone_step`, `alone_sequence`: if it does not overlap
+    with the device and this matters. `python`: False for an engine in C++, which launches kernels without delay."""
 
     python: bool = True
     step: float = 1.0
@@ -88,8 +88,8 @@ class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`times`: seconds of a launch relative to vLLM's. A layer with experts has `experts` more, or `block_experts`
-    where their inputs come in blocks. `graphs_end`: decode steps beyond the largest graph run without one."""
+    """`times`: seconds of a launch relative to vLLM's. A layer with experts has `experts` more launches, or
+    `block_experts` if their inputs come in blocks. `graphs_end`: decode steps larger than any graph run without one."""
 
     times: float = 1.0
     experts: float = 0.0
@@ -98,12 +98,12 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`experts`: speed of expert kernels, relative to Triton's in vLLM; `mxfp4`: speed of products of experts in MXFP4,
-    relative to vLLM's; `sinks`: fast attention with sinks on every device; `expert_width`: 4-bit experts are padded to
-    a multiple of this on devices without 8-bit products; 0: none. `latent_token_us`: extra time of a decode step per
-    layer with latents, beyond its products and reads. `serial_keys`: one block of threads goes through all keys of a
-    query head (a device's `reads_key_us`). A shared expert as wide as the others is one more of them with
-    `shared_fused`, unless they are spread over devices; with `shared_beside` it runs while those do."""
+    """`experts`: speed of expert kernels, relative to vLLM's Triton kernel; `mxfp4`: speed of products of experts in
+    MXFP4, relative to vLLM's; `sinks`: fast attention with sinks on every device; `expert_width`: 4-bit experts are
+    padded to a multiple of this on devices without 8-bit products (0: not padded). `latent_token_us`: extra time of a
+    decode step per layer with latents, beyond its products and reads. `serial_keys`: one block of threads goes through
+    all keys of a query head (a device's `reads_key_us`). `shared_fused`: a shared expert as wide as the routed ones is
+    computed as one of them, unless they are spread over devices; `shared_beside`: it runs concurrently with them."""
 
     experts: float = 1.0
     mxfp4: float = 1.0
@@ -116,16 +116,16 @@ class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GiB of a device outside of the engine's own memory: context and libraries, alone and with NCCL."""
+    """GiB of a device outside of the engine's own memory: context and libraries, without and with NCCL."""
 
     outside_gib: float
     outside_nccl_gib: float
 
 
 class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`seconds`: mean time of a request in the server before and after the engine (in a closed loop, half as long for
-    some and half longer for others, or users would stay in step); `request_s`: how long a request keeps the front end
-    busy, so that a thousand at once queue there; `template_s`: the same for models with a chat template (0: equal)."""
+    """`seconds`: mean time of a request in the server before and after the engine. In a closed loop it is half as long
+    for some users and half longer for others, or they would stay in step. `request_s`: how long a request keeps the
+    front end busy, so that a thousand at once queue there; `template_s`: the same with a chat template (0: equal)."""
 
     seconds: float
     request_s: float
@@ -133,8 +133,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Standard deviations of log(measured / predicted) that the engine adds: under arrivals by kind of metric, in fixed
-    batches, beyond that under arrivals, with experts in MXFP4, and with latents."""
+    """Standard deviations of log(measured / predicted) that the engine adds: by kind of metric under a sustained load
+    (`arrivals` for all of them), in fixed `batches`, with experts in MXFP4, and with latents."""
 
     ttft: float
     tpot: float
@@ -163,7 +163,7 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(NamedTuple):
-    """`own`: the engine's release; `rules`: the release that schedules it; `first`: prompts go first."""
+    """`own`: the engine's release; `rules`: the release by whose rules it is scheduled; `first`: prompts go first."""
 
     own: EngineRelease
     rules: EngineRelease
@@ -181,7 +181,7 @@ class Engines:
         return np.array([figure(one.own) for one in self.found])[self.of]
 
     def rules(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) figures of the release whose rules schedule it."""
+        """(n,) figures of the release by whose rules the engine schedules."""
         return np.array([figure(one.rules) for one in self.found])[self.of]
 
     @property
@@ -190,9 +190,9 @@ class Engines:
 
 
 def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
-    """Engines by `framework` and `version`. Where a row has `scheduler_v0` or `scheduler_steps` > 1, prompts go first,
-    and the family's nearest release that schedules so applies; with `chunked_prefill` it mixes them all the same.
-    `batch`: a fixed batch.
+    """Engines by `framework` and `version`. Where a row has `scheduler_v0` or `scheduler_steps` > 1, prompts go first:
+    the family's nearest release that schedules so applies, although with `chunked_prefill` it mixes prompts and
+    decodes. `batch`: a fixed batch.
 
     Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure.
     """
@@ -202,7 +202,7 @@ def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
         return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
 
     def over(name: str, least: float) -> np.ndarray:
-        """-1 where the row states nothing, else whether it is more."""
+        """-1 where the row has no value, else whether the value exceeds `least`."""
         given = np.asarray(columns.get(name, np.nan))
         values = given.astype(float) if given.dtype.kind in "biuf" else np.full(given.shape, np.nan)
         return np.where(np.isnan(values), -1, values > least)
@@ -254,12 +254,10 @@ def _strange(framework: str, version: str) -> str:
         return ""
     last = ".".join(map(str, known.read_until))
     if release is None:
-        return f"the release '{version}' of {known.name} is not known, its newest, {last}, stands for it"
+        return f"release '{version}' of {known.name} is not known; its newest known release, {last}, is used"
     if release[: len(known.read_until)] <= known.read_until:
         return ""
-    return (
-        f"{known.name} {'.'.join(map(str, release))} is newer than {last}, the last that is known, which stands for it"
-    )
+    return f"{known.name} {'.'.join(map(str, release))} is newer than {last}, its last known release, which is used"
 
 
 @cache
@@ -279,7 +277,7 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
 
 
 def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
-    """`first`: 1 and 0 ask for a release whose prompts go first or do not, if the family has one."""
+    """`first`: 1 or 0 asks for a release in which prompts do or do not go first, if the family has one."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
         return own

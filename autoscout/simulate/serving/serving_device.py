@@ -36,13 +36,13 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels; the records give the source of each figure.
 
     `sinks`: attention over prompts in models with attention sinks. `eight_bits`, `four_bits`: products whose inputs
-    have so many bits. `mxfp4_experts`: experts in MXFP4, and `mxfp4_routing_us`: sorting their tokens, beyond a usual
-    mixture's; `block_experts_us`: extra time of a layer whose experts are in blocks of FP8. `fused_experts`: every
-    engine has fused expert kernels here, `fp8_experts` times as fast in FP8 as vLLM's Triton kernel. `norms_quantize`:
-    norms and activations quantize to 8 bits, which saves launches. `reads_key_us`: time of a multiprocessor for a query
-    head's next key, where one block of threads reads all. `eight_bit_keys`: share of the bandwidth at which decoding
-    reads 8-bit keys. `small_steps`: vLLM uses the defaults of devices with less memory. `exchange_times`: an all-reduce
-    relative to its table and ring.
+    have so many bits. `mxfp4_experts`: experts in MXFP4; `mxfp4_routing_us`: time to sort their tokens, beyond that of
+    an ordinary mixture; `block_experts_us`: extra time of a layer whose experts are in blocks of FP8. `fused_experts`:
+    every engine has fused expert kernels on this device, which in FP8 are `fp8_experts` times as fast as vLLM's Triton
+    kernel. `norms_quantize`: norms and activations quantize to 8 bits, which saves launches. `reads_key_us`: time of a
+    multiprocessor for a query head's next key if one block of threads reads all keys. `eight_bit_keys`: share of the
+    bandwidth at which decoding reads 8-bit keys. `small_steps`: vLLM uses the defaults of devices with less memory.
+    `exchange_times`: time of an all-reduce relative to its table and ring.
     """
 
     sinks: float
@@ -61,9 +61,9 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`memory_gib`: as the driver reports. `formats`: those that it multiplies, which have a peak. `lasting`: the speed
-    that its power allows products of a format that do not end, relative to `gemm.tflops`. `borrowed`: groups
-    scaled from another device, the `lender`; `same`: the lender's kernels and host are this device's, too."""
+    """`memory_gib`: as the driver reports. `formats`: formats that it multiplies, which have a peak. `lasting`: by
+    format, the speed of long sequences of products under its power limit, relative to `gemm.tflops`. `borrowed`: groups
+    scaled from another device, the `lender`; `same`: this device has the lender's kernels and host, too."""
 
     name: str
     sms: int
@@ -87,7 +87,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def device(name: str) -> ServingDevice:
-    """Errors: AutoscoutError (exit 2) for a device without constants, naming the nearest."""
+    """Errors: AutoscoutError (exit 2) for a device without constants; it suggests the nearest name."""
     if not has_constants(name):
         known = [one for one in contents() if has_constants(one)]
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)
@@ -109,8 +109,8 @@ def device(name: str) -> ServingDevice:
 
 
 def _lasting(hw: Hardware, tflops: float) -> dict[str, float]:
-    """By format. Kernels that are timed one by one rest between their runs; a prompt's follow each other, as in a
-    training step."""
+    """By format. The device rests between kernels that are timed one by one; in a prompt they follow each other without
+    a pause, as in a training step."""
     best, clocks = max(tile.efficiency for tile in hw.gemm.tiles), hw.training().clocks
     return {dtype: best * clocks.speed(dtype) * peak / tflops for dtype, peak in hw.peak_tflops.items()}
 

@@ -1,6 +1,6 @@
-"""Joules per output token of a server without measurements: the watts of its devices, between decoding (bound by
-memory) and products (bound by compute), over the predicted tokens. MLPerf Inference has the power of busy nodes of H200
-and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
+"""Joules per output token of a server without measurements: predicted watts over predicted tokens. The watts lie
+between those of decoding (bound by memory) and of products (bound by compute). MLPerf Inference publishes the power of
+busy nodes of H200 and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray
 ANSWERING = 0.65  # share of the default limit while decoding few sequences; a usual figure, not measured
-FULL = 0.5  # share of time from which on products and attention over prompts draw full power
-TOKENS = 8192.0  # tokens of a step from which products are bound by compute
+FULL = 0.5  # share of time that products and attention over prompts take, from which on the device draws full power
+TOKENS = 8192.0  # tokens in a step from which on products are bound by compute
 ERROR = 0.2  # log error of watts, in addition to that of the rate
 
 
@@ -33,14 +33,14 @@ class ServingEnergy:
         if why := self.rates.applies(columns):
             return why
         known = [hw for kind in _kinds(columns) if (hw := hardware(kind)) is not None and hw.watts]
-        return "" if known else "no watts are known of the device"
+        return "" if known else "the power draw of the device is not known"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         self.level = 0.0
         self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where no rate is predicted or no watts are known; inf where nothing is served."""
+        """NaN where no rate is predicted or the power draw is unknown; inf where nothing can be served."""
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:
@@ -52,7 +52,7 @@ class ServingEnergy:
         return watts, Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
 
     def _drawn(self, columns: Columns, requests_per_s: Array) -> tuple[Array, Array]:
-        """(watts of all devices of each row, tokens of an answer); NaN where no watts are known."""
+        """(watts of all devices of each row, tokens of an answer); NaN where the power draw is unknown."""
         n = rows_of(columns)
         kinds = np.broadcast_to(np.asarray(columns["gpu"], dtype=str), (n,))
         watts, outputs = np.full(n, np.nan), np.full(n, np.nan)
@@ -74,7 +74,7 @@ def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Ar
     attention = prefill_attention_s(s.engine, one, prompt, prompt * (cached + (prompt + 1) / 2))
     readers = numbers(columns, "prefill", 0.0, n)
     devices = s.engine.tp * s.engine.pp * s.replicas + readers
-    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage has its share of the layers
+    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage computes 1 / pp of the layers
     limit = np.minimum(numbers(columns, "power_cap", 100.0, n) / 100, 1.0)
     computing, answering = COMPUTING * limit, np.minimum(ANSWERING, COMPUTING * limit)
     return devices * (answering + (computing - answering) * np.minimum(busy / FULL, 1.0)), s.output_len

@@ -2,13 +2,13 @@
 
 Knobs may have our catalog's names or vLLM's. The job or the table's row gives the model's shape (`layers hidden heads
 kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and for latent attention
-the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` requests at once, or `concurrency`
-users, or `rate` requests a second, with `input_len` and `output_len` tokens, `shared_prefix` of them in common; or
-`traffic`, a job's Traffic, with all these and the distribution of lengths. `framework` and `version` name the engine;
-its record (served_by.py) gives the rest, unless a column does: `scheduler_v0`: prompts go first and alone, once in
-`scheduler_steps`; `overlap`: the scheduler overlaps with the device; `decodes_between`, `decodes_between_from`: AMD's
-fork of vLLM V1. `engines_apart`: data parallel engines share no experts. For TensorRT-LLM: `evicts`, its policy
-MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, from its attention_dp_config.
+the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` simultaneous requests, or
+`concurrency` users, or `rate` requests a second, with `input_len` and `output_len` tokens, of which `shared_prefix` are
+common to all; or `traffic`, a job's Traffic, with all these and the distribution of lengths. `framework` and `version`
+name the engine, whose record (served_by.py) gives the rest unless a column does: `scheduler_v0`: prompts go first and
+alone, once in `scheduler_steps` steps; `overlap`: the scheduler overlaps with the device; `decodes_between`,
+`decodes_between_from`: AMD's fork of vLLM V1; `engines_apart`: data parallel engines share no experts. TensorRT-LLM
+also has `evicts` (its policy MAX_UTILIZATION), `adp_timeout_iters` and `adp_wait_iters` (from its attention_dp_config).
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ READ = (
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
     "adp_timeout_iters", "adp_wait_iters", "prompts_apart", "decodes_between", "decodes_between_from",
 )  # fmt: skip
-# Half of the range of lengths over their mean, where a table only has means and requests arrive over time: as in
-# benchmarks that draw lengths between 80 and 100 % of a number.
+# Half of the range of lengths divided by their mean, for tables that give only means and whose requests arrive over
+# time: as in benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1
 _SAMPLE = 1000  # requests used to estimate the moments of a job's traffic
 
@@ -70,12 +70,12 @@ class Setup:
     prefix_caching: np.ndarray
     version: np.ndarray
     reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
-    held: np.ndarray  # steps without prompts between two that may have some, while so many requests run
+    held: np.ndarray  # steps without prompts between two that may take some, while so many requests run
     held_from: np.ndarray
-    held_several: np.ndarray  # the same while several prompts wait
-    apart: np.ndarray  # waiting prompts from which steps of prompts alone may follow each other
+    held_several: np.ndarray  # the number of such steps if several prompts wait
+    apart: np.ndarray  # number of waiting prompts from which steps with prompts alone may follow each other
     ahead: np.ndarray  # the next step is prepared while one runs
-    front_end_s: np.ndarray  # seconds of a request before and after the engine
+    front_end_s: np.ndarray  # seconds of a request in the server before and after the engine
     request_s: np.ndarray  # how long one request keeps the front end busy
     batch: np.ndarray
     concurrency: np.ndarray
@@ -123,7 +123,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     known = engines_of(columns, n)
     first = known.first
     mixed = switches(columns, "chunked_prefill", False, n) & known.rules(lambda e: e.schedule.cuts_mix)
-    version = np.where(first & ~mixed, 0, 1)  # with chunks, vLLM's V0 mixes prompts with decodes, as V1 does
+    version = np.where(first & ~mixed, 0, 1)  # with chunked prompts, V0 mixes prompts with decodes like V1
     work = engines.host_work(columns, known, device, offline)
     ahead = work["overlap"] & work["python_host"] & ~offline
     eager = (version == 0) | known.rules(lambda e: e.schedule.eager_prompts)
@@ -132,7 +132,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     context = number("context", 4096)
     usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
     chunked = switches(columns, "chunked_prefill", usual.chunked, n)
-    ran = "version" in columns  # a table's rows: a step held what was sent, whatever the engine's default is
+    ran = "version" in columns  # table rows: a step took whole prompts, even beyond the default budget
     longest = load["input_len"] * (1 + load["length_spread"]) + load["concurrency"] / number("dp", 1)
     held = np.where(ran & ~chunked, np.maximum(usual.batched_tokens, np.ceil(longest)), usual.batched_tokens)
     batched = number("max_num_batched_tokens", held)

@@ -38,13 +38,13 @@ PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
 _SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all their inputs
-_MOST_SIMULATED = 20_000  # runs kept for the next metric or question
+_MOST_SIMULATED = 20_000  # runs kept for another metric or a later prediction of the same row
 _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # the fluid model's last results
 
-_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # metrics that include waiting, and the one behind it
+_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # metrics that include waiting; the speed that causes it
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 OTHERS = 0.3  # share of the other frameworks' and devices' level that is assumed without rows
-_COUNTED = 1e-3  # a number of devices is exact; weights by inverse errors need some error
+_COUNTED = 1e-3  # a count of devices is exact, but weights by inverse errors need an error above 0
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
 
@@ -57,7 +57,7 @@ class ServingSimulator:
         self.metric = metric
         # By framework and device: (log of measured / predicted, remaining error); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
-        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # log likelihoods by framework of ways to fill gaps
+        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # (framework, values for gaps) → log likelihood
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -68,13 +68,13 @@ class ServingSimulator:
         if isinstance(traffic := columns.get("traffic"), Traffic) and (
             traffic.sessions or traffic.trace.endswith(HASHED)
         ):
-            return "the serving model does not know what sessions find again in the KV cache"
+            return "the serving model cannot predict how much of a session the KV cache still holds"
         if self.metric not in SERVING_METRICS or self.metric in _NOT_PREDICTED:
             return f"the serving model does not predict {self.metric}"
         if self.metric == HIGHEST_RATE and not _limits(columns):
-            return "the highest rate needs latencies that it keeps, which the job's constraints limit"
+            return "the highest rate is defined by limits on latencies: add one to the job's constraints"
         if self.metric == PER_DOLLAR and "usd_per_hour" not in columns:
-            return "what an hour of the devices costs is not known"
+            return "the price of the devices per hour is not known"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"
@@ -83,8 +83,8 @@ class ServingSimulator:
         )
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level by measured rows: for each framework on each kind of device, and for others a share of the
-        level of all rows. Median log errors, shrunk by two rows."""
+        """Corrects the level by measured rows: the median log error of each framework on each kind of device, shrunk by
+        the weight of two rows. All other frameworks and devices get a share of the level of all rows."""
         self.levels, self.unsaid = {}, {}
         if self.metric == DEVICES:
             return
@@ -94,7 +94,7 @@ class ServingSimulator:
             for choice, likely in zip(group.choices, told.tolist(), strict=True):
                 key = group.framework, choice
                 self.unsaid[key] = self.unsaid.get(key, 0.0) + likely
-        with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
+        with np.errstate(divide="ignore"):  # a rate of 0: out of memory
             error = np.log(values) - np.log(self.predict(columns).value)
         known = np.isfinite(error)
         if not known.any():
@@ -120,7 +120,7 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """As `_predict`, as a mixture where an engine's release or its cache's format is unknown."""
+        """`_predict`, as a mixture over the possible releases and cache formats where these are unknown."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -137,7 +137,7 @@ class ServingSimulator:
         return [self._predict({**some, **each}, counts[group.rows]) for each in filled]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """`counts`: how many configurations each row stands for."""
+        """Predictions with stated or default software. `counts`: how many configurations each row stands for."""
         n = len(counts)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
@@ -233,7 +233,7 @@ def _quantiles(columns: Columns, metric: str) -> set[str] | None:
 
 
 def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
-    """As in targets/vllm/load_plan.py: over the nodes that a configuration uses."""
+    """Metrics per device and per dollar of the nodes that a configuration uses, as in targets/vllm/load_plan.py."""
     n = len(tokens_per_s)
     own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
     dollars = numbers(columns, "usd_per_hour", np.nan, n)
@@ -301,7 +301,7 @@ def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
 
 
 def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
-    """(configurations that differ in a priced column, which of them each row has). A list belongs to all of them."""
+    """(distinct combinations of the priced columns, (n,) each row's combination). A list is a value of all rows."""
     own = [name for name, value in columns.items() if isinstance(value, np.ndarray)]
     some, of = Combinations(columns, [name for name in own if name not in _UNPRICED]).of()
     return {**{name: value for name, value in columns.items() if name not in own}, **some}, of
@@ -312,7 +312,7 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
-    """False without a calibration, and for 8-bit caches on GPUs without 8-bit formats."""
+    """(n,) whether the model covers a row; it does not cover 8-bit caches on GPUs without 8-bit formats."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
     for refused in _refused(columns, counts).values():
         known = known & ~refused
@@ -328,7 +328,7 @@ def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
     many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
-        f"prompts that are read on servers of their own are simulated for at most {EXACT} configurations at once": many,
+        f"separate prefill servers are simulated for at most {EXACT} configurations at once": many,
     }
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from autoscout.job.words import nearest_name
 
 Array = np.ndarray
-# By vLLM's method: layers of the served model's size, and products with its vocabulary, that each guess runs one after
-# the other. n-grams are looked up on the host. The speed of a draft model is unknown.
+# By vLLM's method: the layers of the served model's size, and the products with its vocabulary, that run for each guess
+# in turn. n-grams are looked up on the host. The speed of a draft model is unknown.
 COSTS = {
     "ngram": (0.0, 0.0),
     "eagle": (1.0, 1.0),
@@ -59,8 +59,8 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
     shares = ", ".join(f"{name} = 0.3" for name in np.unique(method[untold]))
     return {
         "speculative decoding depends on how many drafted tokens are accepted; state it: launch.accepted = "
-        f"{{ {shares} }}, the share of first guesses that are": untold,
-        "how fast a draft model guesses is not known": on & ~known,
+        f"{{ {shares} }}, the share of first drafted tokens that are": untold,
+        "the speed of a draft model is not known": on & ~known,
     }
 
 
@@ -70,7 +70,7 @@ def rate_problems(accepted: Mapping[str, float]) -> Iterator[str]:
         if method not in COSTS:
             yield f"launch.accepted: '{method}'{nearest_name(method, list(COSTS))}"
         elif not 0 < share < 1:
-            yield f"launch.accepted.{method} = {share:g} must lie between 0 and 1: a share of first guesses"
+            yield f"launch.accepted.{method} = {share:g} must lie between 0 and 1: a share of first drafted tokens"
 
 
 def _methods(columns: Mapping[str, Any], n: int) -> Array:
@@ -82,7 +82,7 @@ def _on(method: Array) -> Array:
 
 
 def _accepted(columns: Mapping[str, Any], method: Array) -> Array:
-    """(n,) acceptance; NaN where it is not given."""
+    """(n,) probability that a guess is accepted; NaN where it is not given."""
     told = columns.get("accepted", np.nan)
     if isinstance(told, Mapping):
         return _of_method(method, told, np.nan)

@@ -1,5 +1,5 @@
-"""Step times of one engine, from tables of plain floats: the event simulation asks for hundreds of thousands of them,
-and the process of a shadow, whose interpreter lacks our packages, loads this file alone.
+"""Step times of one engine, from tables of plain floats: the event simulation asks for hundreds of thousands of them. A
+shadow's process, whose interpreter lacks our packages, loads only this file.
 
 Seconds throughout. events.step_times() makes them from the arrays of steps.py.
 """
@@ -31,7 +31,7 @@ class PromptAttention:
     windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
-        """As operators.prefill_us, for one step."""
+        """Seconds of one step, as in operators.prefill_us."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
@@ -53,12 +53,12 @@ class PromptAttention:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits`: by
-    sampled tokens; `attention`: of decoding sequences, without their context's share; `per_context`: added by a token
-    of context, by sequences. `checked`: tokens of a sequence in a decode step, more than one with speculation, which
-    takes `guessing` by sequences and yields `per_step` tokens. `budget`: most tokens of a pipeline's micro batch.
-    `others`: wait of a decode step for other engines' prompts. `graph_decodes`: tokens of the largest decode step that
-    runs from a CUDA graph."""
+    """`linear`: products, elementwise kernels and communication, by number of tokens (exact, then in coarse steps);
+    `logits`: by number of sampled tokens; `attention`: of decoding sequences, without the part that depends on their
+    context; `per_context`: what one token of context adds, by number of sequences. `checked`: tokens of a sequence in a
+    decode step: more than one with speculation, which takes `guessing` (by number of sequences) and yields `per_step`
+    tokens. `budget`: most tokens of a pipeline's micro batch. `others`: how long a decode step waits for other engines'
+    prompts. `graph_decodes`: tokens of the largest decode step that runs from a CUDA graph."""
 
     linear: list[float]
     logits: list[float]
@@ -86,7 +86,7 @@ class StepTimes:
         return self.linear[min(FINE + math.ceil((tokens - FINE) / COARSE), len(self.linear) - 1)]
 
     def host(self, seqs: int) -> float:
-        """The engine's own work for a step."""
+        """Seconds of the engine's own work for a step."""
         return self.host_step + self.host_seq * seqs
 
     def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
@@ -98,7 +98,7 @@ class StepTimes:
         return on_device + host
 
     def decode(self, seqs: int) -> float:
-        """On the device, without the context's share; a pipeline's micro batches take turns."""
+        """Seconds on the device, without the context's part; a pipeline's micro batches take turns."""
         if self.pp == 1 and self.checked == 1 and seqs <= FINE:
             return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]
         return self._decode(seqs)
@@ -120,8 +120,8 @@ class StepTimes:
         return self.per_context[math.ceil(seqs / m)] / m
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` decoding
-        sequences with `context` tokens in total."""
+        """Seconds of a step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes`
+        decoding sequences with `context` tokens in total."""
         if self.pp == 1 and self.checked == 1:
             once = self._alone(seqs, tokens, pairs, decodes, context)
         else:
@@ -140,7 +140,7 @@ class StepTimes:
         return max(alone - (1 - (parts - 1) / self.pp) * step_s, 0.0)
 
     def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """One batch through all layers, alone."""
+        """Seconds for one batch to pass through all layers, if nothing else runs."""
         one_by_one = self.eager or tokens + decodes > self.graph_tokens
         seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
         return max(seconds, self.launches) if one_by_one else seconds

@@ -21,8 +21,8 @@ from autoscout.simulate.serving.weight_formats import (
 )
 
 _KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two adds
-_AT_ONCE = 1024  # the most sequences that engines decode at once; steps of more tokens are prompts'
-_OF_LATENTS = 3.0  # and of one with latents: their two norms, and a concatenation
+_AT_ONCE = 1024  # the most sequences that engines decode at once; a step with more tokens reads prompts
+_OF_LATENTS = 3.0  # extra kernels of a layer with latents: their two norms, and a concatenation
 
 
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
@@ -112,14 +112,14 @@ def _slope_us(e: EngineShapes) -> np.ndarray:
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The same where one block of threads goes through all keys of a query head, regardless of the number of blocks."""
+    """As `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """The same in microseconds, for a layer with latents."""
+    """As `_slope_us` for a layer with latents: microseconds per token of context."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
@@ -147,7 +147,7 @@ def launches_s(e: EngineShapes) -> np.ndarray:
 
 
 def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
-    """`one_by_one`: this step does not run from a CUDA graph."""
+    """Seconds of a step, from those on device and host. `one_by_one`: it does not run from a CUDA graph."""
     on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
     return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
 
@@ -177,7 +177,7 @@ def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """The guesses of a step, one after the other; the attention of their few layers is left out."""
+    """Seconds of the guesses of a step, one after the other, without the attention of their few layers."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 

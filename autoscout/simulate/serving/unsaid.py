@@ -1,7 +1,7 @@
-"""Rows without the engine's release, or with 8-bit weights but no format of the KV cache: predicted as a mixture over
-the releases of the engine's record, weighted by their number of releases in the last two years (`recent`), and over the
-cache's formats (`cache`: how often weights of a format bring scales for an 8-bit cache, which engines then use), until
-measured rows of the engine settle it."""
+"""Rows that do not state the engine's release, or have 8-bit weights but no format of the KV cache. They are predicted
+as a mixture, until measured rows of the engine settle the question: over the releases of the engine's record, weighted
+by how many appeared in the last two years (`recent`), and over the cache's formats (`cache`: how often weights of a
+format come with scales for an 8-bit cache, which engines then use)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-TELLING = 3.0  # the most rows that an engine's evidence counts for, since its rows' errors are correlated
-Choice = tuple[tuple[str, str], ...]  # columns and their filled-in values
+TELLING = 3.0  # evidence of an engine counts as at most this many rows, since their errors are correlated
+Choice = tuple[tuple[str, str], ...]  # columns and the values that fill them
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework with the same gaps; `choices` to fill them, and the logarithms of their shares."""
+    """Rows of one framework with the same gaps; the `choices` to fill them, with the logs of their probabilities."""
 
     framework: str
     rows: Array
@@ -59,10 +59,10 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions, and its error from those of its members and from their spread."""
+    """The geometric mean of (n,) predictions; its error comes from their errors and from how far they differ."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and infinite times: does not fit
+    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and infinite times: out of memory
         logs = np.log([one.value for one in each])
         mean = (weights * logs).sum(axis=0)
         between = np.nan_to_num((weights * (logs - mean) ** 2).sum(axis=0), nan=0.0, posinf=0.0)

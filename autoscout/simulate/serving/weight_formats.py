@@ -20,8 +20,8 @@ WEIGHT_BYTES = {
 KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 _INT8 = ("int8", "w8a8")
 _TWICE = 2.0  # int8 products relative to 16 bits, by the data sheets
-# Speed of products whose weights are widened as they are read, relative to bf16, at many tokens: Marlin's kernels on
-# Qwen3-32B. 4-bit experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed).
+# Speed of products whose weights are widened to 16 bits when read, relative to bf16, with many tokens: Marlin's kernels
+# on Qwen3-32B. 4-bit experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed).
 _WIDENED, _WIDENED_EXPERTS = 0.65, 1.0
 # 8-bit experts with a scale per tensor or token, at many tokens: vLLM's Triton kernel in FP8 on H100 and L40S; int8 is
 # the same.
@@ -47,8 +47,8 @@ def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) 
 def expert_shape(
     formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, multiple: np.ndarray, device: ServingDevice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(hidden, ffn) of an expert as a device stores and multiplies it. `multiple`: its width is padded to this where
-    nothing multiplies 8 bits; 0: the usual one."""
+    """(hidden, ffn) of an expert as a device stores and multiplies it. `multiple`: its width is padded to a multiple of
+    this on devices without 8-bit products; 0: the usual padding."""
     alone = np.isin(formats, ONLY_EXPERTS)
     wide, usual = padded(hidden, ffn)
     own = (multiple > 0) & ("fp8" not in device.formats)
@@ -70,8 +70,8 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) ->
 
 
 def lasting_speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """The same within the device's power, which fewer bits need less of: products of a long step follow each other
-    without a rest."""
+    """`speed` in long steps, whose products follow each other without a pause, so that the device is held back by its
+    power limit. Formats with fewer bits reach that limit later."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     four = np.isin(names, ("fp4", "nvfp4")) & (own > 1)
     eight = np.where(np.isin(names, _INT8), device.lasting.get("int8", np.inf), device.lasting.get("fp8", np.inf))

@@ -2,9 +2,9 @@
 configurations.
 
 Only the depth of a stage, the number of stages and the number of replicas differ from the large job. In a full
-pipeline, bytes and counts are linear in a stage's layers (it keeps each of them) and in the stages (one micro batch in
-flight for each), and the optimizer's share falls with the replicas: two depths and two numbers of stages determine
-everything.
+pipeline, bytes and counts are linear in a stage's layers (it keeps each of them) and in the number of stages (each adds
+one micro batch in flight), and the optimizer's share falls with the replicas. So traces of two depths and two numbers
+of stages determine all others.
 """
 
 import math
@@ -21,14 +21,14 @@ _NOTHING = 1e-9  # rounding error of differences between equal sums
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """Layers of a chunk, and the number of stages that fills the pipeline equally."""
+    """Layers of a chunk, and the number of stages that would fill the pipeline to the same extent."""
 
     layers: float
     stages: int
 
 
 def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float, float] | None:
-    """Layers of a chunk on the first, an inner and the last stage; None where a layout string shares them out."""
+    """Layers of a chunk on the first, an inner and the last stage; None if a layout string assigns the layers."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
@@ -49,13 +49,13 @@ def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> i
     if pp == 1:
         return 1
     first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
-    left = dense % (first + (pp - 2) * inner + last)  # of the chunks that have both kinds
+    left = dense % (first + (pp - 2) * inner + last)  # layers without experts in chunks that have both kinds
     return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
-    """`corners`: traces of two depths, each at one or two numbers of stages. `sharded`: replicas share the optimizer's
-    state. Counts of the result are per micro batch."""
+    """The trace of a rank of a large job. `corners`: traces of two depths, each at one or two numbers of stages.
+    `sharded`: replicas share the optimizer's state. Counts of the result are per micro batch."""
     weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
     first = corners[0][1]
     share = first.replicas / replicas if sharded else 1.0
@@ -122,7 +122,7 @@ def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) 
 
 def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
     """Kernels of the passes, by shape; those of the optimizer's step, whose sizes depend on the depth, are merged by
-    name. A shape that depends on the depth gets a negative count in one corner, so prices extrapolate, too."""
+    name. A shape that depends on the depth gets a negative count in one corner, so that prices extrapolate."""
     found: defaultdict[str, float] = defaultdict(float)
     what: dict[str, list] = {}
     for weight, rank in weighed:

@@ -37,7 +37,7 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: the step, its parts on the slowest stage (times its micro batches), and the time that this stage
+    """Seconds of the step, of its parts on the slowest stage (times its micro batches), and of the time that this stage
     waits."""
 
     step_s: float
@@ -46,7 +46,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """Inputs of the prices. `copies`: the most ranks that a token goes to, where DeepEP sends it once per node."""
+    """Inputs of the prices. `copies`: for DeepEP, which sends a token once per node: the most ranks that it goes to."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class PricedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage: the parts of a micro batch's passes, by chunk, and of the work once per step."""
+    """One stage: the parts of a micro batch's passes, by chunk, and of the work that happens once per step."""
 
     forward: list[Parts]
     backward: list[Parts]
@@ -79,9 +79,9 @@ def priced(
     timed: Sequence[Timed] = (),
     copies: int = 0,
 ) -> PricedTrace | None:
-    """None if a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`: the
-    ranks that ran on a device; their seconds replace their kernels' prices. `copies`: experts per token, if DeepEP
-    replaces the traced exchange."""
+    """The trace with a price for every kernel; None if a rank was not traced. `ranks`: one each of the last stage, the
+    first, and an inner one if there is any. `timed`: the ranks that ran on a device; their seconds replace the prices
+    of their kernels. `copies`: experts per token, if DeepEP replaces the traced exchange."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
     if not plain or any(r.verdict != "starts" for r in plain):
@@ -150,8 +150,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
-    """Extra time of a micro batch's passes on the rank whose experts have most tokens, which the others wait for: by
-    phase and chunk, from the trace of a rank with more tokens. None without one."""
+    """Extra time of a micro batch's passes on the rank whose experts have most tokens, for which the others wait: by
+    phase and chunk, from the trace of a rank with more tokens. None without such a trace."""
     tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:
@@ -179,7 +179,7 @@ def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
 
 
 def _late(c: list) -> bool:
-    """Weights gathered in the optimizer's step, and sums between stages that share weights."""
+    """Whether a message is in the optimizer's step: gathered weights, or sums between stages with shared weights."""
     _, operation, group, ranks, _, phase = c
     gathered = group in REPLICAS and "allgather" in operation
     return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))
@@ -309,7 +309,7 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
 
 
 def _collective(c: list, on: Setting) -> float:
-    """Seconds of one."""
+    """Seconds of one collective."""
     _, operation, group, ranks, size, _ = c
     if ranks < 2:
         return 0.0

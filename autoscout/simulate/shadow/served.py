@@ -10,10 +10,10 @@ from kb.records import Value
 
 
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One engine in the last load. `asked`, `cached`: prompt tokens, and those found in the prefix cache; `busy`: share
-    of the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts for others,
-    "answers" those that others have read, or "both"; `received`: tokens of such prompts. Seconds summed over its
-    `begun` requests: `waited` from their arrival at this engine to their first step, including `transferring`."""
+    """One engine in the last load. `asked`: prompt tokens; `cached`: those found in the prefix cache; `busy`: share of
+    the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts for other engines,
+    "answers" requests whose prompts others have read, or "both"; `received`: their tokens. Seconds summed over
+    its `begun` requests: `waited` from arrival at this engine to the first step, including `transferring`."""
 
     steps: int
     preemptions: int
@@ -37,7 +37,7 @@ class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """All engines together. `passes`: see load_plan.Pass."""
 
     verdict: Verdict
-    type: str = ""  # of a refusal: the exception, its message, and where it was raised
+    type: str = ""  # type, message and where: the exception that a refusal raised
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -74,8 +74,8 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration whose `engines` share the load by `router`. `metrics`: named as in experiments. `waited`: from a
     request's arrival to its first step. `failed`: requests that a lost engine had partly answered. `starved`: which of
     two pools waits for the other, or which engine the router leaves idle. `slowest`: the engine with the highest p99 of
-    end-to-end latency. `error`: standard deviation of log(measured / predicted) of the steps' times; for TTFT
-    `ttft_error`. GiB per device: predicted, except `kv_gib`, which is vLLM's."""
+    end-to-end latency. `error`: standard deviation of log(measured / predicted) of step times; `ttft_error`: that of
+    TTFT. GiB per device are predicted, except `kv_gib`, which vLLM reports."""
 
     job: str
     name: str
@@ -102,7 +102,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     starved: str = ""
     concurrent_batches: int = 1
     effective: dict[str, Any] = {}
-    type: str = ""  # of a refusal, as in ServedTrace
+    type: str = ""  # the exception of a refusal, as in ServedTrace
     where: str = ""
     traceback: str = ""
     stood_in: list[str] = []

@@ -12,11 +12,11 @@ from kb.records import Value
 
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced): dense recipes (docs/lab/shadow.md); with experts; and a cautious figure
-# for cases without measurements (8-bit products, context parallelism).
+# Standard deviations of log(measured / traced): for dense recipes (docs/lab/shadow.md); and for recipes with experts,
+# as well as a cautious value for cases without measurements (8-bit products, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
-# Tokens of the fullest rank's experts over the mean: after routing has settled, in the first steps, and the standard
-# deviation around the former, for the probability of running out of memory.
+# Tokens of the experts on the fullest rank relative to the mean: after routing has settled, and in the first steps. The
+# last figure is the standard deviation around the settled value, for the probability of running out of memory.
 OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.8, 0.15
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
@@ -41,13 +41,13 @@ class Chunk(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
     rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
-    group, ranks, bytes, phase]; `chunks`: both by chunk, if a stage has several; `order`: the first occurrence of both,
-    in order, and the starts of passes. Counts cover `micro_batches_traced`."""
+    group, ranks, bytes, phase]; `chunks`: kernels and collectives by chunk, if a stage has several; `order`: the first
+    occurrence of each, in order, with the starts of passes. Counts cover `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict
     imbalance: float = 1.0
-    type: str = ""  # of a refusal: the exception, its message, and where it was raised
+    type: str = ""  # type, message and where: the exception that a refusal raised
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -56,7 +56,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: int = 0
     built: int = 0
     peak: int = 0
-    reserved: int = 0  # by torch's caching allocator, replayed
+    reserved: int = 0  # bytes reserved by torch's caching allocator, replayed
     steps: list[Step] = []
     micro_batches: int = 0
     micro_batches_traced: int = 0
@@ -75,13 +75,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank run alone on one device, with real kernels and no peers. Seconds of one more micro batch, of the passes'
-    work once per step, and of the optimizer's step; `spread`: relative standard deviation between repeats. Bytes: the
-    peak of torch's allocator (0 on a CPU)."""
+    """One rank that ran alone on one device, with real kernels and no peers. Seconds of one more micro batch, of the
+    work once per step in the passes, and of the optimizer's step; `spread`: relative standard deviation between
+    repeats. Bytes: the peak of torch's allocator (0 on a CPU)."""
 
     rank: int
     verdict: Verdict
-    type: str = ""  # of a refusal, as Rank
+    type: str = ""  # the exception of a refusal, as in Rank
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -100,9 +100,9 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration's traced ranks, the one with the highest peak first. `allocated`, `reserved`: GiB; `low` to
     `high`: the 90 % interval of `allocated`; `beside`: memory of the driver and the communicators; `device_gib`: of the
-    smallest device; `oom_probability`: for all of these. `imbalanced`: GiB at OUT_OF_BALANCE, with experts. `step_s`:
-    seconds of a step, its traces priced kernel by kernel, by `parts`, if the device is known. `timed`: its ranks run on
-    one device; `step_s` then uses their seconds instead of kernels' prices."""
+    smallest device; `oom_probability`: of all this memory together. `imbalanced`: GiB at OUT_OF_BALANCE, with experts.
+    `step_s`: seconds of a step, priced kernel by kernel from its traces, by `parts`, if the device is known. `timed`:
+    ranks that ran on one device; their seconds then replace the kernels' prices in `step_s`."""
 
     job: str
     name: str
@@ -124,5 +124,5 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     timed: list[Timed] = []
     stood_in: list[str] = []
     versions: dict[str, str] = {}
-    cached: int = 0  # of the ranks
+    cached: int = 0  # number of ranks whose traces were cached
     cpu_s: float = 0.0

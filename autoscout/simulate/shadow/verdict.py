@@ -28,8 +28,8 @@ def traced_micro_batches(pp: int, vpp: int) -> int:
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found`, completed by its ranks. `ranks`: balanced ones, and with experts one with `imbalance`. `error`: standard
-    deviation of log(measured / traced)."""
+    """`found` with the conclusions from its traced `ranks`: balanced ones and, with experts, one with `imbalance` more
+    tokens. `error`: standard deviation of log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(
@@ -51,7 +51,8 @@ def judged(
     if device_gib:
         room = device_gib - beside
         needed = max(reserved, middle)
-        spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))  # segments: 1 to 5 % more
+        # At least 0.01: the allocator's segments take 1 to 5 % more than what is allocated.
+        spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))
         probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
     return msgspec.structs.replace(
         found,
@@ -77,7 +78,7 @@ def peak(rank: Rank) -> int:
 
 def _refusal(rank: Rank) -> str:
     if rank.verdict == "timeout":
-        return f"rank {rank.rank} was not traced within its time; give it more with --timeout"
+        return f"rank {rank.rank} was not traced within the time limit; raise it with --timeout"
     if rank.verdict == "untraceable":
         return (
             f"rank {rank.rank} cannot be traced without a GPU: {rank.message.splitlines()[0][:300]} ({rank.where}); "

@@ -4,19 +4,19 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
 
     u u' × ( LEVEL²                    everything is slower or faster than predicted
            + FAR × layouts )
-  + e e' × ( JOB² [same job]           so is one job
-           + SOFTWARE² [same software] so is what runs one framework on one kind of device
+  + e e' × ( JOB² [same job]           one job is slower or faster
+           + SOFTWARE² [same software] one framework on one kind of device is
            + (1 − FAR) × layouts [same software] )
-  + NOISE²                             of one measurement (a log error), with
+  + NOISE²                             log error of one measurement, with
 
     layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
-            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   like layouts err alike, for reasons that no part knows.
+            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   similar layouts err alike for unknown reasons
 
-e is the error that a row claims without measured rows, u the part of it that all rows have: the least that is claimed.
-What a row claims beyond that (a device known by its data sheet, experts) it shares with rows of its own software at
-most, so that what it misses by is hardly held against others. A job's own rows say most, those of the same framework
-and device less, and those of others hardly change how the layouts of a job compare. Outliers count less (Huber), so
-that one odd measurement does not move all others. The posterior mean is the correction, its spread the new error.
+e is the error that a row claims without measured rows; u is the smallest error that any row claims. Errors beyond u (of
+a device known only by its data sheet, of experts) are shared at most with rows of the same software, so they hardly
+affect other rows. A job's own rows count most, those of the same framework and device less, and the rest hardly change
+how the layouts of a job compare. Outliers count less (Huber), so that one odd measurement does not move all
+predictions. The posterior mean is the correction, and its spread the new error.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-MOST = 256  # rows, evenly spaced if there are more: the time to correct a space grows with their square
+MOST = 256  # most rows used, evenly spaced if there are more: the time to correct a space grows with their square
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
 _OUTLIER = 2.0  # residuals farther from the median than this many claimed errors count less
 
@@ -47,8 +47,8 @@ class Alike(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the part common
-    to all rows (u); (n,) each."""
+    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the smallest
+    claimed error (u); (n,) each."""
 
     shares: Array
     alike: Alike
@@ -102,7 +102,7 @@ class Correction:
 
 
 def _single(rows: _Rows) -> _Rows:
-    """In single precision, since spaces are large."""
+    """The rows in single precision, since spaces are large."""
     alike = rows.alike._replace(layouts=rows.alike.layouts.astype(np.float32))
     shares, claimed, usual = (each.astype(np.float32) for each in (rows.shares, rows.claimed, rows.usual))
     return _Rows(shares, alike, claimed, usual)
@@ -119,7 +119,7 @@ def _covariance(a: _Rows, b: _Rows) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """(n, m) or (1, 1): 1 where they are equal."""
+    """(n, m) or (1, 1): 1 where rows of a and b are equal, else 0."""
     if np.ptp(a) == 0 and np.ptp(b) == 0:  # one job, as in a session
         return np.array([[a[0] == b[0]]], dtype=np.float32)
     return (a[:, None] == b).astype(np.float32)

@@ -32,10 +32,10 @@ def network_matters(job: Job, columns: Columns) -> str:
     if saved < _DECIDES:
         return ""
     if stated:
-        return f"the job's {stated:g} Gb/s between nodes decide: twice as much would make the step {saved:.0%} shorter"
+        return f"{stated:g} Gb/s between nodes limit the speed: twice as much would shorten the step by {saved:.0%}"
     return (
-        f"{gb_s * 8:g} Gb/s between nodes are assumed, and decide: twice as much would make the step {saved:.0%} "
-        f"shorter; state yours: cluster.network = {{ between_nodes_gbps = … }}"
+        f"{gb_s * 8:g} Gb/s between nodes are assumed, and limit the speed: twice as much would shorten the step by "
+        f"{saved:.0%}; state yours: cluster.network = {{ between_nodes_gbps = … }}"
     )
 
 

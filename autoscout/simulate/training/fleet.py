@@ -1,5 +1,4 @@
-"""The devices of rows: the kinds in each row, their number, their power limit, and how the layers are spread over
-them."""
+"""Which devices each row uses: their kinds, number and power limit, and how the layers are spread over them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,8 +14,8 @@ Array = np.ndarray
 
 
 class Fleet(NamedTuple):
-    """Rows that run on the same kinds of device. By kind, in rank order: `counts`, devices; `told`, layers assigned to
-    a pipeline stage (0: an equal share of the rest); `gib`, a device's memory by the job (0: not given)."""
+    """Rows that run on the same kinds of device. By kind, in rank order: `counts`, number of devices; `told`, stated
+    layers per pipeline stage (0: an equal share of the rest); `gib`, a device's stated memory (0: not stated)."""
 
     rows: Array
     kinds: list[Hardware]
@@ -31,7 +30,7 @@ class Fleet(NamedTuple):
 
 
 def devices(columns: Columns, device: str) -> list[str]:
-    """Every device that a row names."""
+    """The names of all devices in the rows; `device` if they name none."""
     if "gpu" in columns:
         return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
     return kinds(list(columns)) or [device]
@@ -89,5 +88,5 @@ def depths(x: Inputs, fleet: Fleet) -> list[Array]:
 
 
 def _of_rows(columns: Columns, name: str, n: int) -> Array:
-    """(n,) of a column; 0 where it is absent or empty."""
+    """(n,) numbers in a column; 0 where it is absent or empty."""
     return np.nan_to_num(np.broadcast_to(np.asarray(columns.get(name, 0.0), dtype=float), n))

@@ -2,8 +2,8 @@
 
 Counted from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft 0.21, torch 2.11),
 and compared with 21 runs on an H100 and their shadows (docs/lab/simulators-training.md). `hub` is the bytes per weight:
-4, where products cast them to 16 bits each time; or 2, where the optimizer's state has 16 bits, too. The residual
-stream has the width of the weights.
+4 if weights are cast to 16 bits for each product, 2 if the optimizer's state has 16 bits, too. The residual stream is
+as wide as the weights.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ Array = np.ndarray
 LOGITS = 11.3
 SCORE = 6.0  # bytes per unfused score: its softmax in fp32 and in 16 bits
 ADAM = 10.0  # bytes moved per byte of weights: gradients clipped, moments and weights read and written
-ISSUED = 3.5  # operators of an adapted product, forward, and the same number backward
+ISSUED = 3.5  # operators of an adapted product in the forward pass; as many in the backward pass
 # Bytes that a norm reads and writes per element, operator by operator.
 _STREAM_FORWARD = {2: 36.0, 4: 28.0}
 _STREAM_BACKWARD = 76.0
@@ -38,14 +38,14 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     inputs = np.where(x.gated > 0, 2.0, 1.0)  # products that read the second norm's output
     one_kernel = x.bias > 0  # LayerNorm, which keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
-    # One copy for each product or its adapter; otherwise all share a norm's output in 16 bits, or two adapters read it.
+    # One copy per product or adapter. Otherwise all products share the norm's 16-bit output, or two adapters read it.
     copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
     core = 4.0 * attended + 2.0 * keys  # queries, keys, values and the output
-    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # by the product that follows, or its adapter
+    read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # bytes read by the product that follows, or by its adapter
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn
-    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # a second copy of the output, for its adapter
+    apart = np.where(frozen & (x.adapters > 0), 2.0 * attended, 0.0)  # the adapter's own copy of attention's output
     return tokens * (stream + core + activated + apart), SCORE * tokens * x.heads * x.seq_len * (x.attention == 0)
 
 
@@ -60,8 +60,8 @@ def states(x: Inputs, weights: Array, products: Array, own: Array) -> tuple[Arra
 
 
 def gradients_at_peak(x: Inputs, gradients: Array, activations: Array) -> Array:
-    """Bytes of gradients at the peak of the activations. If gradients are dropped after a step, they appear as the
-    activations are freed; those of earlier micro batches stay, and DDP has a copy of all in its buckets. After that, an
+    """Bytes of gradients at the peak of the activations. If gradients are dropped after a step, they appear while the
+    activations are freed. Gradients of earlier micro batches stay, and DDP has a copy of all in its buckets. Later, an
     optimizer that is not one fused kernel makes another copy (torch/optim/adamw.py, _multi_tensor_adamw)."""
     buckets = np.where((x.dp > 1) & (x.zero < 2), gradients, 0.0)
     backward = np.where(x.micro_batches > 1, gradients, np.maximum(gradients - activations, 0.0))
@@ -102,15 +102,15 @@ def adapters_moved(tokens: Array, width: Array) -> tuple[Array, Array]:
 
 
 def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
-    """Bytes moved to cast a layer's weights to 16 bits and their gradients back, and to add these to the existing ones,
-    as in all but a step's first micro batch."""
+    """Bytes moved to cast a layer's weights to 16 bits and their gradients back, and to add the gradients to the
+    existing ones, as happens in all but a step's first micro batch."""
     wide = x.hub == 4
     return np.where(wide, 6.0 * products, 0.0), np.where(wide & (x.lora == 0), 18.0 * products, 0.0)
 
 
 def vocabulary_moved(x: Inputs) -> tuple[Array, Array]:
-    """The same for the output layer's weights and the embedding, whose gradient is as large as its table: it is set to
-    zero and added to the output layer's gradient if weights are tied, else to the existing one."""
+    """Bytes moved by the same casts of the output layer's weights, and by the embedding's gradient. That is as large as
+    the table: it is set to zero, then added to the output layer's gradient if weights are tied, else to its own."""
     table = x.vocab * x.hidden
     forward, backward = cast_weights(x, table)
     return forward, backward + np.where(x.lora > 0, 0.0, 4.0 * x.hub * table)

@@ -12,7 +12,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-REQUIRED = ("layers", "hidden", "heads", "seq_len")  # and global_batch, for times
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is needed, too, but only for times
 
 # Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
@@ -46,21 +46,21 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
+    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), sharded over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
-    "fsdp": "none",  # Megatron-FSDP: as the ZeRO stage that shards the same
+    "fsdp": "none",  # Megatron-FSDP: its strategy, treated as the ZeRO stage that shards the same
     "moments": "fp32",  # precision of Adam's moments; the master weights stay in fp32
     "offload": 0.0,  # share of the optimizer's state that is kept on the host
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
-    "gathered_bytes": 2.0,  # per weight that replicas gather from each other after a step
+    "gathered_bytes": 2.0,  # bytes per weight that replicas gather from each other after a step
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
     # differences in DeepSpeed (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 masters; 0: only the masters (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step
-    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or ddp_bucket with overlap_grad
+    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or as many as fit ddp_bucket with overlap_grad
     "copied_elements": 0.0,  # buffer for copies of gradients to reduce
     "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward to the backward pass
     "near_group": 0.0,  # size of the group that holds a second copy of all weights, to gather from in backward; 0: none
@@ -74,10 +74,10 @@ DEFAULTS: dict[str, Any] = {
     "tp_comm": 16.0,
     "tp_comm_dgrad": 0.0,  # 1: a product hides the scatter of its input's gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
-    "drained": np.nan,  # micro batches, in pp's, after which a pipeline runs empty; NaN: once per step
+    "drained": np.nan,  # number of micro batches per pp after which a pipeline drains; NaN: it drains once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: attention sends 8 bits over cp; its kernels are priced in 16
+    "fp8_attention": 0.0,  # 1: context parallel attention sends 8 bits; its kernels are priced with 16
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
@@ -86,7 +86,7 @@ DEFAULTS: dict[str, Any] = {
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only kernels that always sum in the same order
     "fused_norm": 1.0,  # one kernel, which only keeps its input; 0: plain PyTorch operators
-    "fused_activation": 1.0,  # also for rotary positions and the softmax of unfused attention
+    "fused_activation": 1.0,  # fused kernels for the activation, rotary positions and the softmax of unfused attention
     "fused_gate": "fused_activation",  # 0: the activation and the multiplication are two operators
     "norm_copy": 0.0,  # 1: norms get an fp32 copy of their input
     "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so no device waits for its host to launch them
@@ -94,12 +94,12 @@ DEFAULTS: dict[str, Any] = {
     "op_fuser": 0.0,  # 1: Transformer Engine fuses casts with norms and gates, and adapters with their sum
     "hub": 0.0,  # bytes per weight of Transformers' own modules (hub_layers.py); 0: others
     "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors and copies all trained parameters
-    "grads_apart": 0.0,  # 1: gradients are separate tensors, summed by a kernel, copied into a bucket and back
+    "grads_apart": 0.0,  # 1: gradients are separate tensors; a kernel sums them, and buckets need copies there and back
     "split_loss": 1.0,  # ranks of tp keep their part of the vocabulary; 0: whole rows of logits, with autocast
     "ce_fusion": np.nan,  # fused loss: 1: Transformer Engine's kernel, in place; 0: plain operators; NaN: unknown
     "lora": 0.0,  # 1: adapters with frozen weights; 2: the same with 4-bit weights
     "adapters": 0.0,  # 0: on queries and values; 1: on every product
-    "lora_rank": 16.0,  # as in MLPerf's llama2_70b_lora
+    "lora_rank": 16.0,  # default of MLPerf's llama2_70b_lora
     "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as in MLPerf's
     "frozen_layers": 0.0,  # number of leading layers that, with the embedding, are not trained
     # several samples in a sequence: sequences per sample, and tokens that a token attends to
@@ -107,15 +107,15 @@ DEFAULTS: dict[str, Any] = {
     "packed_share": 1.0,
     "packed_context": "seq_len",
     "norms": 2.0,  # per layer
-    # RL post-training: GiB that the engine holds while the model is trained, and while it answers beside what the
-    # trainer keeps then of its weights and of its optimizer's state; bytes of a weight of the reference model
+    # RL post-training: GiB that the engine holds during training (resident) and while it generates answers; the shares
+    # of weights and optimizer state that the trainer keeps meanwhile; bytes per weight of the reference model
     "resident_gib": 0.0,
     "engine_gib": 0.0,
     "kept_weights": 1.0,
     "kept_state": 1.0,
     "reference_bytes": 0.0,
     "node_gb_s": np.nan,  # between nodes, shared by a node's devices; NaN: as in the hardware file
-    "kinds_gb_s": np.nan,  # the same across kinds of device; NaN: as between nodes
+    "kinds_gb_s": np.nan,  # bandwidth between different kinds of device; NaN: as between nodes
 }
 
 
@@ -161,8 +161,8 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
-_NONE_NAMED = 1 << len(MODULES)  # a bit above those of the modules
-METHOD = {"uniform": 0.0, "block": 1.0}  # as a number
+_NONE_NAMED = 1 << len(MODULES)  # one bit above those of the modules
+METHOD = {"uniform": 0.0, "block": 1.0}  # recomputation methods as numbers
 # How attention reads the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
@@ -174,8 +174,8 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with numbers for names, which `complete` accepts, too: a space's rows have few different names, so it
-    is faster to convert each name once."""
+    """The columns with names replaced by numbers, as `complete` would do for each row: a space has few different names,
+    so it is faster to convert each name once."""
     found = {}
     for name in (*CODED, "ar_modules"):
         if name in columns:
@@ -187,7 +187,7 @@ def coded(columns: Columns) -> dict[str, Any]:
 
 
 def complete(columns: Columns) -> Inputs:
-    """Raises AutoscoutError with the missing columns."""
+    """The columns with defaults filled in. Errors: AutoscoutError (exit 2), which names the missing columns."""
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
@@ -216,7 +216,7 @@ def complete(columns: Columns) -> Inputs:
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
     sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
-    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch is given
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN without a batch
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")
@@ -228,7 +228,7 @@ def _floats(value: Any) -> np.ndarray:
 
 
 def _given(columns: Columns, name: str, otherwise: np.ndarray) -> np.ndarray:
-    """The column; `otherwise` where it is absent, empty or 0 (which stands for "the usual value" in job files)."""
+    """The column; `otherwise` where it is absent, empty or 0 (which job files use for "the usual value")."""
     if name not in columns:
         return otherwise
     given = _floats(columns[name])
@@ -243,8 +243,8 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """1 for three matrices per feed-forward block, 0 for two: by the number of parameters if ffn is known; without that
-    number by the width, which is four times the hidden size without a gate, and rarely with one."""
+    """1 for three matrices per feed-forward block, 0 for two. Decided by the number of parameters if ffn and that
+    number are known; else by the width, which is four times the hidden size without a gate, and rarely with one."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -266,7 +266,7 @@ def _dtype(columns: Columns) -> str:
 
 
 def precisions(columns: Columns) -> np.ndarray:
-    """By name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
+    """(n,) precisions by name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
     return np.where(np.isin(recipes, ["none", ""]), names, "fp8")
@@ -303,7 +303,7 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
 
 
 def _parts_named(value: Any) -> np.ndarray:
-    """One bit for each of MODULES that a row names, and one where it names none."""
+    """A bit for each of MODULES that a row names, or `_NONE_NAMED` if it names none."""
     said = np.atleast_1d(np.asarray(value))
     if said.dtype.kind == "i":
         return said
@@ -316,7 +316,7 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    """NaN where unknown."""
+    """The numbers that stand for names; NaN for an empty name."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names

@@ -23,7 +23,7 @@ from autoscout.simulate.training.rank_parameters import adapter_width, weights_o
 Array = np.ndarray
 # Bytes per value to cast an operand: read in bf16, written twice; 4 bits first take a rotation (a Hadamard transform:
 # one more read and write). Frozen weights need neither the copy for weight gradients nor the rotation, but 4 bits need
-# the largest value first. Fused, the previous kernel writes 8 bits directly, and finds the largest value for 4.
+# a pass for the largest value. Fused, the previous kernel writes 8 bits directly, and finds the largest value for 4.
 CAST = {"fp8": 4.0, "fp4": 7.0}
 FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
@@ -35,18 +35,18 @@ TURNED = 2.0
 # Speed of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to 37.9 %
 # less on H800; half of that is assumed.
 DETERMINISTIC = 0.81
-# Masked over FlashAttention 2: full fine-tunings of Llama-3-8B on H100 and A100, 0.21 each (docs/lab/unsaid.md).
+# Speed of masked attention over FlashAttention 2: fine-tuning of Llama-3-8B on H100 and A100 (docs/lab/unsaid.md).
 MASKED = 0.21
-# Speed of fused attention with dropout, forward and backward, relative to without, since it draws a random number per
-# score: 75 to 85 and 60 to 70 % (flash-attention's pull request 2597, on GB200).
+# Speed of fused attention with dropout relative to without, forward and backward; it draws a random number per score.
+# flash-attention's pull request 2597 gives 75 to 85 % and 60 to 70 % (GB200).
 DROPPED = (0.80, 0.65)
 IMBALANCE = 1.1  # load of the busiest expert rank over the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, without
 # its matrix product), and in fused ones.
 LOSS_BYTES = (35.0, 12.0)
 FUSED_LOSS_BYTES = (12.0, 8.0)
-# Counted from Transformer Engine's kernels (triton/cross_entropy.py of 2.9): the softmax's sums, then the gradient in
-# place of the logits, which the backward pass multiplies by that of the loss.
+# Counted from Transformer Engine's kernels (triton/cross_entropy.py of 2.9): the sums of the softmax, then the
+# gradient, which overwrites the logits and which the backward pass multiplies by the loss's gradient.
 IN_PLACE_LOSS_BYTES = (6.0, 4.0)
 
 
@@ -207,13 +207,13 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
         again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
         once = np.where(again > 0, FROZEN_CAST[dtype], each)
         each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
-    if fusible:  # a rotation is never fused
+    if fusible:  # fusion never includes the rotation
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting separately."""
+    """The core, forward and backward: one fused kernel, or score matrix, softmax, dropout and weighting separately."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
@@ -310,7 +310,7 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs; the outputs have about as many
 
     def moved(passes: float, kernels: float) -> Array:
-        """For inputs and outputs of 16 bits."""
+        """Seconds to move inputs and outputs of 16 bits."""
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))

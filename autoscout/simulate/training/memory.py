@@ -39,25 +39,25 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the caching allocator
 ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
-UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
+UNSEEN = 0.12  # error for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 # Transformers' modules copy more or less for the loss, depending on the version. 19 runs on an H100 reserved 1 to 13 %
 # more than they allocated, and 3 % where that was 97 % of the memory.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
-LIKELY = 0.02  # weight from which a software profile's prediction is mentioned
+LIKELY = 0.02  # a software profile's prediction is mentioned if its weight is at least this
 CAUTION = 0.5  # a configuration "fits" if its probability of running out of memory is at most this
 _BLOCK = 1 << 13  # rows per block, so that temporaries of all profiles stay in the cache
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
 
 class Memory:
-    """`device`: for rows that name none. `margin`: log of the factor learned from this job's measured peaks."""
+    """`device`: for rows that name none. `margin`: log of a factor on the peaks, learned from this job's rows."""
 
     name = "memory"
 
     def __init__(self, device: str = "") -> None:
         self.device = device
-        self.margin = 0.0  # log of the factor
+        self.margin = 0.0  # log of a factor on predicted peaks
         self.squares, self.told = 0.0, 0  # sum of squared residuals, and the number of rows
         self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's rows
 
@@ -91,7 +91,7 @@ class Memory:
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
         self.squares, self.told = float(np.sum((residual - self.margin) ** 2)), len(residual)
-        # Log factors at which the rows just fit: too low for a row that ran out of memory, too high for one that ran.
+        # Log factors at which rows would just fit: lower bounds if they ran out of memory, upper bounds if they ran.
         just = -self._pressure(columns)
         lowest, highest = np.fmax.reduce(just[died], initial=-np.inf), np.fmin.reduce(just[ran], initial=np.inf)
         wanted = (lowest + highest) / 2 if lowest > highest else np.clip(self.margin, lowest, highest)
@@ -119,8 +119,8 @@ class Memory:
         return _of_each(settled(columns, self.device), mean)[0]
 
     def oom_range(self, columns: Columns) -> tuple[Array, Array]:
-        """(n,) lowest and highest probability among the software profiles that are not ruled out. The rows of one
-        trainer share its probability, which `oom_probability` averages out."""
+        """(n,) lowest and highest probability among the software profiles that are not ruled out. All rows of a trainer
+        have one of these profiles; `oom_probability` averages over them."""
 
         def least_and_most(some: Columns) -> tuple[Array, Array]:
             chances, weights = self._chances(some)
@@ -141,8 +141,8 @@ class Memory:
         return chances, probabilities(self._shares(some), chances.shape[1])
 
     def _spread(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) standard deviation of log(measured / predicted); wider for software without a profile, until
-        measured peaks of the job narrow it. Whether a run died says little about it."""
+        """(n,) or (1,) standard deviation of log(measured / predicted). It is wider for software without a profile,
+        until measured peaks of the job narrow it; whether a run ran out of memory says little about it."""
         before = np.where(self._unknown(some), UNSEEN, np.where(_of_hub(some), HUB, ERROR))
         return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
 
@@ -155,7 +155,7 @@ class Memory:
         return [each.log_share + self.software.get(each.name, 0.0) for each in some]
 
     def _mixed(self, columns: Columns) -> tuple[Array, Array, dict[str, Array]]:
-        """(n,) GiB, the deviation of its logarithm between software profiles, and its parts."""
+        """(n,) GiB, the standard deviation of its logarithm between software profiles, and its parts."""
         some = variants(columns)
         each = self._raw_of_each(some, length(columns))
         if len(each) == 1:
@@ -184,16 +184,16 @@ class Memory:
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def filled(self, columns: Columns) -> Array:
-        """(n,) needed over available memory, on the rank where that is largest; NaN on unknown devices."""
+        """(n,) needed over available memory, on the rank with the largest ratio; NaN on unknown devices."""
         columns = settled(columns, self.device)
         return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
     def fits(self, columns: Columns) -> Array:
-        """(n,) bool; False where the device is unknown."""
+        """(n,) whether a row probably fits; False where the device is unknown."""
         return self.oom_probability(columns) <= CAUTION
 
     def _known_pressure(self, columns: Columns) -> Array:
-        """(n,) log(needed / available) on the rank where that is largest. On a mixed cluster later stages, which hold
+        """(n,) log(needed / available) on the rank with the largest ratio. On a mixed cluster later stages, which hold
         fewer micro batches, may be on the smaller devices."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
@@ -204,7 +204,7 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """(n,) GiB and its parts."""
+        """(n,) GiB without corrections, and its parts."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
@@ -235,12 +235,12 @@ def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> l
 
 
 def chance_beyond(deviations: Array) -> Array:
-    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4): memory outside of the
-    formula (a workspace, a fragment) is rarely small unless it is zero."""
+    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4). Its tails are heavy because
+    memory that the model leaves out (a workspace, a fragment) is either zero or large."""
     t = np.clip(deviations, -1e100, 1e100)
     s = np.sqrt(t**2 + 4)
     far = s + np.abs(t)
-    beyond = np.where(t < 0, 4 / far, far) / s  # 1 + u, without its rounding
+    beyond = np.where(t < 0, 4 / far, far) / s  # 1 + u, without rounding errors
     return beyond**2 * (2 - t / s) / 4
 
 
@@ -251,8 +251,8 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
 
 
 def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Array]]:
-    """The first stage on every kind of device, the first one whose layers all have experts, and the last stage: its
-    device and stated memory, its index and its layers."""
+    """The first stage on every kind of device, the first stage whose layers all have experts, and the last stage. For
+    each: device and stated memory, index, and layers."""
     per_stage = x.gpus / x.pp
     found = []
     for kind, (hw, gib, layers) in enumerate(zip(fleet.kinds, fleet.gib, depths(x, fleet), strict=True)):

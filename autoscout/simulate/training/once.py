@@ -14,18 +14,18 @@ from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, from_host
 
 Array = np.ndarray
 MIB = 2.0**20  # bytes
-# Adam on mixed precision: gradient read for the norm, scaled, and read again; master weight and two moments read and
-# written; the weight written in its own precision; the gradient buffer set to zero.
+# Adam on mixed precision: the gradient is read for the norm, scaled, and read again; master weight and two moments are
+# read and written; the weight is written in its own precision; the gradient buffer is set to zero.
 OPTIMIZER_BYTES = 48.0
-# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments read; the last
-# three and a 16-bit weight written, at the memory bandwidth of a server with two sockets. Usual figures, not measured
-# here. A rank sends gradients in fp32 and receives weights in 16 bits (stage_1_and_2.py).
+# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments are read; the
+# last three and a 16-bit weight are written, at the memory bandwidth of a server with two sockets. Usual figures, not
+# measured here. A rank sends gradients in fp32 and receives weights in 16 bits (stage_1_and_2.py).
 HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 
 class Exchange(NamedTuple):
-    """Seconds of communication between replicas: `whole` if nothing hides it; backward passes could hide `gradients` of
-    it and, half as long, `weights`; `gain`: per hidden second, minus the multiprocessors that it takes from the layers;
+    """Seconds of communication between replicas. `whole`: all of it; of this, backward passes can hide `gradients` and,
+    half as long, `weights`. `gain`: seconds saved per hidden second, which also takes multiprocessors from the layers.
     `each`: communication of every micro batch but the last."""
 
     whole: Array
@@ -35,7 +35,7 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """Seconds added to a step, given the length of its backward passes and the micro batches before the last."""
+        """Seconds added to a step, given the length of its backward pass and its number of micro batches minus one."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
@@ -43,16 +43,16 @@ class Exchange(NamedTuple):
 
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
-    """`layers`: of a stage. With overlap_grad the last backward pass hides all buckets but the last; overlapped traffic
-    takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its part
-    (stage_1_and_2.py: use_multi_rank_bucket_allreduce), so they send as much as stage 0 and also gather the weights."""
+    """Exchange of a stage of `layers`. With overlap_grad the last backward pass hides all buckets but the last, while
+    their traffic takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its
+    part (stage_1_and_2.py: use_multi_rank_bucket_allreduce): they send as much as stage 0, and also gather weights."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    # Latency on a CPU is waiting for a time slice, and Megatron's buckets all wait at once.
+    # On a CPU, latency is the wait for a time slice, and all of Megatron's buckets wait at the same time.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     channels = np.nan_to_num(x.dp_channels, nan=np.inf)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)
@@ -64,7 +64,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
         among = expert_group, expert_stride, channels
         reduce = reduce + _in_buckets(links, sparse, sent_in, among, x.distopt > 0)
         gather = gather + links.all_gather(x.gathered_bytes * expert, *among)
-    in_layers = x.zero == 3  # gathered and scattered layer by layer
+    in_layers = x.zero == 3  # ZeRO-3 gathers and scatters layer by layer
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)
     tied = np.where(

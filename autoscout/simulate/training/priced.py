@@ -17,15 +17,15 @@ MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that aff
 
 
 class Priced(NamedTuple):
-    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the combination of
-    each row."""
+    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the index of each
+    row's combination."""
 
     software: list[Variant]
     values: dict[str, Array]
     of: Array
 
     def at(self, name: str, rows: slice) -> Array:
-        """(…, profiles, rows)"""
+        """Values of some rows: (…, profiles, rows)."""
         return np.take(self.values[name], self.of[rows], axis=-1)
 
 

@@ -23,22 +23,22 @@ from autoscout.simulate.training.stage import recomputed
 Array = np.ndarray
 GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process", "engine")
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes per input that products keep; 4 bits have a scale per 16 values
-UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes per input that products keep; with 4 bits there is a scale per 16 values
+UNFUSED_NORM = 4.0  # bytes per element that an unfused norm keeps in addition: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# With Transformer Engine's fused loss, from 11 peaks on an H100 (docs/lab/simulators-training.md); its kernels keep 2
-# to 4.
+# Bytes per logit with Transformer Engine's fused loss, from 11 peaks on an H100 (docs/lab/simulators-training.md); its
+# kernels keep 2 to 4.
 FUSED_LOGITS = 6.0
 # Bytes per logit of whole rows, gathered or on one rank, for PyTorch's loss under autocast: in 16 bits, in fp32,
 # log-softmax, its gradient and that of the logits.
 WHOLE_LOGITS = 18.0
-# Adapters in plain PyTorch, counted from litgpt's layers: bytes that a norm keeps per element of the residual stream
-# (RMSNorm a copy in fp32, LayerNorm its input), per element of a head's queries, keys, values and outputs, of the inner
-# tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
+# Adapters in plain PyTorch, counted from litgpt's layers. Bytes kept per element: by a norm, of the residual stream
+# (RMSNorm keeps a copy in fp32, LayerNorm its input); of a head's queries, keys, values and outputs; of the inner
+# tensors with and without a gate; of an adapted product's input (a copy after dropout, and its mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
-# Not visible in its code: bytes per logit, additional ones of the stream, per input of a 4-bit product, and per 4-bit
-# parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error with one model left out
-# is 2.3 %.
+# Not visible in litgpt's code: bytes per logit, extra bytes per element of the residual stream, per input of a 4-bit
+# product, and per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error
+# with one model left out is 2.3 %.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -64,7 +64,7 @@ def all_with_experts(x: Inputs) -> Array:
 
 
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
-    """Bytes by component on a rank of pipeline stage `index`; `of_kind`: its layers, where these differ by device."""
+    """Bytes by component on a rank of pipeline stage `index`. `of_kind`: its layers, if that depends on the device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first = index == 0
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
@@ -88,7 +88,7 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
 
 
 def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[str, Array]:
-    """With what an engine of RL rollouts holds, in the fuller of two phases: the update, or the rollout, in which
+    """Adds what an RL rollout engine holds. The fuller of two phases counts: the update, or the rollout, in which
     gradients and activations are gone. The reference model's weights count as the trainer's own."""
     parts["engine"] = x.resident_gib * GIB
     if not (np.any(x.engine_gib) or np.any(x.reference_bytes)):
@@ -122,7 +122,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     alone = (x.zero == 3) & (x.masters_apart == 0)
     weights = over(x.zero == 3, np.where(alone, 4.0, b), dense, expert) * (1 - x.offload_weights)
     moments = np.where(alone, 8.0, moments)
-    # Sharded gradients leave as soon as they are computed: in ZeRO-Offload to the host.
+    # Sharded gradients leave as soon as they are computed; with ZeRO-Offload they go to the host.
     away = np.where(x.zero >= 2, x.cpu_adam, 0.0)
     # QLoRA: the embedding and the head are not quantized.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
@@ -159,19 +159,19 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models need no autocast: its autotuner's published runs of GPT-2 would not have fitted with
-        # it.
+        # DeepSpeed's 16-bit models need no autocast; with it, the published runs of GPT-2 by its autotuner would not
+        # fit.
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    # Backward, unfused attention holds the gradients of its scores, before and after the softmax, once the loss is
-    # freed. Plain operators: scaled, masked, and in fp32, each with its gradient.
+    # Backward, unfused attention holds the gradients of its scores before and after the softmax, once the loss is
+    # freed. With plain operators it holds scaled, masked and fp32 scores, each with its gradient.
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
-    # The first stage's last gradient of a micro batch, when the activations of that one are freed.
+    # The embedding's gradient is the first stage's last in a micro batch, when its activations are already freed.
     embeds = (index == 0) & (x.lora == 0) & (frozen_layers(x) == 0)
     embedding = np.where(embeds, b * x.vocab * x.hidden / x.tp, 0.0)
     back = np.maximum(back, embedding - stage - head)
@@ -202,9 +202,9 @@ def _eager(x: Inputs) -> Array:
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -> tuple[Array, Array, Array]:
     """Bytes that one layer keeps per micro batch: all except the score matrix, the score matrix, and those that
     selective recomputation makes again; the mean of layers with experts and the `share` without. Split by tp only:
-    queries, keys, values, the attention's output, and the feed-forward block's inner tensors. On every rank (or split
-    by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Adapters
-    in plain PyTorch: see NORM."""
+    queries, keys, values, the attention's output, and the feed-forward block's inner tensors. Whole on every rank (or
+    split by sp): inputs and outputs of both norms, dropout masks. With FP8 the products keep their inputs in 8 bits.
+    Adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
@@ -217,7 +217,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
-    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # a copy in fp32
+    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # bytes of the softmax's copy in fp32
     scores = tokens * x.heads * x.seq_len / x.tp * (b + softmax + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
     block = np.where(x.experts > 0, sparse + share * dense, dense)
@@ -240,7 +240,7 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Inputs of their norms, and values, are views of the projection's output, and each head has an fp32 scale.
+    # Inputs of the latents' norms, and values, are views of the projection's output; each head has an fp32 scale.
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values

@@ -82,6 +82,6 @@ def adapter_width(x: Inputs) -> Array:
 
 
 def frozen_layers(x: Inputs) -> Array:
-    """Layers of a rank without a backward pass. With a pipeline, 0: the stages above them determine time and memory
-    anyway."""
+    """Frozen layers of a rank, which have no backward pass. 0 with a pipeline: there the other stages determine time
+    and memory anyway."""
     return np.where(x.pp == 1, np.minimum(x.frozen_layers, x.layers), 0.0)

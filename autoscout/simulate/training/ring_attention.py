@@ -1,6 +1,6 @@
-"""Overheads of attention on a ring of context parallel ranks, counted from Transformer Engine 1.10
-(AttnFuncWithCPAndKVP2P) for causal masks: pieces are copied to be contiguous, outputs of the ring's steps are scaled
-and summed, and so are gradients. The messages hide none of it."""
+"""Overheads of attention on a ring of context parallel ranks with causal masks, counted from Transformer Engine 1.10
+(AttnFuncWithCPAndKVP2P): pieces are copied to be contiguous, outputs of the ring's steps are scaled and summed, and so
+are gradients. Sending the messages hides none of this."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
 # Bytes moved per 16-bit query and key value, (query, key): once per pass, and in each step of the ring after the first.
-# Forward: keys and values are joined, outputs set to zero and accumulated; later steps take half of the keys or queries
-# apart. Backward: the same halves, with the output and its gradient, and each step's gradients joined and added.
+# Forward: keys and values are joined, outputs set to zero and accumulated; later steps copy half of the keys or
+# queries. Backward: the same halves, with the output and its gradient, and each step's gradients are joined and added.
 _ONCE = ((8.0, 8.0), (4.0, 28.0))
 _STEP = ((5.5, 2.0), (7.5, 17.0))
-# Operators likewise, besides one attention; each later step of the ring has another attention.
+# Operators in the same form, without those of one attention; each later step of the ring has another attention.
 _OPERATORS = ((6.0, 4.0), (4.0, 6.0))
 
 

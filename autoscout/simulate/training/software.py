@@ -1,5 +1,5 @@
-"""Rows that do not name their software, or not how it runs: a mixture over the training engines' records, which
-measured rows of the job narrow down.
+"""Rows that do not say which software they ran, or how it was set up: they are predicted as a mixture over the training
+engines' records, which measured rows of the job narrow down.
 
 share of a member = its record's prior × the chance that its runs look like the row (`likely`); weight of a member =
 share × the likelihood of the job's measurements (`evidence`)
@@ -28,10 +28,10 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # the most rows that a job's evidence counts for, since its rows' errors are correlated
-KNOWN = -1  # in the settled column: the row states everything that software decides
+TELLING = 3.0  # a job's evidence counts as at most this many rows, since their errors are correlated
+KNOWN = -1  # code of rows that state everything that software decides
 _BITS = 40  # bits of conditions in a settled code; the number of the row's family is above them
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # column → what it must have: (least, most), or one of these names
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # column → its allowed values: (least, most), or one of these names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
@@ -39,10 +39,10 @@ _SHAPED = (
 
 
 class SoftwareMember(NamedTuple):
-    """`since`: the record's release; `share`: the prior of a run that names nothing; `named`: of one that names the
-    record or its base. `slower`, `unseen`: the mean and the standard deviation of log(measured / predicted) of runs
-    without a record. `filled`: columns set where a condition holds, later ones first; `chances`: factors on the share
-    where one holds."""
+    """`since`: the record's release; `share`: prior probability for runs that name no software; `named`: for runs that
+    name the record or its base. `slower`, `unseen`: mean and standard deviation of log(measured / predicted) of runs
+    without a record. `filled`: columns set where a condition holds; the first that sets a column wins; `chances`:
+    factors on the share where a condition holds."""
 
     name: str
     stem: str
@@ -133,23 +133,23 @@ def holds(when: When, value: Callable[[str], Array]) -> Array:
 
 @cache
 def _conditions() -> tuple[When, ...]:
-    """All conditions, once each: the bits of a settled code."""
+    """All conditions, each once; the bits of a settled code are in this order."""
     every = {when: None for m in members() for when, _ in (*m.filled, *m.chances) if when}
     if len(every) > _BITS:
-        raise ValueError(f"{len(every)} conditions in records of trainers, more than {_BITS}")
+        raise ValueError(f"{len(every)} conditions in records of trainers; at most {_BITS} are possible")
     return tuple(every)
 
 
 @cache
 def nameable() -> tuple[str, ...]:
-    """What a row's software may be restricted to: a record, by the name of its file, or one of its releases."""
+    """The values that a row's `software` may have: a record, by the name of its file, or one of its releases."""
     releases = (f"{member.stem} {member.since}" for member in members())
     return tuple(dict.fromkeys((*families(), *releases)))
 
 
 def settled(columns: Columns, device: str = "") -> Columns:
-    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row, and the
-    record that it names. `device`: for rows that name none."""
+    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row and the
+    number of the record that it names. `device`: for rows that name none."""
     said = np.atleast_1d(np.asarray(columns.get("software", "")))
     if said.dtype.kind != "U":
         return columns
@@ -203,8 +203,8 @@ def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]
 
 
 def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: str = "") -> list[Variant]:
-    """One variant, with the columns as they are, if every row states its software. `blind_to`: columns that the caller
-    ignores; members that only differ in these are merged."""
+    """One variant per possible member; if every row states its software, a single variant with the columns as they are.
+    `blind_to`: columns that the caller ignores; members that differ only in these are merged."""
     columns = settled(columns, device)
     codes = np.atleast_1d(np.asarray(columns.get("software", KNOWN))).astype(np.int64)
     each, kind = np.unique(codes, return_inverse=True)
@@ -237,7 +237,7 @@ def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
 
 
 class _Merged(NamedTuple):
-    """Members merged for rows of one code: the log of a share, -inf where impossible."""
+    """Several members merged for rows of one code; `share` is a logarithm, -inf where impossible."""
 
     share: float
     slower: float
@@ -255,7 +255,7 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """The row's value and, where it has none, the member's (None: nothing)."""
+    """The row's value, or the member's where the row has none (None: the member sets nothing)."""
     said = None if given is None else np.asarray(given)
     if all(value == values[0] for value in values):  # equal for all rows: stays a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)
@@ -286,7 +286,7 @@ def side_by_side(some: list[Variant]) -> dict[str, Any]:
 
 
 def stacked(some: list[Variant], n: int) -> dict[str, Any]:
-    """The (n,) rows of all variants, one after the other: one call predicts them all."""
+    """The (n,) rows of all variants, one after the other, so that one call predicts them all."""
     return {
         name: value if np.ndim(value) == 0 or name == "degrees" else np.broadcast_to(value, (len(some), n)).reshape(-1)
         for name, value in side_by_side(some).items()
@@ -295,8 +295,8 @@ def stacked(some: list[Variant], n: int) -> dict[str, Any]:
 
 def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
     """Log likelihood of each member, from log(measured / predicted) of the (n,) rows that do not state their software;
-    NaN where a row says nothing. Errors of a job's rows are correlated, so together they count at most as much as
-    TELLING."""
+    NaN where a row gives none. Errors of a job's rows are correlated, so together they count as at most TELLING
+    rows."""
     told: dict[str, float] = {}
     for variant, residual in zip(found, residuals, strict=True):
         seen = np.isfinite(residual) & np.broadcast_to(np.isfinite(variant.log_share), len(residual))
@@ -306,7 +306,7 @@ def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dic
 
 
 def probabilities(log_share: list[Array], n: int) -> Array:
-    """(members, n)"""
+    """(members, n) probabilities, which sum to 1 over the members."""
     weights = np.array([np.broadcast_to(s, n) for s in log_share])
     weights = np.exp(weights - weights.max(axis=0))
     return weights / weights.sum(axis=0)
@@ -333,8 +333,8 @@ def middle(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 class Unsaid(NamedTuple):
-    """A column that nobody stated: for each of its values the geometric mean of the predictions, and the standard
-    deviation of the logarithm between these."""
+    """A column that was not stated: for each of its possible values the geometric mean of the predictions, and the
+    standard deviation of the logarithms of these means."""
 
     column: str
     values: dict[str, float]
@@ -342,8 +342,8 @@ class Unsaid(NamedTuple):
 
 
 def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
-    """For one row, the column on whose value the members disagree and that matters most. `values`, `weights`:
-    (members,) predictions and probabilities."""
+    """For one row, the unstated column whose value matters most for the prediction. `values`, `weights`: (members,)
+    predictions and probabilities."""
     logs, found = np.log(values), list[Unsaid]()
     for name in {name: None for variant in some for name in variant.columns}:
         each = [str(np.ravel(np.asarray(variant.columns.get(name, "")))[:1].tolist()) for variant in some]

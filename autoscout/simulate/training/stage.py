@@ -14,9 +14,9 @@ Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
 NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
 HOST_LINK = 0.8  # share of the data sheet's bandwidth to the host that copies reach: a usual figure, not measured here
-# DeepSpeed's ZeRO-3 runs Python hooks before and after every module, forward and backward, so a host may launch more
-# slowly than its device computes: microseconds per pass, from fixtures/deepspeed/second.csv (stage 3 minus stage 2 with
-# micro batch 1 and all weights persistent, minimum of ten runs each), and modules per layer.
+# DeepSpeed's ZeRO-3 runs Python hooks before and after every module, forward and backward, so the host may launch more
+# slowly than the device computes. HOOKS_US is microseconds per pass, from fixtures/deepspeed/second.csv (stage 3 minus
+# stage 2 with micro batch 1 and all weights persistent, minimum of ten runs each); MODULES is per layer.
 HOOKS_US, MODULES = 500.0, 12.0
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
@@ -67,8 +67,8 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 
 def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
-    """Per micro batch: autograd's kernel reads two gradients and writes their sum after every micro batch but the
-    first; once per step all are copied into buckets and back."""
+    """Seconds per micro batch if gradients are separate tensors. After every micro batch but the first, autograd's
+    kernel reads two gradients and writes their sum; once per step all are copied into buckets and back."""
     if not np.any(x.grads_apart):
         return np.zeros(1)
     parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
@@ -78,9 +78,9 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """Seconds that a device waits for a host that launches a layer's pass more slowly than the device computes. The
-    head between the passes gives no credit: the lead that the host gains there does not last a whole micro batch. A CPU
-    computes and launches in turn."""
+    """Seconds that a device waits for its host, if the host launches a layer's pass more slowly than the device
+    computes. The head between the passes does not help: the lead that the host gains there does not last for a whole
+    micro batch. A CPU launches and computes in turn."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
@@ -98,15 +98,15 @@ def recomputed(x: Inputs) -> Array:
 
 
 def embedding(hw: Hardware, x: Inputs) -> Array:
-    """The lookup, and adding the gradients of the rows looked up, on the first stage."""
+    """Seconds of the lookup, and of adding the gradients of the rows looked up, on the first stage."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     return memory_bound(hw, 8.0 * tokens * x.hidden * b, hw.elementwise.bandwidth, 4)
 
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
-    """With tp_comm_overlap, communication takes multiprocessors from the products that hide it. More of them move the
-    bytes faster, up to the number that NCCL itself would use."""
+    """With tp_comm_overlap, communication takes multiprocessors from the products that hide it. With more of them the
+    bytes move faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
@@ -140,7 +140,7 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
     near = links.all_gather(b * weights, np.where(x.near_group > 0, x.near_group, group), stride)
     gathered = near + np.where(x.near_group > 0, 0.0, loaded)
     scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(b * weights, group, stride))
-    # Layers whose weights are still there; recomputed layers are not gathered a second time either.
+    # Share of weights still in memory; like recomputed layers, they are not gathered a second time.
     kept = np.clip(x.kept_elements / (layers * weights), 0, 1)
     forward = layer.forward
     backward = layer.backward + again * layer.forward
@@ -160,7 +160,7 @@ def from_host(hw: Hardware, size: Array) -> Array:
 
 
 def sends(links: Topology, x: Inputs) -> Array:
-    """Activations to the next stage and gradients to the one before, once per chunk."""
+    """Seconds to send activations to the next stage and gradients to the previous one, once per chunk."""
     b = 4 if x.dtype == "fp32" else 2
     size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)
     both = 2 * links.send(size, x.tp * x.cp * x.dp) * x.vpp

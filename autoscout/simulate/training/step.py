@@ -2,7 +2,7 @@
 
     step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
 
-Layers come from layer.py, a stage from stage.py, links from collectives.py, what happens once per step from once.py; a
+Layers come from layer.py, a stage from stage.py, links from collectives.py, and the work once per step from once.py; a
 few measured rows of a job correct the result (correction.py).
 """
 
@@ -42,9 +42,9 @@ STRAGGLER = 0.01  # standard deviation of a rank's step relative to the others: 
 # Standard deviation of log(measured / predicted) within the range of the data. This and `doubts` are rounded from
 # validation with one source left out at a time (docs/lab/simulators-training.md, "What the intervals hold").
 USUAL = 0.08
-_SPEEDS = (np.arange(32) + 0.5) / 32  # of links between a pair's speed (1) and the recorded one (0)
+_SPEEDS = (np.arange(32) + 0.5) / 32  # grid of link speeds between a pair's speed (1) and the recorded speed (0)
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
-# Columns that do not affect micro batches, and those that do not affect the exchange between replicas and the
+# Columns that do not affect micro batches; then those that do not affect the exchange between replicas and the
 # optimizer.
 _ONCE_A_STEP = frozenset({
     "distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad", "reduced_each", "reduce_elements",
@@ -83,7 +83,7 @@ class Training:
 
     @classmethod
     def of_job(cls, job: Job) -> "Training":
-        """For the columns of the job's space; on a mixed cluster those count the devices of each kind in a row."""
+        """For the columns of the job's space, which on a mixed cluster count a row's devices of each kind."""
         return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
@@ -94,7 +94,7 @@ class Training:
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects itself by measured rows of one job, which first identify its software."""
+        """Corrects the model by measured rows of one job, which first identify the job's software."""
         values = np.asarray(values, dtype=float)
         columns = settled(columns, self.device)
         if len(some := variants(columns, MEMORY_ONLY)) > 1:
@@ -188,8 +188,8 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """Layouts share errors mostly through the shapes of their products, least through their replication; products of
-    different formats have kernels of their own."""
+    """How alike rows are: layouts share errors mostly through the shapes of their products, least through their
+    replication; products of different formats have kernels of their own."""
     x = complete(columns)
     names = precisions(columns)
     dtype = sum((2.0**i * (names == name) for i, name in enumerate(sorted(set(names.tolist())))), np.zeros(1))
@@ -212,41 +212,39 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
-        # it sends every rank's part separately: a cost in proportion to the ranks, which no table measures
+        # all-reducing every rank's part separately costs time in proportion to the ranks; no table measures it
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        # the hooks' time is from two CPU ranks: V100s are predicted 1.5 times too fast, waiting A100s 1.7 times too
-        # slow
+        # the time of the hooks is from two CPU ranks: V100s are predicted 1.5 times too fast, A100s that wait 1.7 times
+        # too slow
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # with more than two ranks, few layouts but MLPerf's were compared (heads exchanged, a ring with one channel)
+        # beyond two ranks, few layouts outside MLPerf were compared (exchanged heads, a ring with one channel)
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
-        # depends on the speed of attention: NeMo's runs were slower by 10 to 30 % (docs/lab/simulators-training.md)
+        # depends on the speed of attention: NeMo's runs were 10 to 30 % slower (docs/lab/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
-        # one host, whose operators matter for small batches, and one version (docs/lab/simulators-training.md)
+        # only one host, which matters for small batches, and one version ran (docs/lab/simulators-training.md)
         "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about the uncertainty of DETERMINISTIC
-        # one plan of Mist's took 28 and 44 s on four A10G
+        # one plan of Mist's took 28 s and 44 s on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
-        "PCIe that was slower between more devices where it was recorded": np.where(
-            x.tp > 2, _slowing(x, fleet, sent), 0.0
-        ),
+        "PCIe whose recorded speed drops with more devices": np.where(x.tp > 2, _slowing(x, fleet, sent), 0.0),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.05 if any(not hw.calibrated for hw in fleet) else 0.0,
-        "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
+        "a device or a power limit with few runs to compare with": max((hw.doubt for hw in fleet), default=0.0),
         "a CPU": 0.30 if any(hw.cores for hw in fleet) else 0.0,
     }
     return {why: np.asarray(error) for why, error in found.items()}
 
 
 def _seen(x: Inputs) -> Array:
-    """Tokens that attention covers."""
+    """Number of tokens that a token may attend to."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """Hosts differ in how many devices share a switch: links may be as fast as for a pair of the recorded device's, or
-    anything in between, uniformly in the logarithm; the rest of the step stays as it is."""
+    """Hosts differ in how many devices share a switch. Links may be as fast as for a pair on the recorded host, or as
+    slow as recorded for larger groups, or in between (uniform in the logarithm); the rest of the step is unchanged."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
@@ -299,7 +297,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n): for each kind of device; rows with fewer kinds repeat the first."""
+    """The exchange on each kind of device, (kinds, n); rows with fewer kinds repeat the first."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
@@ -310,14 +308,14 @@ def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _linked(x: Inputs, fleet: Fleet) -> Inputs:
-    """Devices of several kinds talk over the slowest network between them."""
+    """Devices of different kinds communicate over the slowest network between them."""
     if len(fleet.kinds) == 1:
         return x
     return Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """Per micro batch: the last stage, with the head, and a stage of so many layers without it."""
+    """Seconds per micro batch: of the last stage, with the head, and of a stage with so many layers but no head."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
@@ -334,7 +332,7 @@ def _spread(times: Times, of: Array) -> Times:
 
 
 def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) -> tuple[Parts, Array]:
-    """The slowest stage, and the seconds of a micro batch through all stages."""
+    """The slowest stage's parts, and the seconds of a micro batch through all stages."""
     last, inner = stages[-1]
     if len(stages) == 1:
         return last, total(last) + (x.pp - 1) * total(inner)
@@ -361,11 +359,11 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
 
 
 def idle(slowest: Array, path: Array, chunks: Array) -> Array:
-    """Seconds of a step in which the slowest stage waits; the rest of the step is m × `slowest`.
+    """Seconds of a step in which the slowest stage waits; its other seconds are m × `slowest` for m micro batches.
 
     `slowest`: forward and backward of a micro batch on the slowest stage; `path`: the same summed over all stages. 1F1B
     is a permutation flow shop with equal jobs: the first micro batch passes all stages once, forward and backward, and
-    the slowest stage needs `slowest` for each of the m − 1 others. With equal stages that is the paper's (m + p − 1) t.
-    Interleaving divides the idle part by the chunks of a stage: m t + (p − 1) t / v.
+    the slowest stage needs `slowest` for each of the m − 1 others. With p equal stages of t seconds that is the paper's
+    (m + p − 1) t. Interleaving divides the idle part by the chunks v of a stage: m t + (p − 1) t / v.
     """
     return (path - slowest) / chunks

@@ -18,7 +18,7 @@ _CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # year and month of a release
 
 class Trainer:
     """One framework; every group is empty without a record. `known`: a record has its columns, so the row's software is
-    not unknown. `mixture`: "" or the name of the record, and of the release that is named, if such a run may be any of
+    known. `mixture`: "" or the name of the record (and of the release that the row names), if the run may be any of
     several members (software.py)."""
 
     def __init__(self, framework: str, submitted: str = "") -> None:
@@ -27,7 +27,7 @@ class Trainer:
         family = standing_for("submitted", "train") if submitted else named
         self.release = max((float(text) for text in _CONTAINER.findall(framework)), default=np.nan)
         self.stated = family.at(release_of(submitted or framework) or NEWEST).groups if family else {}
-        if submitted and named:  # its own columns apply, too
+        if submitted and named:  # the framework's own columns apply, too
             stated = named.at(release_of(framework) or NEWEST).groups
             self.stated = {**self.stated, "columns": {**self.stated["columns"], **stated.get("columns", {})}}
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
@@ -42,12 +42,12 @@ class Trainer:
         self.mixture = "" if family is None or alone or submitted else f"{family.stem} {since}".rstrip()
 
     def columns(self, with_: str = "columns") -> Columns:
-        """Columns of a group: defaults for what a row leaves open, or values under the condition in the group's
-        name."""
+        """Columns of a group: defaults for what a row leaves open, or the values that hold under the condition that the
+        group is named after."""
         return dict(self.groups.get(with_, {}))
 
     def where(self, x: Mapping[str, Any]) -> Columns:
-        """The groups whose condition holds for a row; none if it may be any of several members."""
+        """The columns of groups whose condition holds for a row; none if the row may be any of several members."""
 
         def value(name: str) -> np.ndarray:
             if name == "capability":
@@ -62,7 +62,7 @@ class Trainer:
         return found
 
     def selective_share(self, model: str) -> float | None:
-        """The share of a layer's work that its "selective" recomputation repeats, by model; None: Megatron's."""
+        """Share of a layer's work that this framework's "selective" recomputation repeats; None: as in Megatron."""
         shares = self.groups.get("selective", {})
         return float(shares.get(model.lower(), shares["share"])) if shares else None
 

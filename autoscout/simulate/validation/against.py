@@ -21,9 +21,9 @@ from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import MeasuredRows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
-_FOLDS = 8  # models are held out one by one, or in this many folds;
-_MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
-_DIFFER = 0.05  # log ratio above which two rows of a job must be ranked; closer ones are noise
+_FOLDS = 8  # models are held out one by one, or in this many parts
+_MANY, _FEWER_FOLDS = 1000, 4  # tables with so many rows use fewer parts, because event simulations are slow
+_DIFFER = 0.05  # log ratio above which the order of two rows of a job counts; closer ones differ by noise
 SURE = 0.05  # out-of-memory probability below which a configuration is tried
 # Bins of the probability of running out of memory; `fits` treats SURE as certain.
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
@@ -34,7 +34,7 @@ class Accuracy(msgspec.Struct, frozen=True):
     """`mape` over `rows`; `regret`: how much slower the configuration predicted to be best is than the job's best, mean
     over jobs; `rank`: Kendall's correlation over pairs of a job's rows that differ by more than 5 %, mean over jobs;
     `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
-    ran though predicted to fail (they have no MAPE)."""
+    ran though they were predicted to fail (these have no MAPE)."""
 
     rows: int
     mape: float
@@ -46,10 +46,10 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class MemoryScores(msgspec.Struct, frozen=True):
-    """Decisions of the memory model: the share that is `right`, and `false_fits`, the share of all runs that died
-    though predicted to fit. `calibration`: predicted against observed shares. `favourites`: number of jobs with runs of
-    both kinds, and in how many of them the run that would be tried first died (the fastest by prediction of those with
-    a probability below SURE, else the surest)."""
+    """Decisions of the memory model. `right`: share of correct ones; `false_fits`: share of all runs that ran out of
+    memory though they were predicted to fit. `calibration`: predicted against observed shares. `favourites`: number of
+    jobs with runs of both outcomes, and in how many of them the run to try first ran out of memory (the one predicted
+    to be fastest of those with a probability below SURE, else the one with the lowest probability)."""
 
     runs: int
     died: int
@@ -81,7 +81,7 @@ class Scores(msgspec.Struct, frozen=True):
     held_out: str
     members: dict[str, Accuracy]
     group_rows: dict[str, dict[str, int]]
-    missed: dict[str, int] = {}  # rows outside of the analytic model's 90 % interval, by why (diagnosis.py)
+    missed: dict[str, int] = {}  # rows outside the analytic model's 90 % interval, by reason (diagnosis.py)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -94,7 +94,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
-    """Errors: AutoscoutError (exit code 2) for a table of which no row can be predicted."""
+    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit code 2) if no row can be
+    predicted."""
     measured = read(path)
     metrics = {}
     for rows in measured.sets:
@@ -138,7 +139,7 @@ def _folds(rows: MeasuredRows) -> tuple[np.ndarray, str]:
     if len(models) >= 2:
         part = "one model" if len(models) <= folds else f"a part of the {len(models)} models ({folds} parts)"
         return of % folds, part
-    return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (they are of one model)"
+    return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (all rows are of one model)"
 
 
 def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
@@ -164,13 +165,13 @@ def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
             keep(name, here, ensemble.predict(asked))
         analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
         for name, said in ensembles["ensemble"].by_member(asked).items():
-            # an analytic member that was fitted is not the one that needs no rows
+            # a fitted analytic member is a different one from the member that needs no rows
             keep(f"{name}, corrected" if name in analytic_names else name, here, said)
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
 def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
-    """One member's predictions of rows."""
+    """Accuracy of one member's predictions of rows."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
@@ -190,7 +191,7 @@ def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
 
 
 def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
-    """Pairs with tied predictions count as 0, so that every member is scored over the same pairs."""
+    """Kendall's correlation. Tied predictions count as 0, so that every member is scored over the same pairs."""
     found = []
     for name in np.unique(job):
         p, m = np.log(predicted[job == name]), np.log(measured[job == name])

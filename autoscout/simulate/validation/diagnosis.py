@@ -1,5 +1,5 @@
-"""Why the analytic models miss measured rows: the load saturates the server, the row is out of the range that the
-models were held against, or it runs other software than assumed."""
+"""Why the analytic models miss measured rows: the load saturates the server, the row is outside the range that the
+models were validated on, or it ran other software than assumed."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ from kb.records import Task
 Array = np.ndarray
 UNEXPLAINED = "no reason known"
 _TIMES = ("step_time_s", "step_time_min_s")
-_FULL = 0.97  # of the rate offered: a server predicted to answer less is saturated
-_MOST = 2 / 3  # of a group's missed rows that another software has to explain
+_FULL = 0.97  # share of the offered rate: a server predicted to answer less is saturated
+_MOST = 2 / 3  # share of a group's missed rows that other software has to explain
 
 
 def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Prediction, groups: Array) -> Array:
@@ -58,7 +58,7 @@ def out_of_range(columns: Columns, n: int) -> Array:
 
 
 def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
-    """(n,) "" or the software profile under which most missed rows of the group would lie in their interval."""
+    """(n,) "" or the software profile with which most missed rows of the group would lie in their interval."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
     for member in members():
@@ -94,5 +94,5 @@ def _of_serving(metric: str, columns: Columns, n: int) -> Array:
     found[strange != ""] = strange[strange != ""]
     if (rate > 0).any() and metric.endswith("_ms"):
         full = ServingSimulator("requests_per_s").predict(columns).value < _FULL * rate
-        found[full & (rate > 0)] = "saturated: requests come faster than they are answered"
+        found[full & (rate > 0)] = "saturated: requests arrive faster than they are answered"
     return found

@@ -22,14 +22,14 @@ from kb.table_files import read_table
 _SHAPE = ("layers", "hidden", "heads")
 _LONG = ("metric", "value", "unit", "status")
 _ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
-# Not described by any column: encoders next to the language model, reinforcement learning, other kinds of layers.
+# Models that no column describes: encoders next to the language model, reinforcement learning, other kinds of layers.
 _UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deepseek|\bdsv?[23]", re.IGNORECASE)
 _COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mixtral); more are narrower
 
 
 class MeasuredRows(NamedTuple):
-    """Rows that measured one metric, (n,) each. `job`: the same for layouts of one job on one cluster. A value of inf
-    is a run that died for lack of memory."""
+    """Rows that measured one metric, (n,) each. `job`: equal for all layouts of one job on one cluster. A value of inf
+    is a run that ran out of memory."""
 
     task: Task
     metric: str
@@ -45,25 +45,25 @@ class MeasuredTable(NamedTuple):
     rows: int
     sets: list[MeasuredRows]
     runs: MeasuredRows | None
-    skipped: dict[str, int]  # why a row (of a metric) cannot be predicted → how many
+    skipped: dict[str, int]  # why a row (or one of its metrics) cannot be predicted → number of rows
     unknown: list[str]  # columns that nothing reads
 
 
 def read(path: Path) -> MeasuredTable:
-    """Errors: AutoscoutError (exit code 2) with one sentence when no row can be scored."""
+    """Reads a table of measurements. Errors: AutoscoutError (exit code 2) when no row can be scored."""
     table = read_table(path)
     names = [column_names.plain(name) for name in table.columns]
     found = read_rows([dict(zip(names, row, strict=True)) for row in table.rows], names)
     if not found.sets and (found.runs is None or not np.isinf(found.runs.values).any()):
         why = ", ".join(f"{n} rows: {reason}" for reason, n in Counter(found.skipped).most_common(3))
         named = f"{path}: none of its {found.rows} rows can be predicted"
-        expected = "it measures nothing that is predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
+        expected = "it has no metric that can be predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
         raise AutoscoutError(f"{named}; {why or expected}", 2)
     return found
 
 
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
-    """From rows by plain names of columns; `names`: all of them."""
+    """The table of these rows. Columns have plain names; `names`: all columns."""
     skipped: Counter[str] = Counter()
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
@@ -85,12 +85,12 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measure
 
 
 def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
-    """Runs that ran or died for lack of memory, each once (long tables have a row for each of its metrics)."""
+    """Runs that finished or ran out of memory, each once (long tables have a row for each metric of a run)."""
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
         if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.stated(row.get("ar")):
-            continue  # its recipes recompute or offload, which its tables do not state
+            continue  # recipes of Megatron-Bridge recompute or offload, but its tables do not state that
         key = (row.get("source"), row["source_ref"]) if column_names.stated(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -145,7 +145,7 @@ def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) ->
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
     weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
-    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # bytes, at least
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # least bytes per weight
     rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
     least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
     whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
@@ -167,9 +167,9 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
     why[few] = "n_gpus is less than tp × pp × cp"
     dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
     small = (column("global_batch") < column("mbs", 1.0) * dp * 0.999) & ~few
-    why[small] = "global_batch is less than micro_batch on every replica"
+    why[small] = "global_batch is less than one micro_batch per replica"
     fine = (column("experts", 0.0) > _COARSE) & np.isnan(column("expert_ffn"))
-    why[fine] = "no expert_ffn (so many experts are narrower than ffn)"
+    why[fine] = "no expert_ffn (with so many experts, each is narrower than ffn)"
     why[np.isnan(column("gpus")) & np.isnan(column("dp"))] = "no n_gpus"
     for name in reversed(needed):
         why[np.isnan(column(name))] = f"no {name}"
@@ -187,7 +187,7 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
             why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"
         if "litgpt" in str(row.get("framework", "")) and "full.yaml" in str(row.get("other", "")):
             why[i] = "litgpt's full fine-tuning: its peaks leave no room for the optimizer that its table implies"
-    why[_unsaid_precision(rows) & (why == "")] = "no precision (others of its source compute in less than 16 bits)"
+    why[_unsaid_precision(rows) & (why == "")] = "no precision (other rows of its source compute in 8 or 4 bits)"
     devices = columns.get("gpu", np.full(n, ""))
     for name in np.unique(devices):
         if hardware(str(name)) is None:
@@ -196,8 +196,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row leaves its precision open: it states none, and others of its source compute in 8 or 4 bits,
-    twice as fast or more."""
+    """(n,) whether a row leaves its precision open: it states none, but other rows of its source compute in 8 or 4
+    bits, which is twice as fast or more."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}
@@ -215,7 +215,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """(n,) names of workload and devices: rows of one job differ only in layout and software switches."""
+    """(n,) names of a workload on its devices: rows of one job differ only in layout and software switches."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
     return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])

@@ -1,11 +1,11 @@
 """Tables of serving measurements as columns that the simulator reads, and measured values in our metrics' units.
 
-A table is either long (one row a metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
-or wide (one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
+A table is either long (one row per metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
+or wide (one row per run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
 
 LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call: its latency is that
-of the batch, its throughput (input + output tokens) / latency; a time to the first token could only be that of a batch
-with one output token (`batch_timed`). Its A100 are Polaris' with 40 GB, its vLLM is of 2024.
+of the batch, its throughput (input + output tokens) / latency; a time to first token exists only for a batch with one
+output token (`batch_timed`). Its A100s are those of Polaris, with 40 GB; its vLLM is from 2024.
 """
 
 import re
@@ -74,7 +74,7 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "decodes_between_from": ("decodes_between_from",),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
-_MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
+_MAY_BE_0 = {  # ours → a table's names for it, where 0 is a value; NaN means that the table has none
     "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
     "chunked_prefill": ("chunked_prefill", "enable_chunked_prefill"),
     "prefix_caching": ("prefix_caching", "enable_prefix_caching"),
@@ -88,14 +88,14 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
-_LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
-_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines: more is a mistake in the table
+_LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's format, which leaves attention in 16 bits
+_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines: larger values are mistakes in the table
 _MOST = 1e9  # larger counts, lengths and times are mistakes
 # Defaults for missing values; the share of memory is the argument's default when most tables were made.
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
-# Requests of a closed loop whose table gives no number: benchmarks on public pages send 3 to 10 times as many requests
-# as they have users (InferenceX 10, cloudrift 3 to 4), so requests that begin at once matter in the mean.
+# Assumed number of requests per user of a closed loop if the table does not state it: public benchmarks send 3 to 10
+# requests per user (InferenceX 10, cloudrift 3 to 4), so the simultaneous first requests affect the mean.
 REQUESTS_A_USER = 10.0
 
 
@@ -117,7 +117,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
             measured.append({})
         measured[runs[key]["_at"]].update(_measured(row))
     for run in runs.values():
-        each = measured[run["_at"]]  # a benchmark without times of requests has timed the batch
+        each = measured[run["_at"]]  # a benchmark without times per request has timed the whole batch
         whole = "e2el_mean_ms" in each and not any(name.startswith(("ttft_", "tpot_")) for name in each)
         run["batch_timed"] = bool(run["batch"]) and whole
     table = list(runs.values())
@@ -152,7 +152,7 @@ def served_model(name: str) -> dict[str, Any] | None:
 
 
 def _run_key(row: Row, i: int) -> Any:
-    """Rows of one run share everything but the metric; a wide table has one row a run."""
+    """Rows of one run share everything but the metric; a wide table has one row per run."""
     if "metric" not in row:
         return i
     return tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("metric", "value", "unit")))
@@ -174,14 +174,14 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
     for name, names in _MAY_BE_0.items():
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
-    if (degree := number(row.get("ep"))) is not None:  # a degree, of which 1 is none, or a switch
+    if (degree := number(row.get("ep"))) is not None:  # either a switch, or a degree, where 1 means off
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
     out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION
     out["quantization"] = _LEAVES_ATTENTION.get(out["quantization"], out["quantization"])
     methods = [str(row[name]).strip().lower() for name in _SPECULATIVE if name in row]
     out["spec"] = next((method for method in methods if method in METHODS), "none")
-    if out["accepted"] > 1:  # percent
+    if out["accepted"] > 1:  # the table has percent
         out["accepted"] /= 100
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
@@ -193,11 +193,11 @@ def _columns(row: Row) -> dict[str, Any]:
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
     out["dtype"] = str(row.get("dtype") or weights)
-    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": whatever its weights' file implies
+    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": what the weights' file implies
     out["framework"] = str(row.get("framework") or "vLLM")
     known = family(out["framework"])
     version = str(row.get("version") or "")
-    # Published batches without a release are assumed to be of this one; servers may be of any (serving/unsaid.py).
+    # Published batches without a release are assumed to have run this one; servers may run any (serving/unsaid.py).
     undated = known.undated if out["batch"] and version_of(out["framework"], "") is None else ""
     out["version"] = version or undated
     rules = served(known, known.at(version_of(out["framework"], out["version"]) or NEWEST))
@@ -206,7 +206,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out["chunked_prefill"] = 1.0
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or float(rules.schedule.cut_step_tokens)
     if rules.room.kept_mib and not _number(row.get("gpu_memory_utilization")):
-        out["gpu_memory_utilization"] = 0.0  # its own default depends on the device
+        out["gpu_memory_utilization"] = 0.0  # the engine's own default, which depends on the device
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
     out["why_not"] = _why_not(out, noted)
@@ -233,12 +233,12 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "the lengths of the requests are not stated"
     users = max(run["batch"], run["concurrency"], run["requests"], run["rate"])
     if users > _MOST_USERS or max(run["input_len"], run["output_len"], run["shared_prefix"]) > _LONGEST:
-        return "more requests, or longer ones, than an engine takes"
+        return "more or longer requests than an engine accepts"
     if why := family(run["framework"]).unpriced:
         return why
     formats = formats_of(run["gpu"])
     if run["kv_cache_dtype"].startswith("fp8") and formats and "fp8" not in formats and not is_cpu(run["gpu"]):
-        return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"
+        return "an 8-bit cache on a device without 8-bit formats, whose kernels are not calibrated"
     if "EP" in noted.get("Parallelism Type", ""):
         return "how experts are spread over the devices is not stated"
     if re.match(r"(?!nan)\S", noted.get("speculative model", "nan")):
@@ -274,6 +274,6 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
 
 
 def _number(value: Any) -> float:
-    """0 for missing values, text, and numbers that no run could have."""
+    """The value as a number; 0 for missing values, text, and numbers that no run could have."""
     found = number(value) or 0.0
     return found if 0 < found < _MOST else 0.0

@@ -1,8 +1,8 @@
 """Rows of measured training runs, as columns of the analytic models, and their measured values.
 
 The tables of ../shared/data/validation and ../shared/data/landscapes are read unchanged; any other table works if its
-columns have their names, or those of knobs and attributes. Only this file assumes values that a table leaves out (for
-values that no column ever has: inputs.DEFAULTS).
+columns have the same names, or those of knobs and attributes. Values that a table leaves out are assumed only in this
+file (values that no column ever has: inputs.DEFAULTS).
 """
 
 import re
@@ -37,7 +37,7 @@ _SHARES = re.compile(r"\[[^\]]*\]")  # recomputed share of each stage
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """(n,) each; NaN and "" where a row has no value."""
+    """The rows as columns, (n,) each; NaN and "" where a row has no value."""
     stated = [of_row(row) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]
@@ -52,7 +52,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def of_row(row: Row) -> dict[str, Any]:
-    """One row, with our names. Its own values win over those implied by its model's name or its framework."""
+    """One row with our column names. Its own values win over those implied by its model's name or its framework."""
     own = renamed(row)
     other = str(own.get("other", ""))
     trainer = _trainer(own)
@@ -74,7 +74,7 @@ def of_row(row: Row) -> dict[str, Any]:
     x |= _sharding(own, x)
     x |= {k: v for k, v in trainer.where(x).items() if k not in told}
     x |= _noted(trainer, own, other, x)
-    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
+    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages with different degrees: use their mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     if "heads" not in x and "hidden" in x:
         x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual width of a head
@@ -92,8 +92,8 @@ def _kernels_of(row: Row) -> str:
 
 
 def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
-    """If some rows of a table name a norm kernel along with the attention kernel, its other rows that name kernels have
-    plain norms."""
+    """Adds plain norms to rows that name only an attention kernel, if other rows of the table also name a norm
+    kernel."""
     untold = x.get("software") == UNKNOWN and "fused_norm" not in x
     return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
@@ -123,7 +123,7 @@ def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _adapters(other: str) -> dict[str, float]:
-    """config_hub/finetune of Lightning-AI/litgpt: which products have adapters, norms of a layer; no head is tied."""
+    """Adapters and norms per layer, as in Lightning-AI/litgpt's config_hub/finetune; its heads are never tied."""
     file = other.split("/")[0]
     return {
         "lora": 2.0 if "qlora" in other else 1.0,
@@ -134,8 +134,8 @@ def _adapters(other: str) -> dict[str, float]:
 
 
 def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
-    """Tables have "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
-    applies to rows of that kind. `plain`: the value where a row is not compiled."""
+    """Switches of compiled rows. Tables write "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for
+    2D/3D)", where the text in brackets applies to rows of that kind. `plain`: the values if a row is not compiled."""
     run, _, always = other.partition("(")
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
@@ -148,8 +148,8 @@ def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has
-    the time of the same run."""
+    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has the time of the same
+    run."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 
@@ -179,7 +179,7 @@ def measures(name: str) -> bool:
 def _seconds(row: Row, timed: Collection[Any]) -> float:
     if status_of(row) != "ok":
         return np.nan
-    again = _reference(row) in timed  # another row has this run's time
+    again = _reference(row) in timed  # another row has the time of the same run
     for name, value, unit in _metrics(row):
         if match := _TIME.fullmatch(name):
             return value * (1e-3 if (match[1] or unit) == "ms" else 1.0)
@@ -203,7 +203,7 @@ def _gib(row: Row) -> float:
 
 
 def _metrics(row: Row) -> list[tuple[str, float, str]]:
-    """(name, value, unit) of what a row measured, times first; a long table has one a row."""
+    """(name, value, unit) of each metric of a row, times first; a row of a long table has only one."""
     if stated(row.get("metric")):
         found = [(str(row["metric"]).strip().lower(), number(row.get("value")), str(row.get("unit") or ""))]
     else:
@@ -213,27 +213,27 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """The name, or that of the device with less memory where only another column states how much there is."""
+    """The device's name. If another column states a smaller memory, the name of the device with that memory."""
     gib, known = number(own.get("gpu_mem_gb")) or 0.0, memory_gib_of(name)
     less = known is not None and 0 < gib < KEPT * known
     return device_meant(name, gib) or name if less else name
 
 
 def _is_of_a_layer(own: Row) -> bool:
-    """Rows of a table with seconds per sample in addition to the step's: vTrain's measurements."""
+    """Whether the row is one of vTrain's measurements, whose table has seconds per sample and per step."""
     return "s_per_sample" in own
 
 
 def _trainer(own: Row) -> Trainer:
-    """By the framework's name; a submission to MLPerf Training is identified by its round, whatever its container is
-    called."""
+    """By the framework's name; a submission to MLPerf Training is identified by its round, whatever the name of its
+    container."""
     framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
 
 
 def _model_name(own: Row) -> str:
-    """litgpt's files are named after the model more exactly than its table."""
+    """The model's name. litgpt's config files name the model more precisely than its table does."""
     file = str(own.get("other", "")).split("/")[0]
     return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
         file, str(own.get("model", ""))
@@ -279,8 +279,8 @@ _KERNELS = (
 
 
 def _attention(stated: str) -> dict[str, Any]:
-    """From a column that names the attention kernel, perhaps with that of the norms ("flash_attention2 + RMS
-    kernel")."""
+    """From a column that names the attention kernel, perhaps together with the kernel of the norms ("flash_attention2 +
+    RMS kernel")."""
     text = re.sub(r"[\s\-]+", "_", stated.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
     if re.search(r"rms|norm", text):
@@ -298,7 +298,7 @@ _SHARDED = (
 
 
 def _sharding(own: Row, x: Row) -> dict[str, float]:
-    """For rows whose columns give no number: from the name of the strategy, else from the trainer's name."""
+    """For rows whose columns give no ZeRO stage: from the name of the strategy, else from the trainer's name."""
     if "zero" in x or "distopt" in x:
         return {}
     for name in ("zero", "sharding", "framework"):
@@ -310,7 +310,7 @@ def _sharding(own: Row, x: Row) -> dict[str, float]:
 
 
 def _chunks(own: Row) -> dict[str, float]:
-    """Megatron names the layers of a chunk, we name the chunks of a stage."""
+    """Chunks per stage: Megatron's tables state the layers of a chunk."""
     each, layers = number(own.get("vpp_layers")), number(own.get("layers"))
     if not each or not layers:
         return {}

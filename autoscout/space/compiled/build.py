@@ -19,7 +19,7 @@ from autoscout.space.compiled.packing import distinct, packed
 from autoscout.space.knob import Knob
 from autoscout.space.language.columns import Known
 
-# Most states of one level: every way of building is tried with the first limit, then with the next.
+# Limits on the states of one level: all ways of building are tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
 # Limits on states × values of a level, and on the valid ones among them.
 _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
@@ -38,8 +38,8 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """In declared order or in that of `_frugal`, remembering codes or values of parts, whichever stays small. None if
-    nothing is valid.
+    """The diagram of the constraints: knobs in declared order or in that of `_frugal`, states that remember codes or
+    values of parts, whichever stays small. None if nothing is valid.
 
     Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow.
     """
@@ -253,7 +253,7 @@ def _check_defined(
     """Raises for an expression that is undefined on an edge of a valid configuration, and shows that configuration."""
     if not suspects:
         return
-    alive = [np.ones(1, dtype=bool)]  # by level, from the last: can the state be continued?
+    alive = [np.ones(1, dtype=bool)]  # by level, from the last to the first: can the state be continued?
     for _, n, source, _, to in reversed(raw):
         before = np.zeros(n, dtype=bool)
         before[source[alive[-1][to]]] = True

@@ -1,5 +1,5 @@
-"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it is active and what implies
-it."""
+"""Everything that couples knobs, as tests on columns of codes: the rules, and the conditions under which each knob is
+active or has an implied value."""
 
 import ast
 import copy
@@ -27,7 +27,7 @@ class ConstraintPart(msgspec.Struct, frozen=True):
     tree: ast.expr | None = None
 
     def inside(self, assigned: set[str]) -> list["ConstraintPart"]:
-        """Its largest parts that the `assigned` knobs determine."""
+        """The largest parts of this part that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
@@ -54,7 +54,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
     def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """Its knobs among `assigned`."""
+        """The constraint's knobs among `assigned`."""
         return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[ConstraintPart]:
@@ -66,8 +66,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
-    """The same constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so
-    that what is known of them is always a single part."""
+    """The constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so that
+    what is known of them is always a single part."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
@@ -96,11 +96,11 @@ class _Rearranged(ast.NodeTransformer):
         return [node]
 
     def _last(self, node: ast.expr) -> int:
-        """The position of its last knob: from there on it is known."""
+        """The position of the node's last knob, from which on its value is known."""
         return max((self.place.get(n.id, -1) for n in ast.walk(node) if isinstance(n, ast.Name)), default=-1)
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """Whether it has no fractions, for which the order of summation matters."""
+        """Whether the node has no fractions, for which the order of summation matters."""
         return not any(
             isinstance(n, ast.Div)
             or (isinstance(n, ast.Name) and n.id not in self.whole)
@@ -122,7 +122,7 @@ def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> li
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
-# Compiling asks of the same trees at every knob. Nodes are hashed by identity: none is changed once it was asked of.
+# Compilation looks up the same trees at every knob. Nodes are hashed by identity, since they no longer change by then.
 
 
 @lru_cache(maxsize=50_000)

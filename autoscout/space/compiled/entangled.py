@@ -41,7 +41,7 @@ def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Column
 
 
 def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:
-    """Errors: AutoscoutError if none of the draws is valid."""
+    """All valid configurations, or a random sample if there are many. Errors: AutoscoutError if no draw is valid."""
     return sampled_from(*_relaxed(knobs, constraints, columns), knobs, columns)
 
 

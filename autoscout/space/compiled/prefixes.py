@@ -38,7 +38,7 @@ class Range(NamedTuple):
 class PrefixState(NamedTuple):
     depth: int
     state: int
-    codes: tuple[int, ...]  # of the first `depth` knobs of the ordering
+    codes: tuple[int, ...]  # codes of the first `depth` knobs of the ordering
 
 
 class SortedTable:
@@ -52,7 +52,7 @@ class SortedTable:
         self.root = Range(0, len(codes), 0)
 
     def branches(self, node: Range) -> Branches[Range] | None:
-        """None once all knobs of the ordering are decided."""
+        """The branches of a node; None once all knobs of the ordering are decided."""
         first, last, depth = node
         while depth < len(self._columns):
             column = self._columns[depth]
@@ -79,7 +79,7 @@ class SortedTable:
 
 
 class LazyTree:
-    """What SortedTable does, for spaces with too many structures to list; leaves are configurations."""
+    """Like SortedTable, for spaces with too many structures to list; leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
         """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""

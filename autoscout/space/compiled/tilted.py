@@ -30,7 +30,7 @@ def varied(diagram: Diagram, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _walked(diagram: Diagram, ways: list[np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws every edge in proportion to its `ways` among those of its state."""
+    """Draws edges: each in proportion to its `ways`, compared with those of the state's other edges."""
     out = np.zeros((n, len(diagram.radix)), dtype=np.int16)
     at = np.zeros(n, dtype=np.int64)
     for level, way in zip(diagram.levels, ways, strict=True):

@@ -51,7 +51,7 @@ def column(values: list[Any]) -> np.ndarray:
     if present <= {bool, int, float} and all(abs(v) < 2**53 for v in values if isinstance(v, int)):
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
     out = np.empty(len(values), dtype=object)
-    for i, value in enumerate(values):  # not out[:] = values, which would take tuples for a second dimension
+    for i, value in enumerate(values):  # not out[:] = values, which would make a second dimension of tuples
         out[i] = value
     return out
 
@@ -69,7 +69,7 @@ def is_float(x: Any) -> bool:
 
 
 def objects(x: Any) -> Any:
-    """The same values as Python objects."""
+    """`x` as an array of Python objects."""
     if not isinstance(x, np.ndarray) or x.dtype == object:
         return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
     out = np.empty(len(x), dtype=object)

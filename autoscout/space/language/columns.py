@@ -138,7 +138,7 @@ class _Run:
         return self._each(operator.mul, value, -1, rows, calculating=True) if is_object(value) else -value
 
     def BoolOp(self, node: ast.BoolOp, rows: np.ndarray) -> Any:
-        stops = isinstance(node.op, ast.Or)  # at the first true; `and` at the first false
+        stops = isinstance(node.op, ast.Or)  # `or` stops at the first true value, `and` at the first false one
         result = self.value(node.values[0], rows)
         for operand in node.values[1:]:
             goes_on = truth(result) != stops
@@ -215,7 +215,7 @@ class _Run:
 
     def _among(self, left: Any, comparator: ast.expr, rows: np.ndarray) -> Any:
         options = self.value(comparator, rows)
-        if isinstance(options, np.ndarray) and options.dtype == object:  # a list for each row
+        if isinstance(options, np.ndarray) and options.dtype == object:  # every row has its own list
             return truth(self._each(lambda a, b: a in b, left, options, rows))
         if not isinstance(options, tuple | list):
             self.undefined[rows] = True

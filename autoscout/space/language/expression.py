@@ -24,7 +24,7 @@ _LONGEST = 1000  # characters
 _LARGEST = 5000  # nodes, with derived names expanded
 _DEEPEST = 60  # levels of nesting
 _MOST = 2**63  # largest constant
-_KEPT = 1024  # expressions that are parsed once
+_KEPT = 1024  # parsed expressions in the cache
 
 _ALLOWED = (
     ast.Expression,
@@ -88,8 +88,8 @@ class Expression:
         self.tree, self.names = self._parsed.tree, self._parsed.names
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
-        """Errors: AutoscoutError where it cannot be evaluated: a division by zero, arithmetic on a text, on a list or
-        on a knob that is inactive and has no `off` value."""
+        """The expression's value. Errors: AutoscoutError for a division by zero, and for arithmetic on a text, on a
+        list, or on a knob that is inactive and has no `off` value."""
         try:
             return self._parsed.function(*[env[name] for name in self.names])
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -109,7 +109,7 @@ class Expression:
 
 
 class _Parsed:
-    """What expressions of the same words share."""
+    """The parsed form that expressions with the same text share."""
 
     def __init__(self, text: str, derived: tuple[tuple[str, str], ...]) -> None:
         self.text = text
@@ -125,7 +125,7 @@ class _Parsed:
         return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
 
 
-# Catalogs are read anew for every job, and their conditions asked many times while a line is read.
+# Catalogs are read anew for every job, and their conditions are evaluated many times while a launch line is read.
 _parsed = lru_cache(_KEPT)(_Parsed)
 
 
@@ -139,13 +139,13 @@ def _parse(text: str) -> ast.Expression:
     _check_depth(text, tree)
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED):
-            raise AutoscoutError(f"'{text}' uses {type(node).__name__}, which expressions may not", 2)
+            raise AutoscoutError(f"'{text}' uses {type(node).__name__}, which expressions may not use", 2)
         if isinstance(node, ast.Call) and not (
             isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and node.args and not node.keywords
         ):
             raise AutoscoutError(f"'{text}' calls something other than {', '.join(FUNCTIONS)}", 2)
         if isinstance(node, ast.Constant) and not _allowed_constant(node.value):
-            raise AutoscoutError(f"'{text}' holds a constant that expressions may not: {node.value!r}", 2)
+            raise AutoscoutError(f"'{text}' has a constant that expressions may not have: {node.value!r}", 2)
     return tree
 
 
@@ -205,7 +205,7 @@ def _check_kinds(text: str, tree: ast.expr) -> None:
                     placed.add(id(right))
                     if not (isinstance(right, ast.Name | ast.Tuple | ast.List) or _calls_divisors(right)):
                         raise AutoscoutError(
-                            f"'{text}' looks for a value in {ast.unparse(right)}, which is no list; write (a, b)", 2
+                            f"'{text}' looks for a value in {ast.unparse(right)}, which is not a list; write (a, b)", 2
                         )
         elif isinstance(node, ast.Call) and len(node.args) == 1:
             placed.add(id(node.args[0]))
@@ -213,7 +213,7 @@ def _check_kinds(text: str, tree: ast.expr) -> None:
             if isinstance(operand, ast.Tuple | ast.List) or (
                 isinstance(operand, ast.Constant) and isinstance(operand.value, str)
             ):
-                raise AutoscoutError(f"'{text}' calculates with {ast.unparse(operand)}, which is no number", 2)
+                raise AutoscoutError(f"'{text}' calculates with {ast.unparse(operand)}, which is not a number", 2)
     if any(isinstance(node, ast.Tuple | ast.List) and id(node) not in placed for node in nodes):
         raise AutoscoutError(f"'{text}' has a list where expressions may not have one", 2)
 
@@ -229,7 +229,7 @@ def _calls_divisors(node: ast.expr) -> bool:
 
 
 def _yielded(node: ast.AST) -> list[int]:
-    """What the whole expression may result in: lists are allowed there, as domains."""
+    """The node ids of possible results of the whole expression: lists are allowed there, as domains."""
     if isinstance(node, ast.IfExp):
         return [*_yielded(node.body), *_yielded(node.orelse)]
     return [id(node)]

@@ -8,7 +8,7 @@ _MOST_DIVISORS_OF = 10**12
 
 
 def divisors(n: int) -> tuple[int, ...]:
-    """In ascending order. Errors: TypeError for what is not a whole number, or too large."""
+    """All divisors in ascending order. Errors: TypeError for anything but a whole number, and for too large ones."""
     if not isinstance(n, int | float) or n != int(n) or n > _MOST_DIVISORS_OF:
         raise TypeError(f"there are no divisors of {n!r}")
     n = int(n)  # columns of integers with inactive rows are columns of floats

@@ -40,13 +40,13 @@ def filled(
 
 
 def of_a_line(text: str) -> str:
-    """A launch line as text in which its own braces are none of a placeholder's."""
+    """A launch line as text in which its own braces are not taken for placeholders."""
     return PLACEHOLDER.sub(lambda m: m[0] if m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 
 def names_in(text: str, dollars: bool = False) -> set[str]:
     """Names used in a text's placeholders; invalid expressions are skipped."""
-    from autoscout.space.language.expression import Expression  # numpy, which a first frame need not wait for
+    from autoscout.space.language.expression import Expression  # late: it imports numpy
 
     found: set[str] = set()
     for match in PLACEHOLDER.finditer(text):
@@ -69,15 +69,15 @@ def _value(inner: str, names: Mapping[str, Any], where: str) -> Any:
         expression = Expression(inner)
     except AutoscoutError as error:
         raise AutoscoutError(
-            f"{where}: {{{inner}}} is neither a placeholder nor an expression; write {{{{{inner}}}}} for braces of its "
-            f"own",
+            f"{where}: {{{inner}}} is neither a placeholder nor an expression; write {{{{{inner}}}}} for literal "
+            f"braces",
             2,
         ) from error
     for name in expression.names:
         if name not in names:
             raise AutoscoutError(
-                f"{where}: the placeholder {{{name}}}{nearest_name(name, names)}; {{{{{name}}}}} stands for braces of "
-                f"its own",
+                f"{where}: the placeholder {{{name}}}{nearest_name(name, names)}; write {{{{{name}}}}} for literal "
+                f"braces",
                 2,
             )
     try:

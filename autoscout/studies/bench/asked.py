@@ -1,4 +1,4 @@
-"""What the verb bench asks for: landscapes of a table, a job or the paper, all runs on them, and the answer as text."""
+"""The work of the verb `bench`: landscapes of a table, a job or the paper, runs on them, and the result as text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_t
 from autoscout.studies.bench.variants import usable
 from kb.records import AutoscoutError, Job
 
-Options = Mapping[str, Any]  # those of the verb, by name
+Options = Mapping[str, Any]  # the verb's options, by name
 
 
 def of_table(path: Any, options: Options) -> tuple[list[Landscape], list[str]]:
-    """The table's landscapes, and what there is to say of them. Errors: AutoscoutError (exit 2)."""
+    """The table's landscapes, and remarks about them. Errors: AutoscoutError (exit 2)."""
     names = {name: _names(options[name]) for name in ("knobs", "sparse", "dense", "group_by")}
     return landscapes_of_table(
         TableSource(
@@ -50,7 +50,7 @@ def compared(
     progress: Progress,
     table: printed.Laid,
 ) -> str:
-    """Runs every strategy on every landscape. `table`: lays rows out under a header."""
+    """Runs every strategy on every landscape. `table`: formats rows under a header."""
     if options["shuffled"]:
         landscapes = [each for land in landscapes for each in (land, land.shuffled())]
     chosen, left_out = usable(_names(options["strategies"]) or strategies.split(","), landscapes)
@@ -69,7 +69,7 @@ def compared(
 
 
 def paper(options: Options, as_json: bool, progress: Progress) -> str:
-    """The paper's evaluation. Errors: AutoscoutError (exit 2) for a figure that it has not."""
+    """The paper's evaluation. Errors: AutoscoutError (exit 2) for a figure that the paper does not have."""
     settings = BenchSettings(**{name: options[name] for name in ("budget", "target", "noise")})
     figures = _names(options["figures"]) or []
     for name in figures:

@@ -1,5 +1,5 @@
 """The end of a run, as in a session: the reference is re-measured now and then during the search, and at the end the
-finalists are re-measured in rounds, whose verdict is what is recommended. Outside the budget, as in sessions."""
+finalists are re-measured in rounds, whose verdict is the recommendation. All this is outside the budget."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ class Closing:
         """`again`: measures a configuration once more."""
         self._landscape, self._again = landscape, again
         self._job = Job(name=landscape.name, target="bench", objective=landscape.space.objective)
-        self._anchors: Anchors | None = None  # their reference is what was measured first
+        self._anchors: Anchors | None = None  # the reference is the first measured configuration
 
     def measured(self, measurement: Measurement, searched: int) -> None:
-        """One experiment of the search; `searched`: how many there were so far, with this one."""
+        """Takes in one experiment of the search; `searched`: how many there were so far, this one included."""
         if self._anchors is None:
             self._anchors = Anchors(self._job, measurement.configuration)
             self._anchors.tell(measurement, searched)
@@ -25,7 +25,7 @@ class Closing:
             self._anchors.tell(self._again(self._anchors.reference), searched)
 
     def verdict(self, done: list[Measurement]) -> Configuration | None:
-        """`done`: the measurements, one per configuration. None if nothing worked."""
+        """The winner. `done`: the measurements, one per configuration. None if nothing worked."""
         if self._anchors is None:
             return None
         space, reference = self._landscape.space, self._anchors.reference
@@ -38,5 +38,5 @@ class Closing:
                 wanted = asking.send(self._again(wanted.configuration))
         except StopIteration as end:
             return end.value.winner
-        except AutoscoutError:  # nothing worked, or nothing worked again
+        except AutoscoutError:  # nothing worked, in the search or when it was measured again
             return None

@@ -7,7 +7,7 @@ import numpy as np
 from autoscout.studies.bench.run import BenchRun
 from autoscout.studies.bench.summary import ALL
 
-_FLOOR, _CEILING = 1e-3, 10.0  # regrets outside are clipped
+_FLOOR, _CEILING = 1e-3, 10.0  # regrets outside this range are clipped
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _MOST_PANELS = 9
 
@@ -24,7 +24,7 @@ def curves(runs: Sequence[BenchRun], budget: int) -> Curves:
 
 
 def _regrets(run: BenchRun, budget: int) -> np.ndarray:
-    """(budget,) after each evaluation; infinite before anything ran."""
+    """(budget,) regret after each evaluation; infinite before anything ran."""
     regrets = np.full(budget, np.inf)
     for at, value in run.curve:
         regrets[int(at) - 1 :] = abs(value - run.optimum) / run.optimum
@@ -40,7 +40,7 @@ def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
 
 
 def _depth(regret: float) -> float:
-    """Below the top, as a share of the height."""
+    """Distance below the top of the plot, as a share of its height."""
     return 1 - np.log(min(max(regret, _FLOOR), _CEILING) / _FLOOR) / np.log(_CEILING / _FLOOR)
 
 

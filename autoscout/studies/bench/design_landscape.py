@@ -1,4 +1,4 @@
-"""Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` its closed form.
+"""Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` is its closed form.
 
 If there are too many designs to list, 20,000 are drawn uniformly from the valid ones, and the reference is added.
 Strategies get a single metric: a broken constraint is a failure, and further objectives are left out.
@@ -22,7 +22,7 @@ CLOSED = "closed"
 
 
 def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """Errors: AutoscoutError (exit 2) for an unknown simulator."""
+    """The job's landscape as the simulators predict it. Errors: AutoscoutError (exit 2) for an unknown simulator."""
     for simulator in simulators:
         if simulator != CLOSED:
             raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)

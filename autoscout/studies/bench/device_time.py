@@ -1,11 +1,11 @@
-"""What an experiment of a job's landscape costs in device-seconds. Assumed, not measured: sessions record what theirs
-took.
+"""The device-seconds that an experiment of a job's landscape costs. Assumed, not measured: sessions record their real
+times.
 
     t = devices × (launch + loading + iterations × step)
 
-`launch`: processes, imports, communicators, compiling; `loading`: the weights in 16 bits, at 1 GB/s into each device.
-The number of iterations is the job's own, less where its time for measuring ends them; what fails ends in its first.
-A server measures for a fixed time, on the devices that it uses.
+`launch`: processes, imports, communicators, compilation; `loading`: the weights in 16 bits, at 1 GB/s into each device.
+The number of iterations is the job's own, or fewer if its time for measuring ends them; a failing experiment ends in
+its first iteration. A server measures for a fixed time, on the devices that it uses.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ from autoscout.simulate.member import Columns
 from kb.records import Job
 from kb.sizes import parameters
 
-_LAUNCH, _LOADED = 30.0, 1e9  # s; bytes/s of a device
+_LAUNCH, _LOADED = 30.0, 1e9  # seconds; bytes/s into one device
 _FEWEST = 2  # iterations
 
 
 def device_seconds(job: Job, columns: Columns, step: np.ndarray) -> np.ndarray:
-    """(n,); `step` (n,): seconds of an iteration, NaN where it fails (unused for a server)."""
+    """(n,) device-seconds; `step` (n,): seconds of an iteration, NaN where it fails (unused for a server)."""
     tp, pp, dp = (
         np.nan_to_num(np.asarray(columns.get(name, 1.0), dtype=float), nan=1.0) for name in ("tp", "pp", "dp")
     )

@@ -1,9 +1,8 @@
 """All runs of a comparison: on all cores, seeded, resumable.
 
-With a folder, every finished run is one JSON line in `runs.jsonl` there, and runs found there are not repeated. A line
-carries a fingerprint of the landscape, the settings and the strategy's code, so that comparisons may share the folder
-and a rival is not run again because our search changed.
-"""
+With a folder, every finished run is one JSON line in its `runs.jsonl`, and runs found there are not repeated. A line
+carries a fingerprint of the landscape, the settings and the strategy's code, so that comparisons may share the folder,
+and a rival need not run again because our search changed."""
 
 import hashlib
 import importlib.util
@@ -32,7 +31,7 @@ class _Line(msgspec.Struct):
     run: BenchRun
 
 
-Task = tuple[tuple[int, ...], str, int]  # landscapes one after another, strategy, seed
+Task = tuple[tuple[int, ...], str, int]  # landscapes tuned one after another, strategy, seed
 
 
 def run_all(
@@ -101,7 +100,7 @@ def _chain(task: Task) -> list[BenchRun]:
 
 
 def distance(a: Landscape, b: Landscape) -> float:
-    """Between two groups of a table: the mean over the grouping columns of |log₂ ratio| for numbers, and 1 for
+    """Distance of two groups of a table: the mean over the grouping columns of |log₂ ratio| for numbers, and of 1 for
     different names."""
     apart = []
     for name, value in a.group.items():
@@ -114,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
 
 
 def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[Landscape]) -> str:
-    """Hash of everything that decides a run besides the strategy and its seed."""
+    """Hash of everything that determines a run besides the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
         arrays = [each.space.feasible.codes, each.truth, *(a for a in (each.cost, each.broke) if a is not None)]
@@ -127,7 +126,7 @@ def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[
 
 
 def _some_peaks(landscape: Landscape) -> list[list[float]]:
-    """Peaks of a few rows that ran, (ranks,) each: another memory model would tell strategies other peaks."""
+    """Peaks of a few rows that ran, (ranks,) each: they change with the memory model, on which strategies depend."""
     if landscape.peaks is None:
         return []
     ran = np.flatnonzero(~np.isnan(landscape.truth))
@@ -137,7 +136,7 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 
 @cache
 def _code(name: str) -> str:
-    """A hash of the source of a strategy and of what runs it: a changed one runs anew."""
+    """A hash of the source of a strategy and of the code that runs it; if it changes, runs are repeated."""
     here, root = Path(__file__).parent, Path(__file__).parents[2]
     paths = [here / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing", "hints")]
     paths += [
@@ -161,7 +160,7 @@ def _read(folder: Path | None) -> dict[tuple[str, str, int], BenchRun]:
         try:
             entry = msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError:
-            continue  # a kill in the middle of a write
+            continue  # the line is torn: its writer was killed
         found[entry.fingerprint, entry.run.strategy, entry.run.seed] = entry.run
     return found
 
@@ -187,8 +186,8 @@ def _cores() -> int:
 
 
 def _begin(parent: int) -> None:
-    """One process per core: numeric libraries must not start threads of their own. Ctrl-C is for the parent, and when
-    that ends, even by force, so do we."""
+    """One process per core: numeric libraries must not start threads of their own. Only the parent handles Ctrl-C; when
+    it ends, even by force, so does this process."""
     import signal
 
     from threadpoolctl import threadpool_limits

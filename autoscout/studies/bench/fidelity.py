@@ -1,8 +1,8 @@
 """Simulators for strategy `paper`: the paper's fidelity control (§3.3), as in a session (tuning/evaluator.py).
 
-While fidelity is simulated, requests are answered by the mean of the landscape's simulators, for free; the default and,
-every τ-th step, the most promising of the batch are real experiments. Once the MAPE of the last checks exceeds ε, or
-nothing better has been predicted for some steps, everything is real. Other strategies get the simulators themselves.
+While fidelity is simulated, requests are answered by the mean of the landscape's simulators, for free; only the default
+and, every τ-th step, the most promising of the batch are real experiments. Once the MAPE of the last checks exceeds ε,
+or nothing better has been predicted for some steps, all are real. Other strategies get the simulators themselves.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from autoscout.simulate.trust import TrustGuard
 from autoscout.studies.bench.landscape import Landscape
 from kb.records import Configuration, Measurement
 
-Real = Callable[[list[Configuration]], list[Measurement]]  # fewer than asked when the budget ends
+Real = Callable[[list[Configuration]], list[Measurement]]  # returns fewer than requested when the budget ends
 
 
 class SimulatedFirst:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
-        with np.errstate(invalid="ignore"):  # inf − inf is no prediction
-            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them has no prediction
+        with np.errstate(invalid="ignore"):  # inf − inf means no prediction
+            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN if one has no prediction
         self.on = bool(landscape.simulators)
         self._guard = TrustGuard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}

@@ -1,9 +1,9 @@
-"""Simulated colleagues, to measure what an arm of proposals (search/proposed.py) gains and risks.
+"""Simulated colleagues, to measure what an arm of proposals (search/proposed.py) gains and risks. They propose:
 
-good      one of three is among the best hundredth of all configurations, the others are anywhere
+good      one of three is near the best and nearly as fast, the others are anywhere
 random    anywhere
-worst     the slowest hundredth of what runs
-failing   plausible but failing: the failures nearest to the best; where nothing fails, the slowest of its neighbours
+worst     the slowest hundredth of the configurations that run
+failing   plausible but failing: the failures nearest to the best; if nothing fails, the slowest of its neighbours
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from autoscout.studies.bench.landscape import Landscape
 from kb.records import AutoscoutError
 
 KINDS = ("good", "random", "worst", "failing")
-_COUNT, _RIGHT = 6, 3  # proposals, and of how many one is right
-_REGION = 0.1  # relative cost above the best that still counts as the right region
-_WORST, _LEAST = 0.01, 6  # share of all configurations that is the worst region, and rows that a region has at least
-_NEAR = 50  # neighbours of the best
+_COUNT, _RIGHT = 6, 3  # number of proposals; one in this many is right
+_REGION = 0.1  # relative cost above the best up to which a proposal is right
+_WORST, _LEAST = 0.01, 6  # share of all configurations in the worst region; least number of rows in a region
+_NEAR = 50  # number of neighbours of the best
 
 
 def hinted(name: str) -> str:
-    """The hints of a strategy's name, "" without. Errors: AutoscoutError (exit 2) for a kind that there is not."""
+    """The kind of hints in a strategy's name, "" without. Errors: AutoscoutError (exit 2) for an unknown kind."""
     kind = name.partition("@")[2]
     if kind and kind not in KINDS:
         raise AutoscoutError(f"{name}: '{kind}'{nearest_name(kind, KINDS)}", 2)
@@ -29,7 +29,7 @@ def hinted(name: str) -> str:
 
 
 def hints(landscape: Landscape, kind: str, seed: int) -> list[Proposed]:
-    """What the colleague proposes before anything is measured."""
+    """The colleague's proposals before anything is measured."""
     if not kind:
         return []
     rng = np.random.default_rng((seed, 3))

@@ -1,19 +1,19 @@
 """A job's analytic model as a landscape, and simulators of it that are wrong in known ways.
 
 The truth is the model of simulate/training/ or simulate/serving/ times a lognormal *quirk* that the model does not
-know. What our model leaves unexplained of measured steps is mostly one constant per pair of values (in vTrain's table:
-of tp and micro batch), so the quirk is 3 % from effects of pairs of knobs, and 0.5 % from each configuration's own.
-What needs more than its devices' memory fails, by the memory model with a quirk of 1 %. So no simulator here is the
-truth, not even the model itself. For a training run that worked, strategies also get the peak memory of every
-rank, as from a real run, with noise of 0.5 %.
+know. What our model leaves unexplained of measured steps is mostly a constant per pair of values (in vTrain's table: of
+tp and micro batch), so the quirk has 3 % from effects of pairs of knobs, and 0.5 % from each configuration.
+Configurations that need more than their devices' memory fail, according to the memory model with a quirk of 1 %. So no
+simulator here equals the truth, not even the model itself. For a training run that worked, strategies also get the peak
+memory of every rank, as from a real run, with noise of 0.5 %.
 
 Simulators, to be named with `--simulator`:
 
-    good      the model with each part up to a quarter too small or large; what surely runs out of memory fails, and of
-              the rest it says how full memories are, 5 % too high
-    biased    compute and data parallelism at a fifth, tensor parallelism, bubbles and the host at three times, pipeline
-              traffic at five times their true time; memory 8 % too large, so that it takes some runs for failures; in
-              serving's decode step, attention at a fifth, communication and the host at three times
+    good      the model with each part up to a quarter too small or large; configurations that surely run out of memory
+              fail, and the predicted use of memory of the others is 5 % too high
+    biased    compute and data parallelism take a fifth, tensor parallelism, bubbles and the host three times, pipeline
+              traffic five times their true time; memory is 8 % too large, so that some runs seem to fail; in serving's
+              decode step, attention takes a fifth, communication and the host three times
     linear    the paper's Table 2: four linear regressions, fitted on 200 random configurations of the job
     good+80   any of them with noise of 80 % (or another share) of each prediction added, as in the paper's Figure 11
 """
@@ -54,15 +54,15 @@ from kb.records import AutoscoutError, Configuration, Job
 PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
 _BIAS |= {"attention": 0.2, "communication": 3.0}  # of a decode step
-_MEMORY_BIAS = {"biased": 0.08}  # of the logarithm
+_MEMORY_BIAS = {"biased": 0.08}  # bias of the logarithm of memory
 _SURE = 1.28  # standard errors: a probability of 0.9
 _LINEAR_ROWS = 200
 SIMULATORS = ("good", "biased", "linear")
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """What the analytic model says of a job's configurations, with quirks of its own, in place of measurements. Errors:
-    AutoscoutError (exit 2) for an unknown simulator, (exit 3) where nothing runs."""
+    """The landscape of a job: predictions of the analytic model, each with its own quirk, instead of measurements.
+    Errors: AutoscoutError (exit 2) for an unknown simulator, (exit 3) where nothing runs."""
     if target_of(job).designs:
         return design_landscape(job, simulators, name)
     for simulator in simulators:
@@ -71,14 +71,14 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # A configuration that breaks a bound on memory runs, where strategies get the peaks; else it fails, as they
-    # cannot know.
+    # If strategies get the peaks, a configuration that breaks a bound on memory runs. Otherwise it fails, since
+    # strategies could not know.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.columns(space.feasible.codes)}
     if len(device_counts(job)) > 1:
-        columns.pop("memory_gib", None)  # the smallest kind's; here each kind's own memory counts
+        columns.pop("memory_gib", None)  # that of the smallest kind; here each kind's own memory counts
     columns |= serving_devices(job, columns)
     predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
@@ -86,7 +86,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     keeps = np.maximum(over, beyond) + quirk < 0
     runs = known & (over + quirk < 0) if kept else known & keeps
     if not (runs & keeps).any():
-        raise AutoscoutError(f"{job.name}: by the analytic model no configuration runs on its devices", 3)
+        raise AutoscoutError(f"{job.name}: no configuration runs on its devices, according to the analytic model", 3)
     values = np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan)
     step = tokens_of_step(job.traffic) / values if objective.metric == "tokens_per_s" else values
     found = Landscape(
@@ -120,8 +120,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
 
 
 def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
-    """The predicted metric of the job, and (n,) the logarithm of each configuration's memory relative to its devices',
-    above 0 it does not run, and to the job's bounds on it."""
+    """(predicted metric, (n,) log of needed over available memory, (n,) log of needed memory over the job's bounds on
+    it). Above 0 a configuration does not run, or breaks a bound."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device
@@ -141,7 +141,7 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.nd
 
 
 def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
-    """As for training; the serving model itself decides what does not fit."""
+    """As for training; the serving model itself decides which configurations do not fit."""
     if job.objective.constraints:
         raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
     model = ServingSimulator(job.objective.metric)
@@ -159,7 +159,7 @@ def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
     """(n,) predictions of the model with wrong constants: each part of the time is scaled by its own factor."""
-    rng = np.random.default_rng(7)  # the same for every job
+    rng = np.random.default_rng(7)  # the same seed for every job
     factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
         factors = {name: _BIAS.get(name, 1.0) for name in predicted.parts}
@@ -178,7 +178,7 @@ def _linear(land: Landscape, columns: Columns) -> np.ndarray:
 
 
 def _quirk(space: Space) -> np.ndarray:
-    """(n,) logarithms; an effect belongs to the values of two knobs, so it is the same in every space."""
+    """(n,) logs of quirks. An effect belongs to the values of two knobs, so it is the same in every space."""
     codes = space.feasible.codes
     effects = np.zeros(len(codes))
     pairs = list(itertools.combinations(range(codes.shape[1]), 2))
@@ -195,7 +195,7 @@ def _pair_effects(a: Knob, b: Knob) -> np.ndarray:
 
 
 def _uniform(space: Space, salt: str) -> np.ndarray:
-    """(n,) in (0, 1), from the values of the knobs: a configuration has the same number in every space."""
+    """(n,) pseudo-random numbers in (0, 1) from the knobs' values: a configuration has the same one in every space."""
     mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
     for j, knob in enumerate(space.knobs):
         by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)
@@ -217,7 +217,7 @@ def _hash(text: str) -> int:
 
 
 def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
-    """Peak of each rank, in order: pipeline stages one after the other."""
+    """Peak GiB of each rank, in order: pipeline stages one after the other."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     pp = int(configuration.knobs.get("pp", 1))
     x, at = complete(columns), np.arange(pp)

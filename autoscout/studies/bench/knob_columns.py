@@ -1,4 +1,4 @@
-"""Which columns of a table are knobs if nobody says so: those that somebody set, not those that were measured."""
+"""Chooses the columns of a table that are knobs, unless the user does: those that were set, not those measured."""
 
 import re
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ def column(table: Table, name: str, option: str) -> int:
 
 
 def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The columns to take as knobs, and in words why the others are not.
+    """(the columns to take as knobs, reasons why the others are not, in words).
 
     `taken`: columns with another role. Left out are constants, columns named like a measurement, those that differ in
-    more than half of all rows (measurements and identifiers), and those that rank the rows as the metric does although
-    the other knobs tell all rows apart without them: they give the result away.
+    more than half of all rows (measurements and identifiers), and those that rank the rows as the metric does and are
+    not needed to tell rows apart: they would give the result away.
     """
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
@@ -47,7 +47,7 @@ def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str]
         others = [k for k in knobs if k != name]
         if _ranks_alike(table, name, metric_values) and _distinct(table, others) == _distinct(table, knobs):
             knobs = others
-            reasons.setdefault(f"ranks the rows as {metric} does, so computed from it", []).append(name)
+            reasons.setdefault(f"ranks the rows as {metric} does, so it is computed from it", []).append(name)
     return knobs, [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
@@ -58,7 +58,7 @@ def _why_no_knob(name: str, values: list) -> str:
     if _MEASURED_NAME.search(name):
         return "named like a measurement"
     if len(distinct) > max(len(values) / 2, 8):
-        return "differs in most rows, so measured or an identifier"
+        return "differs in most rows, so it is measured or an identifier"
     return ""
 
 
@@ -68,7 +68,7 @@ def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
 
 
 def _distinct(table: Table, names: list[str]) -> int:
-    """Number of configurations that these columns tell apart."""
+    """Number of configurations that differ in these columns."""
     places = [table.columns.index(name) for name in names]
     return len({tuple(row[i] for i in places) for row in table.rows})
 
@@ -76,12 +76,12 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Knobs as (sparse, dense), as given. Of the others, numbers of three or more values are dense, and the rest are
-    sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is given as both."""
+    """(sparse, dense) knobs, as stated. Of the others, numbers with three or more values are dense, and the rest
+    sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is stated as both."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:
-                raise AutoscoutError(f"{option}: '{name}' is none of the knobs ({listed(knobs)})", 2)
+                raise AutoscoutError(f"{option}: '{name}' is not one of the knobs ({listed(knobs)})", 2)
     both = set(sparse or []) & set(dense or [])
     if both:
         raise AutoscoutError(f"{listed(sorted(both))} cannot be both --sparse and --dense", 2)
@@ -114,7 +114,7 @@ def _number(value: object) -> float:
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's ρ over the rows where both are numbers; 0 if these are too few to tell."""
+    """Spearman's ρ over the rows where both are numbers; 0 if there are too few such rows."""
     from scipy.stats import spearmanr
 
     both = np.isfinite(a) & np.isfinite(b)

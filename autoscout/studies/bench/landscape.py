@@ -12,15 +12,15 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
-SHUFFLED = ", shuffled"  # end of the name of a landscape whose outcomes were dealt out anew
+SHUFFLED = ", shuffled"  # end of the name of a landscape whose outcomes were permuted
 _PEAK_NOISE = 0.005  # log noise of reported peak memory
 
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
     """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
-    how the experiment ends. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each. `peaks`:
-    (ranks,) peak GiB of a row that ran, which strategies get as from a real run; None: unknown. `broke`: (n,) the
-    metric of rows that run but break a constraint, whose `truth` is NaN; NaN elsewhere; None: there are none."""
+    how the experiment ends. `cost`: (n,) what each experiment costs, or None. `simulators`: (n,) free predictions of
+    each. `peaks`: (ranks,) peak GiB of a row that ran, which strategies get as from a real run; None: unknown. `broke`:
+    (n,) the metric of rows that run but break a constraint (their `truth` is NaN), NaN elsewhere; None: none."""
 
     name: str
     space: Space
@@ -30,7 +30,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     status: np.ndarray
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
-    foreseen: dict[str, np.ndarray] = {}  # bound → (n,) how close to it simulators predict (search/strategy.py)
+    foreseen: dict[str, np.ndarray] = {}  # bound → (n,) predicted closeness to it (search/strategy.py)
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
     broke: np.ndarray | None = None
     default: Configuration | None = None  # what an expert would start from; None: unknown
@@ -41,12 +41,12 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return float(np.nanmin(self.truth) if self.goal == "min" else np.nanmax(self.truth))
 
     def prepare(self) -> None:
-        """Computes what runs share: the list of configurations and its index."""
+        """Computes what all runs need: the list of configurations and its index."""
         assert len(self.sorted_codes[0]) == len(self.truth)
 
     def shuffled(self, seed: int = 0) -> "Landscape":
-        """A copy with all measurements dealt out anew among the configurations. What a strategy still finds sooner than
-        by chance comes from the space's shape, not from what its knobs do. Simulators keep their predictions."""
+        """A copy with all outcomes permuted among the configurations. If a strategy still finds good ones sooner than
+        by chance, that comes from the space's shape, not from what its knobs do. Simulators keep their predictions."""
         dealt = np.random.default_rng(seed).permutation(len(self.truth))
         peaks = self.peaks
         return msgspec.structs.replace(
@@ -63,11 +63,11 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return row, self.space.feasible.configuration(row)
 
     def regret(self, value: float) -> float:
-        """How far a metric value is from the optimum, as a share of it; 0 is the best there is."""
+        """Distance of a metric value from the optimum, as a share of it; 0 is the optimum."""
         return abs(value - self.optimum) / self.optimum
 
     def within(self, share: float) -> int:
-        """Number of configurations within that share of the optimum."""
+        """Number of configurations within this share of the optimum."""
         return int((abs(self.truth - self.optimum) <= share * self.optimum).sum())
 
     def better(self, a: float, b: float) -> bool:
@@ -81,7 +81,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         wanted = _keys(codes)
         found = order[np.minimum(np.searchsorted(keys, wanted), len(order) - 1)]
         if not (_keys(self.space.feasible.codes[found]) == wanted).all():
-            raise ValueError("codes that are no valid configuration")
+            raise ValueError("codes that are not a valid configuration")
         return found
 
     def predictor(self, name: str) -> Predictor:

@@ -1,12 +1,12 @@
-"""The evaluation of the AutoScout paper (§4) on our models of its four jobs: what is run for which figure.
+"""The evaluation of the AutoScout paper (§4) on our models of its four jobs: the runs behind each figure.
 
 Figures 4-7: the best configuration found and the number of experiments for it, against UDO, CherryPick, Metis and the
 expert defaults. Figure 8: parts switched off. Figure 9: K trees in the tournament. Figure 10: larger and larger spaces.
 Figure 11: noise on the simulators. `paper` is Algorithm 1 as published with the paper's simulators (four linear
 regressions); `autoscout` is what this project does by default.
 
-Spaces: the knobs of the paper's Table 1, everything else as an expert leaves it (see `_limits`). The paper's degrees
-are powers of two; ours include 3, 6 and 12, without which no layout uses all 12 devices.
+Spaces: the knobs of the paper's Table 1; everything else as an expert leaves it (see `_limits`). The paper's degrees
+are powers of two; ours include 3, 6 and 12, without which no layout would use all 12 devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ FIGURES = ("4", "5", "6", "7", "8", "9", "10", "11")
 ABLATED = "qwen3-30b-a3b"
 LINEAR = "linear"
 
-_OF_3DP = ("tp", "pp", "dp", "mbs")  # and how many of each kind of device
+_OF_3DP = ("tp", "pp", "dp", "mbs")  # and the number of devices of each kind
 _OF_5DP = (*_OF_3DP, "cp", "ep", "sp")
 _OF_TABLE_1 = (*_OF_5DP, "ar", "distopt", "ddp_bucket", "tp_comm")
 _FIXED: dict[str, Value] = {  # values of knobs outside a scope; low in memory, so that every job can run
@@ -83,8 +83,8 @@ def comparisons() -> list[Comparison]:
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs` by (landscape, strategy); `experts` by job: what the expert's configuration reaches on all devices, and on
-    the faster ones only."""
+    """`runs` by (landscape, strategy); `experts` by job: the metric of the expert's configuration on all devices, and
+    on the faster ones only."""
 
     settings: BenchSettings
     seeds: int
@@ -100,7 +100,7 @@ def evaluate(
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Runs everything (or some figures); what several figures share is run once."""
+    """Runs all figures, or some of them; runs that several figures share happen once."""
     wanted = [c for c in comparisons() if not figures or c.figure.removeprefix("Figure ") in figures]
     strategies: dict[str, dict[str, None]] = {}
     landscapes: dict[str, Landscape] = {}
@@ -153,7 +153,7 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that an expert would try and that runs. `firm`: of a training job's."""
+    """The metric of the first configuration that an expert would try and that runs. `firm`: knobs fixed (training)."""
     advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
     for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]

@@ -54,7 +54,7 @@ _TITLES = {"Figure 8": "parts switched off", "Figure 9": "trees in the tournamen
 
 
 def markdown(results: Results, command: str) -> str:
-    """`command`: how to get this table."""
+    """The report; it begins with the `command` that makes it."""
     parts = [f"    {command}", _preamble(results)]
     for job, figure in {**TRAINING, **SERVING}.items():
         cells = [c for c in comparisons() if c.figure == figure]
@@ -144,8 +144,8 @@ def _evaluations(runs: Sequence[BenchRun], budget: int) -> list[str]:
 
 
 def _saving(ours: Sequence[BenchRun], theirs: Sequence[BenchRun], budget: int, less_is_better: bool) -> str:
-    """Experiments that ours needed to match a rival's best configuration, out of those that the rival needed for it;
-    medians over runs with equal seeds."""
+    """Experiments that ours needed to match a rival's best configuration, out of those that the rival needed; medians
+    over runs with equal seeds."""
     needed, of = [], []
     for a, b in zip(ours, theirs, strict=True):
         if b.best is None:

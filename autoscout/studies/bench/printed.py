@@ -14,7 +14,7 @@ from autoscout.studies.bench.paper_report import table as as_markdown
 from autoscout.studies.bench.run import BenchRun, BenchSettings
 from autoscout.studies.bench.summary import ALL, Spread, Summary, SummaryRow, pools, summarize
 
-Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # rows under a header, as text
+Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # formats rows under a header as text
 _MOST_TABLES = 6  # more landscapes than this are summarized together
 
 
@@ -154,7 +154,7 @@ def _ratios(summary: Summary, name: str) -> str:
     if not pairs:
         return ""
     ratios = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
-    return f"{first} needs, of another's evaluations (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
+    return f"evaluations of {first}, relative to others' (unsolved = {summary.unsolved_as}; 95 % bootstrap): {ratios}"
 
 
 def _quartiles(spread: Spread, budget: int) -> str:
@@ -166,7 +166,7 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median; of more than half of the runs that did not get there only what they spent is known."""
+    """The median cost. If more than half of the runs did not reach the target, it is a lower bound: what they spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"

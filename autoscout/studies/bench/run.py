@@ -1,9 +1,9 @@
 """One run: one strategy with one seed on one landscape, counting every real evaluation.
 
-An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked for
+An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is requested
 again is answered from the record at no cost. The strategy is the one that sessions use, and the recommendation is
-decided as theirs is (closing.py), by experiments outside the budget. The costs that the strategy gets may carry noise;
-the score uses the noise-free values.
+decided as in sessions (closing.py), by experiments outside the budget. The costs that the strategy gets may carry
+noise; the score uses the noise-free values.
 """
 
 import time
@@ -45,7 +45,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Recommended(msgspec.Struct, frozen=True):
     name: str
     knobs: dict[str, Value]
-    value: float | None  # noise-free; None: it fails
+    value: float | None  # noise-free value; None: it fails
     regret: float | None
 
 
@@ -63,22 +63,22 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     regret_at: dict[str, float | None]
     best: float | None
     recommended: Recommended | None
-    failures: int  # runs that broke a constraint included
+    failures: int  # includes runs that broke a constraint
     closing: int  # experiments outside the budget: the reference again, and the rounds at the end
     cost_total: float | None
     cost_to_target: float | None
     cost_to_5pct: float | None
-    fast: float  # share of what was spent (experiments where costs are unknown) on configurations within _FAST
+    fast: float  # share of the spent cost (or of experiments, if costs are unknown) on configurations within _FAST
     engine_ms_per_step: float
-    engine_ms_first: float  # to construct the strategy and get its first proposal
+    engine_ms_first: float  # milliseconds to construct the strategy and get its first proposal
     curve: list[list[float]]
 
 
 def run(
     landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
 ) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
-    """The scored run, and the costs that the strategy got (lower is better; None: failed), for runs that come after
-    it."""
+    """(the scored run, the costs that the strategy got). Costs: lower is better, None: failed; they are for runs that
+    come after it."""
     landscape.prepare()  # listing the configurations is the landscape's work, not the strategy's
     begun = time.process_time()
     chosen = _strategy(landscape, name, seed, settings, past)
@@ -130,14 +130,14 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSetting
 
 
 class _Record:
-    """What was measured in one run."""
+    """The measurements of one run."""
 
     def __init__(self, landscape: Landscape, settings: BenchSettings, seed: int) -> None:
         self.landscape = landscape
         self.settings = settings
         self.seed = seed
         self.known: dict[int, Measurement] = {}
-        self.times: dict[int, int] = {}  # row → its measurements after the first
+        self.times: dict[int, int] = {}  # row → number of its measurements after the first
         self.order: list[int] = []  # rows in the order of their evaluations
         self.costs: list[float] = []
         self.closing = Closing(landscape, self.again)
@@ -176,7 +176,7 @@ class _Record:
         return measurements
 
     def again(self, configuration: Configuration) -> Measurement:
-        """One more measurement, with noise of its own."""
+        """One more measurement, with its own noise."""
         row = self.landscape.space.feasible.index(configuration)
         assert row is not None
         self.times[row] = self.times.get(row, 0) + 1
@@ -222,7 +222,7 @@ class _Record:
         )
 
     def _cost(self, evaluations: int | None) -> float | None:
-        """The cost of the first `evaluations`; None where costs are unknown or they are None."""
+        """The cost of the first `evaluations`; None where costs, or `evaluations`, are None."""
         return sum(self.costs[:evaluations]) if self.landscape.cost is not None and evaluations else None
 
     def _fast(self) -> float:
@@ -242,7 +242,7 @@ class _Record:
         return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
 
     def _best_at(self, curve: list[list[float]], n: int) -> float | None:
-        """A run that ended early by itself keeps its best; beyond the budget nothing is known."""
+        """The best value after n evaluations: of a run that ended early its last; unknown beyond the budget."""
         if n > self.settings.budget:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)

@@ -1,4 +1,4 @@
-"""Medians, quartiles, and how many evaluations one strategy needs per evaluation of another, with bootstrap intervals.
+"""Medians, quartiles, and the evaluations that one strategy needs per evaluation of another, with bootstrap intervals.
 
 A run that does not reach the target counts as budget + 1 evaluations, so medians above the budget mean "more than".
 """
@@ -37,9 +37,9 @@ class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     recommended_regret: Spread | None
     recommended_within_target: int
     failures: float  # median
-    evaluations: float  # median: all of the budget, or until a run ended by itself
+    evaluations: float  # median: the whole budget, or those until a run ended by itself
     closing: float  # median, outside the budget
-    cost_to_target: Spread | None  # a run that did not reach it counts with all that it spent, at least
+    cost_to_target: Spread | None  # a run that did not reach it counts with all that it spent, which is a lower bound
     cost_to_5pct: Spread | None
     fast: float  # median share of what was spent on configurations within 10 % of the best
     engine_ms_per_step: float  # median
@@ -92,7 +92,7 @@ def summarize(runs: Sequence[BenchRun], budget: int, target: float) -> Summary:
 
 
 def pools(landscapes: Sequence[str]) -> dict[str, list[str]]:
-    """Landscapes that are pooled, by the pool's name: several plain ones, and several shuffled ones."""
+    """Groups of landscapes that are pooled, by the pool's name: several plain ones, and several shuffled ones."""
     shuffled = [name for name in landscapes if name.endswith(SHUFFLED)]
     plain = [name for name in landscapes if name not in shuffled]
     return {name: some for name, some in ((ALL, plain), (ALL + SHUFFLED, shuffled)) if len(some) > 1}

@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Objective, Value
 from kb.table_files import read_table
 
 _STATUSES = ("oom", "invalid", "timeout", "wrong", "killed")
-_SUSPICIOUS_SPREAD = 2.0  # ratio between rows with equal knobs above which something else must have varied
+_SUSPICIOUS_SPREAD = 2.0  # ratio between rows with equal knobs above which something else must have varied, too
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     cost: str | None = None
     simulators: list[str] = []
-    dummies: int = 0  # switches added to every configuration, in both positions, that do nothing
+    dummies: int = 0  # number of switches without any effect, added to every configuration in both positions
 
 
 def landscapes_of_table(source: TableSource) -> tuple[list[Landscape], list[str]]:
@@ -122,7 +122,7 @@ def _landscape(
 
 
 class _Merged(msgspec.Struct):
-    """All rows of one configuration."""
+    """All rows of one configuration, merged."""
 
     knobs: dict[str, Value]
     truth: float
@@ -167,12 +167,12 @@ def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[An
 def _dummies(source: TableSource, table: Table) -> list[str]:
     names = [f"dummy{i + 1}" for i in range(source.dummies)]
     if taken := [name for name in names if name in table.columns]:
-        raise AutoscoutError(f"--dummies: {source.path} has a column {taken[0]} of its own", 2)
+        raise AutoscoutError(f"--dummies: {source.path} already has a column {taken[0]}", 2)
     return names
 
 
 def _with_dummies(merged: dict[Any, _Merged], names: list[str]) -> dict[Any, _Merged]:
-    """Each configuration once for every setting of the dummies, all with its outcome."""
+    """Repeats every configuration for each setting of the dummy knobs, which do not change its outcome."""
     settings = [dict(zip(names, each, strict=True)) for each in itertools.product((0, 1), repeat=len(names))]
     return {
         (*key, *_key(setting)): msgspec.structs.replace(row, knobs=row.knobs | setting)
@@ -200,13 +200,13 @@ def _remarks(rows: int, merged: dict[Any, _Merged], spread: float, useless: int,
 
 
 def _acting(table: Table, knobs: list[str]) -> list[str]:
-    """The knobs that differ in these rows; if none does, one of them."""
+    """The knobs that vary in these rows; if none does, one of them."""
     acting = [k for k in knobs if len({_value(row[table.columns.index(k)]) for row in table.rows}) > 1]
     return acting or [k for k in knobs if any(row[table.columns.index(k)] is not None for row in table.rows)][:1]
 
 
 def _status(source: TableSource, table: Table, row: tuple[Any, ...]) -> str:
-    """One of our statuses for whatever the table calls it."""
+    """One of our statuses for the table's own term."""
     if source.status is None:
         return "ok"
     text = str(row[table.columns.index(source.status)]).strip().lower()

@@ -17,7 +17,7 @@ def variant(name: str) -> tuple[str, Any]:
     """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
     plain, *changes = name.partition("@")[0].split(":")
     if hinted(name) and not kind_of(plain).listens:
-        raise AutoscoutError(f"{name}: {plain} has no arm for what others propose", 2)
+        raise AutoscoutError(f"{name}: {plain} has no arm for proposals", 2)
     hyper = kind_of(plain).hyper
     if not changes:
         return plain, None
@@ -37,15 +37,15 @@ def variant(name: str) -> tuple[str, Any]:
 
 
 def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[str], dict[str, str]]:
-    """The strategies that can run here, and why the others cannot. Errors: AutoscoutError (exit 2) if none can."""
+    """(strategies that can run here, reasons why the others cannot). Errors: AutoscoutError (exit 2) if none can."""
     left_out: dict[str, str] = {}
     for name in names:
         plain, _ = variant(name)
         if why := kind_of(plain).missing:
             left_out[name] = why
         elif plain == "expert" and any(landscape.default is None for landscape in landscapes):
-            left_out[name] = "strategy 'expert' knows jobs; of a table nobody knows the expert's configuration"
+            left_out[name] = "strategy 'expert' needs a job: a table does not say what an expert would choose"
     chosen = [name for name in dict.fromkeys(names) if name not in left_out]
     if not chosen:
-        raise AutoscoutError("; ".join(left_out.values()) or "--strategies names none", 2)
+        raise AutoscoutError("; ".join(left_out.values()) or "--strategies names no strategy", 2)
     return chosen, left_out

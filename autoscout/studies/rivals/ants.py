@@ -1,10 +1,10 @@
 """Ant colony optimization, as COSMIC's agent of that name (DeepSwarm behind ArchGym).
 
-An ant walks through the knobs and takes each value with a probability that follows its pheromone, among the values
-that valid configurations still offer; with probability `greediness` it takes the strongest instead (ant colony
-system, Dorigo & Gambardella 1997). Every walked trail fades a little (local update); after each colony the
-best ant so far reinforces its own (global update). Greediness and decay are DeepSwarm's defaults; its colony of 16 is
-8 here, so that the pheromone acts within budgets of hundreds.
+An ant walks through the knobs and takes each value with a probability proportional to its pheromone, among the values
+that valid configurations still offer; with probability `greediness` it takes the strongest instead (ant colony system,
+Dorigo & Gambardella 1997). Every walked trail fades a little (local update); after each colony the best ant so far
+reinforces its own trail (global update). Greediness and decay are DeepSwarm's defaults; its colony of 16 ants has 8
+here, so that the pheromone acts within budgets of hundreds.
 """
 
 import numpy as np

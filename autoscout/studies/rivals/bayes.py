@@ -2,10 +2,10 @@
 
 Ten random first points, a Gaussian process with Matérn 5/2 and a length scale for every knob, and a portfolio of
 acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability of
-improvement each name their candidate, and one of them is taken with a probability that follows what their candidates
-promised so far. COSMIC reports −∞ for a broken constraint; here none can be proposed, and a failed run counts as
-twice the worst cost. Ours: hyper-parameters are refitted when the data have grown by a tenth, and acquisition is
-computed on 2,000 random rows where there are more.
+improvement each name a candidate, and one is taken with a probability that depends on what each acquisition's
+candidates promised so far. COSMIC reports −∞ for a broken constraint; here no such configuration can be proposed, and a
+failed run counts as twice the worst cost. Ours: hyper-parameters are refitted when the data have grown by a tenth, and
+the acquisition is computed on at most 2,000 random rows.
 """
 
 import numpy as np

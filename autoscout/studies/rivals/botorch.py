@@ -1,8 +1,8 @@
 """BoTorch (Balandat et al. 2020) with its defaults: a Gaussian process with dimension-scaled priors, log expected
 improvement (Ament et al. 2023), constrained by a second process on what failed.
 
-As for gp-ei: log costs, features per knob, six random first points. The acquisition is computed on 20,000 random open
-rows where there are more, hyper-parameters are refitted when the data have grown by a tenth.
+As in gp-ei: log costs, features per knob, six random first points. The acquisition is computed on at most 20,000 random
+open rows, and hyper-parameters are refitted when the data have grown by a tenth.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def botorch_ei(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _model(x: Any, y: Any, state: dict[str, Any] | None) -> Any:
-    """`state`: hyper-parameters as they are; None: fitted."""
+    """The model of y at x. `state`: hyper-parameters to keep; None: they are fitted."""
     from botorch.fit import fit_gpytorch_mll  # type: ignore[import-not-found]
     from botorch.models import SingleTaskGP  # type: ignore[import-not-found]
     from botorch.models.transforms import Standardize  # type: ignore[import-not-found]

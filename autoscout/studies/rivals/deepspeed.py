@@ -1,12 +1,12 @@
-"""DeepSpeed autotuning's model-based tuner: boosted trees that learn to rank configurations, and a fifth at random.
+"""DeepSpeed autotuning's model-based tuner: boosted trees learn to rank configurations; a fifth is chosen at random.
 
 From its source (deepspeed/autotuning/tuner): two first trials, then the best by the cost model among all
 configurations, with `random_exploration_ratio` 0.2 at random; XGBoost `rank:pairwise` with 10 rounds, depth 3, eta 0.3,
 min_child_weight 1 and lambda 1 on all numeric values, refitted after every trial; a failed trial has performance 0. It
 would end after `early_stopping` = 5 trials without a gain (`stop=True`; comparisons go on to the budget).
 
-Ours: scikit-learn's trees grown on the pairwise gradients, as it has no ranking loss, without min_child_weight and
-lambda; names count by their index (an error there); the model ranks 20,000 random open rows where there are more.
+Ours: scikit-learn has no ranking loss, so its trees are grown on the pairwise gradients, without min_child_weight and
+lambda; names count by their index (an error in the original); the model ranks at most 20,000 random open rows.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """DeepSpeed autotuning's `model_based` on XGBoost itself, with its parameters (tuner/cost_model.py); `deepspeed` is the
-same on scikit-learn's trees, to the end of the budget.
+same on scikit-learn's trees, and uses up the budget.
 
-Two random trials, then the best by the ranking model, a fifth at random; refitted after every trial; ends when trials
-stop gaining, as `deepspeed-grid`. Unlike DeepSpeed's, it runs the first two trials, counts names by their index and
-inactive knobs at their `off` value, and takes a smaller cost to be better whatever the metric.
+Two random trials, then the best by the ranking model, with a fifth chosen at random; refitted after every trial; it
+ends when trials stop gaining, like `deepspeed-grid`. Unlike DeepSpeed's, it runs the first two trials, counts names by
+their index and inactive knobs at their `off` value, and takes a smaller cost to be better whatever the metric.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _rows(pool: Pool, rng: np.random.Generator) -> Iterator[int]:
 
 
 def ranked(pool: Pool, candidates: np.ndarray) -> np.ndarray:
-    """Scores of the candidates, higher is better, learned from the known rows; a failed run performs 0."""
+    """Scores of the candidates, higher is better, learned from the measured rows; a failed run has performance 0."""
     import xgboost  # type: ignore[import-not-found]
 
     rows = np.array(list(pool.known))

@@ -1,12 +1,12 @@
-"""DeepSpeed's autotuner with its own procedure: ZeRO stage by stage, first the micro batch, then everything else.
+"""DeepSpeed's autotuner with its own procedure: for each ZeRO stage, first the micro batch, then everything else.
 
-From its source (autotuning/autotuner.py): stages from the least sharded on. Within one, the micro batch: the smallest,
-then the largest; where that does not run a binary search for the largest that does, which ends early when a larger one
-gains less than 5 %; of the sizes in the upper half at most three more; and (left out here) smaller ones as long as each
-gains 5 %. Then `gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no
-better than the one before; a stage that runs no larger micro batch than the last one did ends it all.
+From its source (autotuning/autotuner.py): it starts with the stage that shards least. Micro batches: the smallest, then
+the largest; if that fails, a binary search for the largest that runs, which ends early when a larger one gains less
+than 5 %; at most three more in the upper half; and (left out here) smaller ones as long as each gains 5 %. Then
+`gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no better than the
+previous one's. A stage that runs no larger micro batch than the previous one ends the search.
 
-Sizes are those that the space has: at a fixed global batch only its divisors. The metric, higher is better: 1 / cost.
+Sizes are those of the space: with a fixed global batch only its divisors. The metric, higher is better, is 1 / cost.
 """
 
 from collections.abc import Generator, Sequence
@@ -17,7 +17,7 @@ from autoscout.search.sequential import Pool, Search, rival
 from autoscout.studies.rivals.deepspeed_grid import until_no_gain
 
 GAIN = 0.05  # smaller relative gains count as none
-KEPT = 3  # micro batches kept besides the largest
+KEPT = 3  # micro batches kept in addition to the largest
 _MICRO = ("mbs", "micro_batch", "train_micro_batch_size_per_gpu")
 _STAGE = ("stage", "zero", "zero_stage")
 
@@ -88,7 +88,7 @@ def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
 
 
 def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
-    """Micro batch → the row that is otherwise nearest to the default."""
+    """Micro batch → its row that is otherwise nearest to the default."""
     far = pool.distance(pool.codes[pool.default])[rows]
     values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
     return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}

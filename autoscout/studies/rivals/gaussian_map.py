@@ -6,7 +6,7 @@ a posteriori, with priors that keep lengths from collapsing while there are few 
 
 Hvarfner, Hellsten and Nardi (2024) have √2 and 3 in place of −0.5 and 1.2²: too smooth for kernels.
 
-Refitted when the data have grown by a tenth, from the last values and from the priors' middle.
+It is refitted when the data have grown by a tenth, starting from the last values and from the centre of the priors.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from scipy.optimize import minimize
 
 from autoscout.search.belief.posterior import matern
 
-_NOISE = -4.0, 1.0  # middle and standard deviation of log σ
-_LENGTH = -0.5, 1.2  # the same of log ℓ, less log(D) / 2
+_NOISE = -4.0, 1.0  # centre and standard deviation of log σ
+_LENGTH = -0.5, 1.2  # the same for log ℓ, minus log(D) / 2
 _STEPS = 50  # limit on the steps of a fit
-_SQRT5 = np.sqrt(5.0)  # of Matérn 5/2
+_SQRT5 = np.sqrt(5.0)  # for Matérn 5/2
 
 
 class MapGP:

@@ -1,8 +1,8 @@
 """A genetic algorithm, as COSMIC's agent of that name (scikit-opt's GA behind ArchGym).
 
-Tournament selection of three, uniform crossover, mutation of one knob in ten, the best two survive. A child goes to the
-nearest valid configuration. Population and rates are scikit-opt's defaults scaled to budgets of hundreds: it has 50 of
-them and mutates one gene in a thousand, which never gets past its first generations here.
+Tournament selection of three, uniform crossover, mutation of one knob in ten; the best two survive. A child becomes the
+nearest valid configuration. Population and rates are scikit-opt's defaults scaled to budgets of hundreds: its
+population of 50, mutating one gene in a thousand, would never get past its first generations here.
 """
 
 import numpy as np

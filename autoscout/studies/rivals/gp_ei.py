@@ -1,10 +1,10 @@
-"""gp-ei: Bayesian optimization with a Gaussian process and expected improvement as CherryPick has it, but done well.
+"""gp-ei: Bayesian optimization with a Gaussian process and expected improvement like CherryPick's, but done well.
 
-Log cost instead of cost; numbers by their logarithm, names one-hot, activity as a feature
-of its own; a length scale for each, with priors (gaussian_map.py); failures kept out of the regression and left to a
-logistic regression, whose probability of running weighs the improvement; improvement over the least believed cost, not
-over the luckiest measured one. Whenever the hyper-parameters are refitted the whole pool is ranked (100,000 rows of it
-at most); the best 4,000 are the candidates until then.
+Log cost instead of cost; numbers by their logarithm, names one-hot, whether a knob is active as a feature of its own; a
+length scale for each feature, with priors (gaussian_map.py); failures are left out of the regression and go to a
+logistic regression, whose probability of running weights the improvement; improvement over the lowest believed cost,
+not over the luckiest measured one. Whenever the hyper-parameters are refitted, the whole pool (at most 100,000 rows) is
+ranked; the best 4,000 are the candidates until the next refit.
 """
 
 import warnings
@@ -60,7 +60,7 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
     if ok.all():
         return np.ones(len(at))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lack of convergence
+        warnings.simplefilter("ignore")  # lack of convergence is no problem
         return LogisticRegression(C=10.0, max_iter=200).fit(table[rows], ok).predict_proba(table[at])[:, 1]
 
 

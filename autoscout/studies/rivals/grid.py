@@ -1,12 +1,12 @@
 """DeepSpeed autotuning's staged grid: stage by stage, first the micro batch, then everything else in order.
 
-From its source: ZeRO stages are tried from the least to the most memory-saving; within one, the micro batch grows from
-its smallest value, a plateau ends that early (5 %), and the best three values are kept; the grid over the other options
-follows at those ("fast mode" stops before it). A stage that is not better than the one before would end the tuning;
-comparisons go on to the budget, through the stages and then through what the stages left out.
+From its source: ZeRO stages are tried from the least to the most memory-saving. Within one, the micro batch grows from
+its smallest value until it reaches a plateau (5 %), and the best three values are kept; the grid over the other options
+follows at those ("fast mode" stops before it). A stage that is not better than the previous one would end the tuning;
+comparisons use up the budget, through the stages and then through what the stages left out.
 
-On our spaces a stage is how often the model is split (tp · pp); where there are no such knobs, the first sparse knob
-(or the first knob). The micro batch is the knob of that name, else the first dense one.
+On our spaces, a stage is a degree of splitting the model (tp · pp), or a value of the first sparse knob (else the first
+knob) if there are no such knobs. The micro batch is the knob of that name, else the first dense one.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
 """Optuna's Gaussian process sampler (GPSampler: Matérn 5/2 with a length scale per knob, log expected improvement);
-failures are its constraint."""
+failures break its constraint."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from autoscout.studies.rivals.optuna_tpe import broken, by_trials
 
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
-    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random. Once
-    sure it suggests one configuration for ever, at a cost that grows with the trials: hence distinct ones."""
+    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random. Once it
+    is sure, it suggests the same configuration forever, at a cost that grows with the trials; therefore `distinct`."""
     import warnings
 
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is experimental
+        warnings.simplefilter("ignore")  # the sampler is experimental
         sampler = optuna.samplers.GPSampler(
             seed=int(rng.integers(2**31)), deterministic_objective=False, constraints_func=broken
         )

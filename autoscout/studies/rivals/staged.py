@@ -1,8 +1,8 @@
 """Staged sweeps, as people tune a server by hand: parallelism first, then memory and concurrency, then the scheduler,
-then the rest, each stage with the best of the stages before it; and from the first again.
+then the rest. Each stage starts from the best of the previous ones; after the last stage it begins again.
 
-A stage tries all values of its layer's knobs together, a random 30 of them where there are more; all other knobs stay
-as near to the best as is valid. No published method: the limits are ours.
+A stage tries all combinations of its layer's knobs, or 30 random ones if there are more; all other knobs stay as near
+to the best as is valid. This is not a published method: the limits are ours.
 """
 
 import numpy as np

@@ -1,14 +1,14 @@
 """UDO (Wang, Trummer, Basu; VLDB 2021): Monte Carlo tree search on two levels, heavy and light parameters.
 
-Changing a heavy parameter is expensive, so the outer search picks several heavy settings before any result is in
-(delayed evaluation); they are evaluated in the order that changes least from one to the next (reordering); and each
-is evaluated with a few light settings that an inner search of its own picks. The outer reward is the best of the
-inner ones. Both are trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE
-(Gelly & Silver 2007), as in its `uct_node`.
+Changing a heavy parameter is expensive, so the outer search picks several heavy settings before it has any result
+(delayed evaluation); they are evaluated in the order with the fewest changes between neighbours (reordering); and for
+each, an inner search picks a few light settings to evaluate. The outer reward is the best inner one. Both searches are
+trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE (Gelly & Silver 2007), as
+in UDO's `uct_node`.
 
-Ours: sparse knobs are heavy and dense ones light (where one kind is missing, all knobs are of the other); only valid
-values are branches; the reward is c₀ / (c₀ + c) with c₀ the default's cost, 0 for a failure. UDO saves time by not
-changing heavy parameters, which costs nothing here, so reordering is kept but earns nothing.
+Ours: sparse knobs are heavy and dense ones light (if one kind is missing, all knobs count as the other); only valid
+values are branches; the reward is c₀ / (c₀ + c) with c₀ the default's cost, and 0 for a failure. UDO saves time by
+changing heavy parameters rarely; here changes cost nothing, so reordering is kept but gains nothing.
 """
 
 import math
@@ -45,7 +45,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["UdoNode", int]]  # node and the code that was taken there
+Path = list[tuple["UdoNode", int]]  # nodes, each with the code taken there
 
 
 class UdoNode:
@@ -61,7 +61,7 @@ class UdoNode:
 
 
 class UdoTree:
-    """Over the values of `columns` that `rows` of `codes` offer, one knob a level."""
+    """The tree over the values of `columns` that occur in `rows` of `codes`, with one level per knob."""
 
     def __init__(self, codes: np.ndarray, rows: np.ndarray, columns: list[int]) -> None:
         self.codes, self.rows, self.columns = codes, rows, columns
@@ -69,8 +69,8 @@ class UdoTree:
         self.actions: dict[tuple[int, int], tuple[int, float]] = {}  # (knob, code) → times taken anywhere, reward
 
     def select(self, rng: np.random.Generator) -> tuple[Path, np.ndarray]:
-        """A path to a leaf, random below what was visited before; the rows that agree with it. Visits count at once,
-        so that selections without results spread."""
+        """A path to a leaf, random below the visited nodes, and the rows that agree with it. Visits count at once, so
+        that selections without results spread."""
         rows, path = self.rows, []
         node, parent, inside = self.root, None, True
         for column in self.columns:
@@ -85,7 +85,7 @@ class UdoTree:
                         self.root = node
                     else:
                         parent[0].children[parent[1]] = node
-                    inside = False  # expanded by one node; a rollout from here on
+                    inside = False  # this node is new; from here on it is a rollout
                 else:
                     code = self._ucb_v(node, rng)
                 node.visits += 1
@@ -93,7 +93,7 @@ class UdoTree:
                 path.append((node, code))
                 parent, node = (node, code), node.children.get(code)
             else:
-                path.append((UdoNode(column, [code]), code))  # a rollout's action, for RAVE only
+                path.append((UdoNode(column, [code]), code))  # an action of the rollout, for RAVE only
             rows = rows[self.codes[rows, column] == code]
         return path, rows
 
@@ -125,7 +125,7 @@ class UdoTree:
 
 
 def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:
-    """The chosen settings, each followed by the nearest one left."""
+    """The chosen settings, each followed by the nearest of those left."""
     left = list(chosen)
     current = left.pop(0)
     yield current

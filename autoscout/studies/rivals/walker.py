@@ -1,7 +1,7 @@
-"""COSMIC's random walker (ArchGym's RW agent): every knob drawn by itself, uniformly over its domain.
+"""COSMIC's random walker (ArchGym's RW agent): every knob is drawn independently, uniformly over its domain.
 
-COSMIC gives −∞ to a broken constraint (most of its logged proposals break one); here the draw goes to the nearest valid
-configuration instead, so none is wasted. That favours configurations with many invalid ones around them.
+COSMIC gives −∞ for a broken constraint (most of its logged proposals break one). Here the draw is moved to the nearest
+valid configuration instead, so none is wasted; this favours configurations surrounded by invalid ones.
 """
 
 import numpy as np

@@ -376,7 +376,7 @@ def test_what_editors_write_is_read(begun, text):
     ("name", "way"), [("olmo", "HYBRID_SHARD"), ("llm-foundry", "HYBRID_SHARD"), ("llm-foundry", "NO_SHARD")]
 )
 def test_todays_way_to_shard_is_among_those_tried(begun, name, way):
-    """`check` refused the job: "a sparse knob with a condition needs off"."""
+    """`check` refused the job: "a sparse knob with a condition needs `off`"."""
     line, text, _ = OVERRIDDEN[name]
     text = text.replace("FULL_SHARD", way) + ("" if "FULL" in text else f"fsdp: {{sharding_strategy: {way}}}\n")
     space = JobSpace.of_job(begun(line.format("run"), run_yaml=text)[0])
