@@ -104,7 +104,7 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
         output_len=_lengths(first, last, "request_generation_tokens"),
         shared=_more(first, last, "prefix_cache_hits") / queries if queries else 0.0,
         ttft_ms=_latency(_between(first, last, "time_to_first_token_seconds")),
-        tpot_ms=_latency(_between(first, last, "request_time_per_output_token_seconds")),
+        tpot_ms=_latency(_after_the_first(first, last)),
         running=last.numbers.get("num_requests_running", 0.0),
         waiting=last.numbers.get("num_requests_waiting", 0.0),
         kv_usage=last.numbers.get("kv_cache_usage_perc", 0.0),
@@ -132,6 +132,13 @@ def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
     before = first.histograms.get(name, {})
     found = {end: count - before.get(end, 0.0) for end, count in last.histograms.get(name, {}).items()}
     return dict(sorted(found.items()))
+
+
+def _after_the_first(first: MetricsReading, last: MetricsReading) -> Buckets:
+    """Times of a token after an answer's first. Answers of one token have none, and vLLM counts 0 s for each."""
+    alone = _between(first, last, "request_generation_tokens").get(1.0, 0.0)
+    found = _between(first, last, "request_time_per_output_token_seconds")
+    return {end: max(0.0, count - alone) for end, count in found.items()}
 
 
 def _quantile(buckets: Mapping[float, float], share: float) -> float:

@@ -20,7 +20,7 @@ from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.names import LONGEST_NAME, is_name
 from autoscout.job.presets import models
 from autoscout.job.shipped import job_file
-from autoscout.job.strict import converted, read_toml
+from autoscout.job.strict import converted, read_toml, unsaid
 from autoscout.job.toml_text import toml
 from autoscout.job.words import nearest_name
 from kb.door import shown
@@ -85,7 +85,7 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
-    job = converted(path, data, Job)
+    job = unsaid(converted(path, data, Job))
     traffic = _with_trace(job.traffic)
     if job.objective.metric == HIGHEST_RATE and not (traffic.rate or traffic.concurrency or traffic.trace):
         traffic = msgspec.structs.replace(traffic, rate=1.0)  # requests a second, from which the search goes up or down

@@ -46,6 +46,18 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
         raise AutoscoutError(f"{path}: {_in_words(error, '')}", 2) from error
 
 
+def unsaid(value: Any) -> Any:
+    """A record with its written defaults (`rate = 0.0`) as if nobody had written them: msgspec leaves out of what is
+    hashed only the default object itself, not its equals."""
+    if isinstance(value, list):
+        return [unsaid(each) for each in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    said = {f.name: unsaid(getattr(value, f.name)) for f in msgspec.structs.fields(value)}
+    usual = {f.name: f.default for f in msgspec.structs.fields(value) if said[f.name] == f.default}
+    return msgspec.structs.replace(value, **said | usual)
+
+
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
     """msgspec stops at an unknown key or value too, but cannot name the nearest known one."""
     if typing.get_origin(kind) is typing.Literal:

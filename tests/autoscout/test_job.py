@@ -257,3 +257,13 @@ def test_traffic_of_a_serving_job(tmp_path, traffic, said):
         return
     with pytest.raises(AutoscoutError, match=said):
         load_job(path)
+
+
+@pytest.mark.parametrize("spelled", ["rate = 0.0", "rate = 0", "sessions.think_s = 0.0", "mix = []"])
+def test_a_default_that_is_written_down_is_the_same_job(tmp_path, spelled):
+    path, ids = tmp_path / "chat.toml", []
+    for more in ("", f"{spelled}\n"):
+        load = f"concurrency = 2\ninput_len = 16\noutput_len = 32\nsessions.turns = 3\n{more}"
+        path.write_text(f"{SERVE}\n[traffic]\n{load}")
+        ids.append(load_job(path).id)
+    assert ids[0] == ids[1]

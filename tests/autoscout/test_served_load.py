@@ -69,6 +69,25 @@ def test_lengths_rate_and_prefix_are_those_of_the_time_between():
     assert 0 < traffic.shared_prefix < load.input_len[0]
 
 
+def test_answers_of_one_token_have_no_time_for_another():
+    """vLLM counts 0 s for each (findings/vllm-tpot-of-one-token.sh), and the median of all answers was shown."""
+    server = Server()
+    made = Histogram("vllm:request_time_per_output_token_seconds", "", registry=server.registry, buckets=[0.01, 0.05])
+    made.observe(0.04)
+    first = reading(server.read(), "here")
+    server.serve([100] * 100, [1] * 60 + [20] * 40)
+    for seconds in [0.0] * 60 + [0.04] * 40:
+        made.observe(seconds)
+    load = load_between(first, reading(server.read(), "here"), 50.0)
+    assert load.tpot_ms is not None
+    assert 10 <= load.tpot_ms[0] <= 50
+    first = reading(server.read(), "here")
+    server.serve([100] * 100, [1] * 100)
+    for _ in range(100):
+        made.observe(0.0)
+    assert load_between(first, reading(server.read(), "here"), 50.0).tpot_ms is None
+
+
 @pytest.mark.parametrize("since", [30, 300])
 def test_a_server_that_was_started_again_or_answers_nobody_is_said(since):
     """Also where it has answered more than before already."""

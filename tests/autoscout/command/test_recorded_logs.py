@@ -119,6 +119,17 @@ def test_a_recorded_log_is_read(name: str):
     assert {metric: found[metric] for metric in READ[name]} == READ[name]
 
 
+@pytest.mark.parametrize("name", ["axolotl", "grpo", "hf-trainer", "llamafactory", "swift", "swift-megatron", "trl"])
+def test_numbers_of_the_trainer_may_have_an_exponent(name: str):
+    """It prints four digits: a loss of 1.25e-05 was read as 1.25, and a norm of 1.234e+04 as 1.234."""
+    log = b"{'loss': '%s', 'grad_norm': '%s', 'learning_rate': '5e-05', 'epoch': '0.5'}\n"
+    found = read(name, log % (b"1.25e-05", b"1.234e+04") + log % (b"nan", b"nan") + log % (b"2.5", b"0.5"))
+    assert [str(value) for value in found["loss"]] == ["1.25e-05", "nan", "2.5"]
+    assert [str(value) for value in found["grad_norm"]] == ["12340.0", "nan", "0.5"]
+    if name not in ("grpo", "swift-megatron"):  # whose times stand elsewhere
+        assert found["step_time_s"] == [1, 1]
+
+
 @pytest.mark.parametrize(("name", "memory"), [("axolotl", "peak_memory_gib"), ("megatron-lm", "peak_memory_mib")])
 def test_a_memory_of_nothing_is_none(job, name: str, memory: str):
     """On CPUs the trainers count what no GPU has allocated: 0 GiB stood in the table as a measured peak."""

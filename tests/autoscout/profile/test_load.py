@@ -178,7 +178,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 128
-    first_s, gap_s, breaks_after, garbage = 0.02, 0.01, 10**9, False
+    first_s, gap_s, breaks_after, longest, garbage = 0.02, 0.01, 10**9, 10**9, False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -228,10 +228,11 @@ class Handler(BaseHTTPRequestHandler):
             self._chunk(b"data: this is no JSON\n\n")
             self._chunk(b"")
             return
-        for i in range(body["max_tokens"]):
+        answered = min(body["max_tokens"], self.server.longest)
+        for i in range(answered):
             time.sleep(self.server.gap_s if i else self.server.first_s)
             self._send({"choices": [{"text": "w", "token_ids": [i]}]})
-        self._send({"choices": [], "usage": {"completion_tokens": body["max_tokens"]}})
+        self._send({"choices": [], "usage": {"completion_tokens": answered}})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -336,6 +337,14 @@ def test_a_server_that_answers_garbage_is_a_failure(server: Server, tmp_path: Pa
     server.garbage = True
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=2, requests=8)
     assert "JSONDecodeError" in load_plan.failed(msgspec.convert(found["passes"], list[Pass]))
+
+
+def test_an_answer_that_is_cut_off_is_a_failure(server: Server, tmp_path: Path) -> None:
+    """The speed of another load stood under the job's (findings/vllm-generation-config-by-its-name.sh)."""
+    server.longest = 3
+    found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=5, requests=8)
+    failed = load_plan.failed(msgspec.convert(found["passes"], list[Pass]))
+    assert "requests failed: the answer has 3 tokens, 5 were asked for" in failed
 
 
 def test_nobody_there_is_a_failure(tmp_path: Path) -> None:

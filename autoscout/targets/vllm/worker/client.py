@@ -155,6 +155,8 @@ async def _answer(
             _read(record, received[i], start)
         elif not body["return_token_ids"]:
             record["tokens"] = []
+        if record["count"] != (wanted := requests[i].output_len):
+            record["error"] = record["error"] or f"the answer has {record['count']} tokens, {wanted} were asked for"
     return duration, records
 
 
