@@ -235,7 +235,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(line.place):  # the line's relative paths start there
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
-        others = [] if engine or made is None else _other_engines(line, made)
+        others = [] if engine or made is None else _other_engines(line)
     if made is None:
         known = f"of {engine}" if engine else "that is known"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
@@ -283,19 +283,16 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     return made, notes
 
 
-def _other_engines(line: Line, made: dict[str, Any]) -> list[str]:
-    """A note for each other target that could tune the line, whose model `made` gets if it has none."""
+def _other_engines(line: Line) -> list[str]:
+    """A note for each other target that could tune the line."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):
-            if target(name).asked_for and (other := target(name).recognises(line)):
+            if target(name).asked_for and target(name).recognises(line):
                 found.append(
                     f"target: this tunes the flags that the line has; `autoscout init --target {name}` tunes all of "
                     f"{name}'s knobs"
                 )
-                if "model" not in made:
-                    made["model"] = other["model"]
-                    found += [note for note in other["notes"] if note.startswith("model")]
     return found
 
 

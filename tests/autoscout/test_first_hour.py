@@ -43,6 +43,7 @@ def of_script(folder, more: str, engine: str = "") -> JobSpace:
     "more",
     [
         "",
+        "--vocab-size 128256 --kv-channels 64",
         "--overlap-param-gather",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
         "--recompute-activations",
@@ -65,6 +66,25 @@ def test_a_line_is_predicted_alike_with_and_without_a_target(tmp_path, more):
 def test_a_line_with_what_no_model_knows_is_not_predicted(tmp_path):
     with pytest.raises(AutoscoutError, match="nothing models --use-megatron-fsdp"):
         predict(of_script(tmp_path, "--use-megatron-fsdp"), {}, None)
+
+
+@pytest.mark.parametrize("more", ["--hybrid-override-pattern M-M*", "--mtp-num-layers 1", "--window-size 128,0"])
+def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, monkeypatch, more):
+    """With its vocabulary on the line it was a plain Transformer without gates, also under another script's name."""
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_mamba"))
+    space = of_script(tmp_path, f"--vocab-size 128256 {more}")
+    assert not space.job.model.layers
+    file = tmp_path / "plain.toml"
+    file.write_text(f"{file.read_text()}\n[model]\npreset = 'llama-3-8b'\n")
+    with pytest.raises(AutoscoutError, match=f"nothing models {re.escape(more)}"):
+        predict(JobSpace.of_job(load_job(file)), {}, None)
+
+
+def test_a_script_of_another_name_has_the_model_of_its_flags(tmp_path, monkeypatch):
+    """Its MLP had two products of three, and its heads the width of hidden over their number."""
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_qwen"))
+    model = of_script(tmp_path, "--vocab-size 128256 --kv-channels 64").job.model
+    assert (model.gated, model.tied, model.bias, model.head_dim) == (True, False, False, 64)
 
 
 def test_a_line_whose_model_is_not_read_names_what_is_missing(tmp_path):

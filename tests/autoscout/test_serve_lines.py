@@ -53,6 +53,8 @@ def exported(job: Job) -> dict[str, Any]:
         ("--compilation_config.cudagraph_mode FULL", "--compilation-config.cudagraph_mode", ["FULL"]),
         ("-cc '{\"cudagraph_capture_sizes\": [1, 2]}'", "--cudagraph-capture-sizes", ["1", "2"]),
         ("--attention-config.backend FLASHINFER", "--attention-backend", ["FLASHINFER"]),
+        ("--enable-chunked-prefill=False", "--no-enable-chunked-prefill", []),
+        ("--enable-chunked-prefill True", "--enable-chunked-prefill", []),
         ("--max-model-len 40k", "--max-model-len", ["40000"]),
         ("--max-model-len=32K", "--max-model-len", ["32768"]),
         ("--max-num-batched-tokens 1.5k", "--max-num-batched-tokens", ["1500"]),
@@ -305,6 +307,8 @@ def test_graphs_of_the_line_that_ask_for_permission_have_it(tmp_path):
         ),
         ("docker run --net=host vllm/vllm-openai --model M", True, ["docker", "run", "--rm", "--net=host"]),
         ("numactl --cpunodebind=0 vllm serve M", False, ["numactl", "--cpunodebind=0"]),
+        ("docker run -it --network=host rocm/vllm vllm serve M", True, ["docker", "run", "--rm", "--network=host"]),
+        ("podman run --name v my/vllm vllm serve M", True, ["podman", "run", "--rm", "--network", "host", "my/vllm"]),
     ],
 )
 def test_only_what_is_in_a_container_is_to_be_mounted(tmp_path, line, told, prefix):

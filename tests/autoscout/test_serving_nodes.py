@@ -17,7 +17,8 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.serving.steps import communication_s
-from autoscout.targets.jobs import load_job
+from autoscout.space.explain import explain
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
@@ -121,3 +122,17 @@ def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, to
     said = [f for f in found if f.subject == "load"]
     assert bool(said) == told
     assert all("is the maximum for any configuration" in f.found and "max_rate_rps" in f.remedy for f in said)
+
+
+def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
+    """Of tp 4, pp 2 and dp 2 eight engines were started on each node; tp 4, pp 4 had no way to the other node."""
+    line = "vllm serve x/Llama-3.1-70B -dp 16 -dpl 8 --data-parallel-hybrid-lb -dpa 10.0.0.4 -dpr 0"
+    text, _ = job_file(line.split(), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h200"'))
+    job = load_job(tmp_path / "job.toml")
+    space = JobSpace.of_job(job)
+    two = explain(space, {"tp": 4, "pp": 2}, space.reference).configuration
+    assert two is not None
+    assert target_of(job).launch(job, two).arguments["--data-parallel-size-local"] == 1
+    broken = explain(space, {"tp": 4, "pp": 4}, space.reference).violations
+    assert any("one node's 8 devices" in violation.sentence for violation in broken)

@@ -139,6 +139,7 @@ def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
         ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
         (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
+        (f"{sys.executable} -u -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
         (
             "docker run -d --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model x/Llama-3.1-8B --max-num-seqs 16",
             [

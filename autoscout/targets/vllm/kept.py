@@ -21,7 +21,7 @@ from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given
 from kb.records import Job, Value, content_hash
 
 # The job or an experiment sets these.
-_OURS = {"model", "max_model_len", "headless", "uds"}
+_OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
 # Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
@@ -37,6 +37,11 @@ _GO_WITH = {
     "decode_context_parallel_size": (
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
         "decode context parallel over GIVEN ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+    ),
+    "data_parallel_address": (
+        "tp * pp <= node_gpus",
+        "--data-parallel-address joins engines that each run on one node's {node_gpus} devices, and tp {tp} with pp "
+        "{pp} takes more",
     ),
     "enable_eplb": ("ep", "--enable-eplb balances whole experts over devices: it needs ep on two devices or more"),
 }
