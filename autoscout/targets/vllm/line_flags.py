@@ -73,9 +73,7 @@ def flags_of(line: Line) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for flag, values in own.flags.items():
         name = _long(flag)
-        if (
-            values and values[0].lower() in ("true", "false") and name.startswith(SWITCHES)
-        ):  # as releases before 0.9 had it
+        if name.startswith(SWITCHES) and values and values[0].lower() in ("true", "false"):  # releases before 0.9
             name = name if values[0].lower() == "true" else f"--no-{name[2:]}"
             values = values[1:]
         several = values[0].split(",") if name.endswith("+") and values else values
