@@ -181,16 +181,21 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
     if found.script:
-        words, exported = launch_in(found.script, where)[:2]
+        skys = {"SKYPILOT_NUM_NODES": found.nodes or 1, "SKYPILOT_NUM_GPUS_PER_NODE": found.gpus or ""}
+        words, exported = launch_in(found.script, where, given={**{n: str(v) for n, v in skys.items()}, **variables})[
+            :2
+        ]
         variables = {**variables, **exported}
-    batch = None if found.gpus is None else Batch(0, found.gpus, found.kind)  # how many pods, only a controller knows
+    batch = None if found.gpus is None else Batch(found.nodes, found.gpus, found.kind)
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
             f"launch.current: the first of {found.others + 1} containers that serve a model; for another one, as of a "
             f"decode pool, give its line"
         )
-    return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
+    if found.image:
+        notes.append(f"launch: the container's image is {found.image}; run AutoScout where its programs are")
+    return made, notes
 
 
 def _as_a_whole(
