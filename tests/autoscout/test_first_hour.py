@@ -164,20 +164,24 @@ def test_the_highest_rate_needs_no_rate_to_begin_with(tmp_path):
     assert space.job.traffic.rate == 1.0
 
 
-def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path):
-    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met."""
-    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out"')
+def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path, monkeypatch):
+    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met; so did exported ones."""
+    exports = 'RANKS=""\nexport MASTER_PORT=$(expr 10000 + $(echo $SCRATCH | tail -c 2))'
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("RANKS=", f"{exports}\nRANKS=", 1))
+    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out" --load ${PARTS[1]}')
     launch = of_job(space.job, [])
-    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH"]
+    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH", "${PARTS[1]}"]
     script = render(target_of(space.job), launch, "slurm")
-    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH" in script
+    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH, ${PARTS[1]}" in script
+    script = script.replace("srun", "PARTS=(a b); echo PORT $MASTER_PORT; srun")
     for name, text in {"srun": "echo HEARD $*", "scontrol": "echo node7"}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x"}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x5"}
     heard = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
     assert "--rdzv_endpoint node7:6000 " in heard
     assert "--save node7/out" in heard
+    assert "PORT 10005" in heard
 
 
 def test_a_measured_line_is_exported_as_it_ran(tmp_path):
