@@ -15,6 +15,7 @@ from autoscout.line.batch_lines import asked
 from autoscout.line.containers import CONTAINERS, RUN_IN
 from autoscout.line.launch_line import Batch, split
 from autoscout.line.recognition import verbs
+from kb import door
 from kb.records import AutoscoutError
 
 _RUN_IN = (*RUN_IN, "poetry", "pdm")
@@ -79,7 +80,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
     goes: list[str] = []
     went: list[str] = []
     earlier: list[str] = []
-    unread = ""
+    unread, last = "", list[str]()
     left = [shell_commands.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
@@ -109,9 +110,13 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             found, went = now, [*goes]
         elif not words:
             unread = unread or command
+        else:
+            last = words
     if not found:
         split(unread, where)  # raises, if a quote is unclosed, with the text read so far
-        raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
+        ends = f"; its last command is {door.shown(shlex.join(last))}: give what that starts" if last else ""
+        known_ones = ", ".join(_LAUNCHERS[:7])
+        raise AutoscoutError(f"{where}: no line launches anything that is known ({known_ones} …){ends}", 2)
     return Launched(found, exported, batch, went, earlier)
 
 

@@ -12,6 +12,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from autoscout.job.device_names import an_example, is_cpu, the_largest
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
@@ -26,7 +28,7 @@ from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
-from autoscout.line.visible_gpus import visible
+from autoscout.line.visible_gpus import named, visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.targets.target import names, target
@@ -38,6 +40,7 @@ _SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a pe
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
+_SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
 _ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
 _FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
 _VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: of Helm and its like
@@ -211,6 +214,10 @@ def _as_a_whole(
     if made["target"] != "command" or starts_server(known):
         return made, notes
     path = str(script.path.resolve())
+    shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # those of all its commands together
+        environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
+        begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
     line = begins.of(["bash", path if name.startswith("..") else name, *script.given])
     made.pop("space", None)  # flags of the last line are not flags of the script
@@ -219,6 +226,10 @@ def _as_a_whole(
     else:
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
+        mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
+        if its > mine:  # its commands together have more than the last one
+            made, notes = made | {"cluster": whole["cluster"]}, of_whole
+            launch["environment"] = whole["launch"]["environment"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
         notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
@@ -234,6 +245,12 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         raise AutoscoutError(
             f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give that line as it starts "
             f"there, autoscout init -- {shlex.join(later)[:100]}",
+            2,
+        )
+    if line.first == "srun" and ":" in line.words:
+        raise AutoscoutError(
+            "the srun line starts several components of a heterogeneous job (:), each on devices of its own: give the "
+            "one to tune as a line, autoscout init -- srun …, and start the others beside it",
             2,
         )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line

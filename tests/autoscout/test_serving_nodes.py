@@ -21,7 +21,8 @@ from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server
-from kb.records import Cluster, Job, Model, Node, Objective, Traffic
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
 LLAMA_70B: dict[str, Any] = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "head_dim": 128, "ffn": 28672}
 
@@ -136,3 +137,20 @@ def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
     assert target_of(job).launch(job, two).arguments["--data-parallel-size-local"] == 1
     broken = explain(space, {"tp": 4, "pp": 4}, space.reference).violations
     assert any("one node's 8 devices" in violation.sentence for violation in broken)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--cpu-offload-gb 40", "nothing models --cpu-offload-gb"),
+        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "a KV cache in 8 bits is not priced on a100"),
+    ],
+)
+def test_what_keeps_a_line_from_being_predicted_is_named(tmp_path, more, says):
+    """Weights in host memory were priced as on the GPU, 13 times too fast, and a cache in fp8_e5m2 said nothing."""
+    text, _ = job_file(f"vllm serve x/Llama-3.1-70B -tp 2 {more} --max-model-len 4096".split(), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"a100"'))
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    assert space.reference.knobs["tp"] == 2
+    with pytest.raises(AutoscoutError, match=says):
+        predict(space, {}, None)

@@ -47,6 +47,7 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     [
         ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
         ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block"),
+        ("nvidia/Llama-3.1-8B-Instruct-FP4", "nvfp4"),
         ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
         ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
         ("x/Llama-3.1-8B-Instruct-quantized.w8a16", "w8a16"),

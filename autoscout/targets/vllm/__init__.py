@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.member import Member
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
@@ -111,6 +112,14 @@ class Vllm(Target):
         if job is not None and job.launch.current:
             yield launched(space, job)[0]
         yield from portfolio(space)
+
+    def untold(self, job: Job) -> str:
+        from autoscout.targets.vllm.flag_kinds import unpriced
+
+        return f"nothing models {found}" if (found := unpriced(job)) else ""
+
+    def simulators(self, job: Job) -> "list[Member]":
+        return [] if self.untold(job) else super().simulators(job)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.vllm.arguments import model_config

@@ -84,6 +84,11 @@ def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
     catalog = _with_numbers_given(catalog, job, given)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
+    if kept_by_host := "".join(given.get("--cpu-offload-gb", [])):
+        weights = f"{catalog.derived['rank_weights_gib']} - {kept_by_host}"
+        catalog = msgspec.structs.replace(
+            catalog, derived={**catalog.derived, "rank_weights_gib": f"max({weights}, 0)"}
+        )
     decided = {}
     known = {knob.name for knob in catalog.knob}
     for flag in given:
