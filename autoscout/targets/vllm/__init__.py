@@ -55,7 +55,7 @@ class Vllm(Target):
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.vllm import flag_kinds, positions
         from autoscout.targets.vllm.arguments import why_not_made
-        from autoscout.targets.vllm.kept import unknown_flags
+        from autoscout.targets.vllm.kept import of_another_release, unknown_flags
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
@@ -77,6 +77,7 @@ class Vllm(Target):
                 f"launch.current has {listed(gone)}, with which the installed vLLM does not start; experiments and "
                 f"exports leave that out"
             )
+        notes += [note] if (note := of_another_release(job)) else []
         if job.launch.current:
             notes += [*positions.not_starting(job), *flag_kinds.notes(job), *launched(space, job)[1]]
         return notes

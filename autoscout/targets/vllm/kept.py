@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
 # Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
+_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # in the name of an image
 _SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
 # Settings that are no knob, with the knob that they decide.
 _DECIDES = {
@@ -179,6 +181,16 @@ def identity_of(job: Job) -> dict[str, str]:
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
     return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}
+
+
+def of_another_release(job: Job) -> str:
+    """A sentence where the line's image names a release that cannot be asked here, and is not the catalog's."""
+    here = shipped("vllm").version
+    tags = (_RELEASE.search(word) for word in job.launch.command_prefix)
+    tag = next((found[1] for found in tags if found), here)
+    if tag == here or version_of(job):
+        return ""
+    return f"names and defaults of flags are those of vLLM {here}, until the line's image of {tag} can be asked"
 
 
 def _set_by_line(job: Job) -> dict[str, Any]:
