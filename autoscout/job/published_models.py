@@ -9,7 +9,7 @@ from autoscout.job.presets import preset_names, sizes_of
 # block.
 _STORED = {
     "fp8": re.compile(r"[-_.]fp8\b"),
-    "nvfp4": re.compile(r"[-_.]nvfp4\b"),
+    "nvfp4": re.compile(r"[-_.](nv)?fp4\b"),
     "int8": re.compile(r"[-_.]w8a8\b"),
     "w8a16": re.compile(r"[-_.](w8a16|gptq[-_.]int8)\b"),
     "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),

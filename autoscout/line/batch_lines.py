@@ -18,6 +18,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 # Every command that srun starts begins with one of these.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
+_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins another one of a heterogeneous job
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")
@@ -119,7 +120,8 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _options(text: str) -> dict[str, str]:
-    return _options_in(" ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE)))
+    first = _COMPONENT.split(text, maxsplit=1)[0]
+    return _options_in(" ".join(re.findall(r"^#SBATCH\s+(.*)", first, re.MULTILINE)))
 
 
 def _options_in(options: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from autoscout.job.device_names import stem_of
 from autoscout.job.yaml_text import documents
 from autoscout.line import nested
 from autoscout.line.containers import SERVER_IMAGE
@@ -20,13 +21,17 @@ _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
+_INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # the type of a cloud's machine
+_STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve")
+_GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")  # of Kubeflow's training operators and of Ray's
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
 
 
 class Container(NamedTuple):
     """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
     how many it gets, 0 where no number is stated, None where it asks for none. `kind`: the GPUs' name, "" if none is
-    stated. `others`: how many more containers serve a model. `no_gpu`: the name of another accelerator that it gets."""
+    stated. `nodes`: how many pods or machines with GPUs work together, 0 if that is not stated. `others`: how many more
+    containers serve a model. `no_gpu`: the name of another accelerator that it gets."""
 
     image: str
     words: list[str]
@@ -34,6 +39,7 @@ class Container(NamedTuple):
     variables: dict[str, str]
     gpus: int | None = None
     kind: str = ""
+    nodes: int = 0
     others: int = 0
     no_gpu: str = ""
 
@@ -42,11 +48,15 @@ def container_in(text: str, where: str) -> Container:
     """The first container that serves a model on GPUs, else that serves one, else that starts anything. Errors:
     AutoscoutError (exit 2)."""
     try:
+        read = [*map(_of_chart, documents(text))]
         found = [
-            _container(each)._replace(gpus=_gpus(each), kind=_product(document), no_gpu=_no_gpu(each))
-            for document in map(_of_chart, documents(text))
+            _container(each)._replace(
+                gpus=_gpus(each), kind=_product(document), nodes=_pods(document), no_gpu=_no_gpu(each)
+            )
+            for document in read
             for each in _containers(document)
         ]
+        found += [task for document in read if (task := _of_a_task(document, found))]
     except ValueError as error:  # an invalid date, or a command with an unclosed quotation mark
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
@@ -65,7 +75,8 @@ def container_in(text: str, where: str) -> Container:
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
     on_gpus = [each for each in serve if each.gpus is not None]  # a router between them has none
-    return [*on_gpus, *serve, *started][0]._replace(others=max(len(on_gpus or serve) - 1, 0))
+    servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
+    return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
 
 
 def _of_chart(document: Any) -> Any:
@@ -77,6 +88,21 @@ def _of_chart(document: Any) -> Any:
                 tensor = nested.at(section, "parallelism.tensor")
                 spec["command"] = [*command, model, *(["--tensor-parallel-size", tensor] if tensor else [])]
     return document
+
+
+def _of_a_task(document: Any, found: list[Container]) -> Container | None:
+    """What a SkyPilot task runs, or the entry point of a RayJob, on the GPUs of its cluster's containers."""
+    if isinstance(script := nested.at(document, "spec.entrypoint"), str):
+        gpus = next((each for each in found if each.gpus), None)
+        return gpus._replace(script=script) if gpus else Container("", [], script, {})
+    if not isinstance(script := nested.at(document, "run"), str) or isinstance(document.get("jobs"), dict):
+        return None
+    asked = nested.at(document, "resources.accelerators") or {}
+    asked = [asked] if isinstance(asked, str) else asked
+    each = [str(one if not isinstance(asked, dict) or asked[one] is None else f"{one}:{asked[one]}") for one in asked]
+    names, counts = zip(*((name, int(n or 1)) for name, _, n in (one.partition(":") for one in each)), strict=True)
+    kind = names[0] if len(names) == 1 else ""
+    return Container("", [], script, _variables(document.get("envs")), counts[0], kind, document.get("num_nodes", 1))
 
 
 def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
@@ -148,7 +174,26 @@ def _reserved(container: dict[str, Any]) -> Any:
 
 
 def _product(document: Any) -> str:
-    return next((str(value) for name, value in _pairs(document) if _PRODUCT.search(name)), "")
+    labels = [*_pairs(document), *_chosen(document)]
+    products = [str(value) for name, value in labels if _PRODUCT.search(name)]
+    instances = (str(value) for name, value in labels if _INSTANCE.search(name))
+    return next(iter(products or filter(stem_of, instances)), "")
+
+
+def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
+    """Node labels with a value that an affinity asks for."""
+    if isinstance(inside, dict) and isinstance(inside.get("values"), list) and "key" in inside:
+        yield from ((str(inside["key"]), value) for value in inside["values"])
+    for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
+        yield from _chosen(part)
+
+
+def _pods(document: Any) -> int:
+    """The pods with GPUs of all groups that a training operator starts; 0 where there is no group."""
+    named = [value for name, value in _pairs(document) if _GROUPS.search(name)]
+    groups = [*(g for each in named for g in (each if isinstance(each, list) else [each, *each.values()]))]
+    groups = [g for g in groups if isinstance(g, dict) and "template" in g]
+    return sum(int(g.get("replicas", 1)) for g in groups if any(_gpus(each) for each in _containers(g)))
 
 
 def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:

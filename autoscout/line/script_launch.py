@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from autoscout.line.batch_lines import asked
 from autoscout.line.containers import CONTAINERS, RUN_IN
 from autoscout.line.launch_line import Batch, split
 from autoscout.line.recognition import verbs
+from kb import door
 from kb.records import AutoscoutError
 
 _RUN_IN = (*RUN_IN, "poetry", "pdm")
@@ -41,6 +42,7 @@ _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _ALONE = ("python", "bash", "sh")  # a command that prepares a launch, or reads its results, begins with one of these
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
+_READ_IN, _LARGEST = (".sh", ".bash", ".env"), 2**20  # endings and bytes of a script that another one reads in
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
 # Scripts extend these variables instead of replacing them.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
@@ -79,7 +81,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
     goes: list[str] = []
     went: list[str] = []
     earlier: list[str] = []
-    unread = ""
+    unread, last = "", list[str]()
     left = [shell_commands.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
@@ -89,6 +91,8 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         if shell_words.sets(command, known, exported):
             continue
         command = shell_words.filled(command, known)
+        for inner in _read_in(command, Path(known["PWD"])):
+            shell_words.sets(inner, known, exported)
         if gone := _GOES.fullmatch(command):
             goes.append(gone[1].strip("\"'"))
             known["PWD"] = str(Path(known["PWD"]) / goes[-1])
@@ -107,10 +111,23 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             found, went = now, [*goes]
         elif not words:
             unread = unread or command
+        else:
+            last = words
     if not found:
         split(unread, where)  # raises, if a quote is unclosed, with the text read so far
-        raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
+        ends = f"; its last command is {door.shown(shlex.join(last))}: give what that starts" if last else ""
+        known_ones = ", ".join(_LAUNCHERS[:7])
+        raise AutoscoutError(f"{where}: no line launches anything that is known ({known_ones} …){ends}", 2)
     return Launched(found, exported, batch, went, earlier)
+
+
+def _read_in(command: str, folder: Path) -> Iterator[str]:
+    """The commands of a script that a command reads into this one (`source models/8b.sh`), of which only the variables
+    count."""
+    word, *named = shell_words.words(command)[:2] or [""]
+    path = folder / "".join(named)
+    if word in ("source", ".") and path.suffix in _READ_IN and path.is_file() and path.stat().st_size < _LARGEST:
+        yield from shell_commands.commands(path.read_text(errors="replace"))
 
 
 def _of_eval(command: str) -> list[str]:

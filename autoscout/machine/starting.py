@@ -12,6 +12,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from autoscout.job.device_names import an_example, is_cpu, the_largest
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
@@ -26,7 +28,7 @@ from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.line_devices import REACH_ALL, flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import handed_on, launch_in, of_branches, of_loops
-from autoscout.line.visible_gpus import visible
+from autoscout.line.visible_gpus import named, visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.targets.target import names, target
@@ -38,6 +40,7 @@ _SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a pe
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
+_SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
 _ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
 _FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
 _VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: of Helm and its like
@@ -181,16 +184,21 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
     if found.script:
-        words, exported = launch_in(found.script, where)[:2]
+        skys = {"SKYPILOT_NUM_NODES": found.nodes or 1, "SKYPILOT_NUM_GPUS_PER_NODE": found.gpus or ""}
+        words, exported = launch_in(found.script, where, given={**{n: str(v) for n, v in skys.items()}, **variables})[
+            :2
+        ]
         variables = {**variables, **exported}
-    batch = None if found.gpus is None else Batch(0, found.gpus, found.kind)  # how many pods, only a controller knows
+    batch = None if found.gpus is None else Batch(found.nodes, found.gpus, found.kind)
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
             f"launch.current: the first of {found.others + 1} containers that serve a model; for another one, as of a "
             f"decode pool, give its line"
         )
-    return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
+    if found.image:
+        notes.append(f"launch: the container's image is {found.image}; run AutoScout where its programs are")
+    return made, notes
 
 
 def _as_a_whole(
@@ -206,6 +214,10 @@ def _as_a_whole(
     if made["target"] != "command" or starts_server(known):
         return made, notes
     path = str(script.path.resolve())
+    shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # those of all its commands together
+        environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
+        begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
     line = begins.of(["bash", path if name.startswith("..") else name, *script.given])
     made.pop("space", None)  # flags of the last line are not flags of the script
@@ -214,6 +226,10 @@ def _as_a_whole(
     else:
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
+        mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
+        if its > mine:  # its commands together have more than the last one
+            made, notes = made | {"cluster": whole["cluster"]}, of_whole
+            launch["environment"] = whole["launch"]["environment"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
         notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
@@ -231,11 +247,17 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
             f"there, autoscout init -- {shlex.join(later)[:100]}",
             2,
         )
+    if line.first == "srun" and ":" in line.words:
+        raise AutoscoutError(
+            "the srun line starts several components of a heterogeneous job (:), each on devices of its own: give the "
+            "one to tune as a line, autoscout init -- srun …, and start the others beside it",
+            2,
+        )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(line.place):  # the line's relative paths start there
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
-        others = [] if engine or made is None else _other_engines(line, made)
+        others = [] if engine or made is None else _other_engines(line)
     if made is None:
         known = f"of {engine}" if engine else "that is known"
         raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
@@ -283,19 +305,16 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     return made, notes
 
 
-def _other_engines(line: Line, made: dict[str, Any]) -> list[str]:
-    """A note for each other target that could tune the line, whose model `made` gets if it has none."""
+def _other_engines(line: Line) -> list[str]:
+    """A note for each other target that could tune the line."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):
-            if target(name).asked_for and (other := target(name).recognises(line)):
+            if target(name).asked_for and target(name).recognises(line):
                 found.append(
                     f"target: this tunes the flags that the line has; `autoscout init --target {name}` tunes all of "
                     f"{name}'s knobs"
                 )
-                if "model" not in made:
-                    made["model"] = other["model"]
-                    found += [note for note in other["notes"] if note.startswith("model")]
     return found
 
 

@@ -19,7 +19,9 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
 _SAME_RUN = "the same run as"  # catalogs say so in the reason of a rule that leaves out a value without effect
-_FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # shell syntax that is no setting's own reference such as ${a.b}
+_FOR_A_SHELL = re.compile(
+    r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
+)  # shell syntax that is no setting's own reference such as ${a.b}
 
 
 def line_of(job: Job) -> Line:

@@ -102,7 +102,8 @@ def heading(launch: Launch) -> list[str]:
 def exports(launch: Launch) -> list[str]:
     """Shell lines that set the environment and write the program's files."""
     lines = [f"cd {shlex.quote(launch.folder)}"] if launch.folder else []
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    quoted = _for_its_shell if launch.fills else shlex.quote
+    lines += [f"export {name}={quoted(value)}" for name, value in launch.environment.items()]
     folders = dict.fromkeys(name.rpartition("/")[0] for name in launch.files)
     lines += [f"mkdir -p {shlex.quote(folder)}" for folder in folders if folder]
     for name, content in launch.files.items():

@@ -274,6 +274,11 @@ class Target:
         """A job file's content from the user's own launch line, or None if the line is not this engine's."""
         return None
 
+    def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
+        """The [model] that the flags of a line describe, whatever its script is called, and notes on it; {} where they
+        give none. Errors: AutoscoutError (exit 2) naming the flags of a model that no job has."""
+        return {}, []
+
 
 def target(name: str) -> Target:
     """Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be loaded."""

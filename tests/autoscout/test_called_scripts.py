@@ -6,6 +6,7 @@ import pytest
 
 from autoscout.line.left_out import secret_flags, without_secrets
 from autoscout.machine.starting import described
+from kb.records import AutoscoutError
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=1
@@ -187,3 +188,19 @@ def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_p
     assert job["launch"]["current"].startswith("bash ")
     assert "space" not in job
     assert any("run as a whole" in note for note in notes)
+
+
+def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_all_its_commands(tmp_path):
+    """Of a trainer beside its server's GPUs only the trainer's counted, and were all that the script saw."""
+    (tmp_path / "run.sh").write_text(
+        "CUDA_VISIBLE_DEVICES=0,1 trl vllm-serve --model x &\nCUDA_VISIBLE_DEVICES=2,3,4,5 torchrun train.py --bsz 4\n"
+    )
+    job, _ = described([str(tmp_path / "run.sh")], tmp_path)
+    assert [node["count"] for node in job["cluster"]["nodes"]] == [6]
+    assert job["launch"]["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"}
+
+
+def test_a_script_without_a_known_launch_says_what_it_ends_on(tmp_path):
+    (tmp_path / "run.sh").write_text("make -C train run GPUS=2 | tee log\n")
+    with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2': give what that starts"):
+        described([str(tmp_path / "run.sh")], tmp_path)

@@ -450,3 +450,11 @@ def test_a_server_runs_on_processors_only_where_its_engine_is(tmp_path, driver, 
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
     made = tomllib.loads(job_file(shlex.split("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4"), tmp_path)[0])
     assert made["cluster"]["nodes"] == [{"device": kind, "count": 4}]
+
+
+def test_of_a_heterogeneous_job_the_first_component_counts(tmp_path):
+    """Its options were those of the last component, whatever the line before the colon runs on."""
+    text = "#SBATCH --nodes=2 --gpus-per-node=h100:8\n#SBATCH hetjob\n#SBATCH --nodes=1 --gpus-per-node=l40s:4\n"
+    assert asked(text) == Batch(2, 8, "h100")
+    with pytest.raises(AutoscoutError, match="several components of a heterogeneous job"):
+        job_file(shlex.split("srun --het-group=0 torchrun t.py : --het-group=1 vllm serve m"), tmp_path)

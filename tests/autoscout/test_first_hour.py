@@ -43,6 +43,7 @@ def of_script(folder, more: str, engine: str = "") -> JobSpace:
     "more",
     [
         "",
+        "--vocab-size 128256 --kv-channels 64",
         "--overlap-param-gather",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
         "--recompute-activations",
@@ -65,6 +66,25 @@ def test_a_line_is_predicted_alike_with_and_without_a_target(tmp_path, more):
 def test_a_line_with_what_no_model_knows_is_not_predicted(tmp_path):
     with pytest.raises(AutoscoutError, match="nothing models --use-megatron-fsdp"):
         predict(of_script(tmp_path, "--use-megatron-fsdp"), {}, None)
+
+
+@pytest.mark.parametrize("more", ["--hybrid-override-pattern M-M*", "--mtp-num-layers 1", "--window-size 128,0"])
+def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, monkeypatch, more):
+    """With its vocabulary on the line it was a plain Transformer without gates, also under another script's name."""
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_mamba"))
+    space = of_script(tmp_path, f"--vocab-size 128256 {more}")
+    assert not space.job.model.layers
+    file = tmp_path / "plain.toml"
+    file.write_text(f"{file.read_text()}\n[model]\npreset = 'llama-3-8b'\n")
+    with pytest.raises(AutoscoutError, match=f"nothing models {re.escape(more)}"):
+        predict(JobSpace.of_job(load_job(file)), {}, None)
+
+
+def test_a_script_of_another_name_has_the_model_of_its_flags(tmp_path, monkeypatch):
+    """Its MLP had two products of three, and its heads the width of hidden over their number."""
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_qwen"))
+    model = of_script(tmp_path, "--vocab-size 128256 --kv-channels 64").job.model
+    assert (model.gated, model.tied, model.bias, model.head_dim) == (True, False, False, 64)
 
 
 def test_a_line_whose_model_is_not_read_names_what_is_missing(tmp_path):
@@ -144,20 +164,24 @@ def test_the_highest_rate_needs_no_rate_to_begin_with(tmp_path):
     assert space.job.traffic.rate == 1.0
 
 
-def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path):
-    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met."""
-    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out"')
+def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path, monkeypatch):
+    """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met; so did exported ones."""
+    exports = 'RANKS=""\nexport MASTER_PORT=$(expr 10000 + $(echo $SCRATCH | tail -c 2))'
+    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("RANKS=", f"{exports}\nRANKS=", 1))
+    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out" --load ${PARTS[1]}')
     launch = of_job(space.job, [])
-    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH"]
+    assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH", "${PARTS[1]}"]
     script = render(target_of(space.job), launch, "slurm")
-    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH" in script
+    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH, ${PARTS[1]}" in script
+    script = script.replace("srun", "PARTS=(a b); echo PORT $MASTER_PORT; srun")
     for name, text in {"srun": "echo HEARD $*", "scontrol": "echo node7"}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x"}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "node7", "SCRATCH": "x5"}
     heard = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
     assert "--rdzv_endpoint node7:6000 " in heard
     assert "--save node7/out" in heard
+    assert "PORT 10005" in heard
 
 
 def test_a_measured_line_is_exported_as_it_ran(tmp_path):

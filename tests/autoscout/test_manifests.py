@@ -151,3 +151,69 @@ def test_a_server_over_two_pods_is_one_over_two_nodes(tmp_path):
     text = DEPLOYED.replace('-tp, "2"', '-tp, "8", -pp, "2"').replace('gpu: "2"', 'nvidia.com/gpu: "8"')
     (tmp_path / "m.yaml").write_text(text)
     assert [node["count"] for node in made(tmp_path, str(tmp_path / "m.yaml"))[0]["cluster"]["nodes"]] == [8, 8]
+
+
+SKY = """
+resources: {accelerators: H100:8}
+num_nodes: 2
+envs: {MODEL: meta-llama/Llama-3.1-8B, TOKEN: }
+setup: pip install -r requirements.txt
+run: |
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE --node_rank=$SKYPILOT_NODE_RANK \\
+    train.py --model_name_or_path $MODEL
+"""
+TORCH = """
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Master: {replicas: 1, template: &t {spec: {nodeSelector: {node.kubernetes.io/instance-type: p4d.24xlarge},
+      containers: [{image: i, command: [torchrun, train.py], resources: {limits: {nvidia.com/gpu: 8}}}]}}}
+    Worker: {replicas: 3, template: *t}
+"""
+RAY = """
+kind: RayJob
+spec:
+  entrypoint: python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes=3
+  rayClusterSpec:
+    headGroupSpec: {template: {spec: {containers: [{image: r, resources: {limits: {cpu: 8}}}]}}}
+    workerGroupSpecs:
+    - {replicas: 3, template: {spec: {containers: [{image: r, resources: {limits: {nvidia.com/gpu: 8}}}],
+      affinity: {matchExpressions: [{key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-H20]}]}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "line"),
+    [
+        (SKY, [("h100", 8)] * 2, "torchrun --nnodes=2 --nproc_per_node=8 '--node_rank=$SKYPILOT_NODE_RANK' train.py"),
+        (TORCH, [("a100-40g", 8)] * 4, "torchrun train.py"),
+        (RAY, [("h20", 8)] * 3, "python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8"),
+        (SKY.replace("H100:8", "{L40S:8, A100:8}"), [("GPU", 8)] * 2, "torchrun --nnodes=2"),
+    ],
+    ids=["SkyPilot", "PyTorchJob", "RayJob", "one of two kinds"],
+)
+def test_who_starts_the_pods_says_how_many_and_of_which_gpus(tmp_path, text, nodes, line):
+    """Two had "no container in it", four nodes were one, and an instance's type named no GPU."""
+    (tmp_path / "m.yaml").write_text(text)
+    job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert [(node["device"], node["count"]) for node in job["cluster"]["nodes"]] == nodes
+    assert job["launch"]["current"].startswith(line)
+    assert not any("no container" in note for note in notes)
+
+
+def test_an_instance_without_gpus_names_no_kind(tmp_path):
+    limited = LIMITED.replace(
+        "nvidia.com/gpu.product: NVIDIA-A100-80GB-PCIe", "node.kubernetes.io/instance-type: m5.large"
+    )
+    (tmp_path / "m.yaml").write_text(DEPLOYMENT.rstrip() + limited)
+    assert made(tmp_path, str(tmp_path / "m.yaml"))[0]["cluster"]["nodes"] == [{"device": "GPU", "count": 2}]
+
+
+def test_a_worker_that_joins_a_server_is_no_other_server(tmp_path):
+    worker = DEPLOYMENT.replace("Qwen/Qwen3-32B", "x").replace(
+        'args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]',
+        'command: [sh, -c, "bash multi-node-serving.sh worker"]',
+    )
+    gpus = "\n        resources: {limits: {nvidia.com/gpu: 4}}\n"
+    (tmp_path / "m.yaml").write_text(f"{DEPLOYMENT.rstrip()}{gpus}---{worker.rstrip()}{gpus}")
+    assert not any("containers that serve" in note for note in made(tmp_path, str(tmp_path / "m.yaml"))[1])

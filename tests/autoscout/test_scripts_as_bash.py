@@ -123,6 +123,14 @@ def test_what_a_script_is_called_with_stands_where_bash_has_it(name, tmp_path):
     assert not notes
 
 
+def test_a_script_that_is_read_in_sets_its_variables(tmp_path):
+    """slime's models are such scripts: ${MODEL_ARGS[@]} was asked for."""
+    (tmp_path / "8b.sh").write_text("echo x\ntorchrun no.py\nexport A=1\nMODEL_ARGS=(\n --layers 36 # of 8B\n)\n")
+    found = launch_in(f'source "{tmp_path}/8b.sh"\ntorchrun t.py ${{MODEL_ARGS[@]}} $A\n', "run.sh")
+    assert found.words == ["torchrun", "t.py", "--layers", "36", "1"]
+    assert found.exports == {"A": "1"}
+
+
 def test_what_only_the_person_knows_stays_a_name():
     script = "DATA=$1\nD=mock\ncase $2 in --data) D=$3 ;; esac\nHOST=$(hostname)\ntorchrun t.py $DATA $D $UNSET $HOST"
     assert launch_in(script, "s").words == ["torchrun", "t.py", "$DATA", "mock", "$UNSET", "$(hostname)"]
@@ -222,6 +230,7 @@ def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
     [
         "swift sft --model m --per_device_train_batch_size 2",
         "megatron pt --load m --micro_batch_size 2",
+        "trl sft --config a.yaml --num_processes 4",
         "llamafactory-cli train a.yaml",
         "axolotl train a.yaml",
         "tune run --nproc_per_node 2 full_finetune_distributed --config a.yaml",

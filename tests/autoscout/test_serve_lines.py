@@ -1,6 +1,7 @@
 """What a person's `vllm serve` line says, in every spelling: nothing of it may be lost or changed without a word."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def exported(job: Job) -> dict[str, Any]:
         ("--compilation_config.cudagraph_mode FULL", "--compilation-config.cudagraph_mode", ["FULL"]),
         ("-cc '{\"cudagraph_capture_sizes\": [1, 2]}'", "--cudagraph-capture-sizes", ["1", "2"]),
         ("--attention-config.backend FLASHINFER", "--attention-backend", ["FLASHINFER"]),
+        ("--enable-chunked-prefill=False", "--no-enable-chunked-prefill", []),
+        ("--enable-chunked-prefill True", "--enable-chunked-prefill", []),
         ("--max-model-len 40k", "--max-model-len", ["40000"]),
         ("--max-model-len=32K", "--max-model-len", ["32768"]),
         ("--max-num-batched-tokens 1.5k", "--max-num-batched-tokens", ["1500"]),
@@ -305,6 +308,8 @@ def test_graphs_of_the_line_that_ask_for_permission_have_it(tmp_path):
         ),
         ("docker run --net=host vllm/vllm-openai --model M", True, ["docker", "run", "--rm", "--net=host"]),
         ("numactl --cpunodebind=0 vllm serve M", False, ["numactl", "--cpunodebind=0"]),
+        ("docker run -it --network=host rocm/vllm vllm serve M", True, ["docker", "run", "--rm", "--network=host"]),
+        ("podman run --name v my/vllm vllm serve M", True, ["podman", "run", "--rm", "--network", "host", "my/vllm"]),
     ],
 )
 def test_only_what_is_in_a_container_is_to_be_mounted(tmp_path, line, told, prefix):
@@ -312,6 +317,18 @@ def test_only_what_is_in_a_container_is_to_be_mounted(tmp_path, line, told, pref
     job, notes = made(tmp_path, line)
     assert any("have to be mounted" in note for note in notes) == told
     assert job["launch"]["command_prefix"][: len(prefix)] == prefix
+
+
+@pytest.mark.parametrize(("tag", "told"), [("v0.11.0", True), ("latest", False), ("v0.32.0", False)])
+def test_the_release_of_an_image_that_cannot_be_asked_is_said(tmp_path, tag, told):
+    """A line of 0.11 was exported with flags and defaults of 0.32 without a word."""
+    line = f"docker run --gpus all vllm/vllm-openai:{tag} --model x/Llama-3.1-8B -tp 1"
+    text, _ = job_file(shlex.split(line), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
+    job = load_job(tmp_path / "job.toml")
+    said = "names and defaults of flags are those of vLLM 0.32.0, until the line's image of 0.11.0 can be asked"
+    assert (said in target_of(job).notes_on_job(job)) == told
+    assert (said in target_of(job).launch(job, JobSpace.of_job(job).reference).missing) == told
 
 
 def test_the_line_of_another_node_is_told(tmp_path):

@@ -17,10 +17,12 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.serving.steps import communication_s
-from autoscout.targets.jobs import load_job
+from autoscout.space.explain import explain
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server
-from kb.records import Cluster, Job, Model, Node, Objective, Traffic
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
 LLAMA_70B: dict[str, Any] = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "head_dim": 128, "ffn": 28672}
 
@@ -121,3 +123,34 @@ def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, to
     said = [f for f in found if f.subject == "load"]
     assert bool(said) == told
     assert all("is the maximum for any configuration" in f.found and "max_rate_rps" in f.remedy for f in said)
+
+
+def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
+    """Of tp 4, pp 2 and dp 2 eight engines were started on each node; tp 4, pp 4 had no way to the other node."""
+    line = "vllm serve x/Llama-3.1-70B -dp 16 -dpl 8 --data-parallel-hybrid-lb -dpa 10.0.0.4 -dpr 0"
+    text, _ = job_file(line.split(), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h200"'))
+    job = load_job(tmp_path / "job.toml")
+    space = JobSpace.of_job(job)
+    two = explain(space, {"tp": 4, "pp": 2}, space.reference).configuration
+    assert two is not None
+    assert target_of(job).launch(job, two).arguments["--data-parallel-size-local"] == 1
+    broken = explain(space, {"tp": 4, "pp": 4}, space.reference).violations
+    assert any("one node's 8 devices" in violation.sentence for violation in broken)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--cpu-offload-gb 40", "nothing models --cpu-offload-gb"),
+        ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "a KV cache in 8 bits is not priced on a100"),
+    ],
+)
+def test_what_keeps_a_line_from_being_predicted_is_named(tmp_path, more, says):
+    """Weights in host memory were priced as on the GPU, 13 times too fast, and a cache in fp8_e5m2 said nothing."""
+    text, _ = job_file(f"vllm serve x/Llama-3.1-70B -tp 2 {more} --max-model-len 4096".split(), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"a100"'))
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    assert space.reference.knobs["tp"] == 2
+    with pytest.raises(AutoscoutError, match=says):
+        predict(space, {}, None)

@@ -47,6 +47,7 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     [
         ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
         ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block"),
+        ("nvidia/Llama-3.1-8B-Instruct-FP4", "nvfp4"),
         ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
         ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
         ("x/Llama-3.1-8B-Instruct-quantized.w8a16", "w8a16"),
@@ -139,6 +140,7 @@ def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
         ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
         (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
+        (f"{sys.executable} -u -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
         (
             "docker run -d --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model x/Llama-3.1-8B --max-num-seqs 16",
             [

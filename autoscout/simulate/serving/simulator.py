@@ -312,22 +312,27 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
-    """(n,) whether the model covers a row; it does not cover 8-bit caches on GPUs without 8-bit formats."""
+    """(n,) whether the model covers a row."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
-    for refused in _refused(columns, counts).values():
+    for refused in _refused({**columns, "gpu": kind}, counts).values():
         known = known & ~refused
-    if "fp8" not in device(kind).formats and not device(kind).cpu:
-        cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
-        known = known & ~np.char.startswith(cache, "fp8")
     return known
 
 
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
     """Reason → its rows, which stand for `counts` configurations each."""
     n = len(counts)
+    cache = np.broadcast_to(np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str), (n,))
+    kinds = {
+        kind
+        for kind in filter(has_constants, _kinds(columns))
+        if "fp8" not in device(kind).formats and not device(kind).cpu
+    }
+    plain = np.isin(np.asarray(columns["gpu"], dtype=str), [*kinds]) & np.char.startswith(cache, "fp8")
     many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
+        f"a KV cache in 8 bits is not priced on {listed(sorted(kinds))}, without 8-bit arithmetic": plain,
         f"separate prefill servers are simulated for at most {EXACT} configurations at once": many,
     }
 

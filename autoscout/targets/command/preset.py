@@ -149,11 +149,11 @@ class Preset(Framework, frozen=True, kw_only=True):
     copies of them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act keep their value instead of
     getting `off`, because a setting may bring a section that changes more.
 
-    The model and devices. `model`: fields of [model] that no setting gives: the same for all its models, or assumed
-    (the vocabulary). `model_where`: settings and patterns; there is no [model] if a given setting does not match its
-    pattern. `devices`: settings whose product is the devices of a node, if the launcher's flags do not give them.
-    `world`: the same for all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
-    settings that give them."""
+    The model and devices. `engine`: the target of its engine, which reads [model] from the flags. `model`: fields of
+    [model] that no setting gives: the same for all its models, or assumed (the vocabulary). `model_where`: settings and
+    patterns; there is no [model] if a given setting does not match its pattern. `devices`: settings whose product is
+    the devices of a node, if the launcher's flags do not give them. `world`: the same for all nodes. `deepspeed`: flags
+    of DeepSpeed's launcher, which then starts all nodes, by the settings that give them."""
 
     taken_by: dict[str, list[str]] = {}
     config: str = ""
@@ -176,6 +176,7 @@ class Preset(Framework, frozen=True, kw_only=True):
     idle: bool = False
     phases: bool = False
     redraws: list[str] = []
+    engine: str = ""
     follows: dict[str, dict[str, Value]] = {}
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """A job from the command line that the user runs today: its preset, the model and batch from its flags, and its
 devices."""
 
+import contextlib
 import math
 import os
 import re
@@ -29,6 +30,7 @@ from autoscout.targets.command.trained_columns import model_and_length
 from autoscout.targets.command.trainer_settings import in_a_container, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
+from autoscout.targets.target import target
 from kb.records import AutoscoutError, Value
 
 # Flags of an unknown script that look worth tuning by their names.
@@ -55,6 +57,11 @@ def job_of(line: Line) -> dict[str, Any]:
     now = values_of(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
+    with contextlib.suppress(AutoscoutError):  # of a model that nothing predicts
+        model, of_model = target(known.engine).model_of_line(line) if known.engine else ({}, [])
+        if model and "seq_len" in found.get("traffic", {}):  # without which nothing is predicted of a training
+            found["model"] = model
+            notes += of_model
     launched = _by_deepspeed(line, now, known)
     asked = devices(launched)
     each = _product(now, settings, known.devices) or _product(now, settings, known.world) // len(asked.counts)

@@ -14,6 +14,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.targets.command.arguments import today
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.current_launch import command_line
+from autoscout.targets.target import target
 from kb.records import AutoscoutError, Job, Value
 
 _STORED = "quantization"
@@ -104,6 +105,11 @@ def lacking(job: Job, preset: Preset) -> str:
         and stored not in preset.served.formats
     ):
         flag = f"--quantization {stored}"
+    if not flag and preset.engine:
+        try:
+            target(preset.engine).model_of_line(line)
+        except AutoscoutError as error:
+            return str(error)
     return f"nothing models {flag}" if flag else ""
 
 

@@ -19,6 +19,7 @@ from kb.records import AutoscoutError, Job
 _ROUNDS = 6  # answers for each user of a closed loop: the first and the last of them share the server with fewer
 _SECONDS = 60  # of an open loop
 _SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
+_SERVERS_IMAGE = re.compile(r"/(text-generation-inference|llama\.cpp|lmdeploy|sglang|nim/[\w./-]+)(:|@|$)")
 # Ends with 0 once the server answers, and with 1 once it is gone; not by way of a proxy.
 _WAIT = """
 import http.client, os, sys, time
@@ -89,7 +90,8 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 def unknown(line: Line) -> str:
     """ "" or the word by which a line of no preset seems to start a server."""
-    return next((word for word in line.words[:4] if _SERVES.search(word)), "")
+    images = (word for word in line.words[1:] if runs_image(line) >= 0 and _SERVERS_IMAGE.search(word))
+    return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))
 
 
 def load_problems(job: Job, preset: Preset) -> Iterator[str]:

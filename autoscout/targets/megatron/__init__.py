@@ -99,6 +99,11 @@ class Megatron(Target):
 
         return job_of_line(line)
 
+    def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
+        from autoscout.targets.megatron.from_line import model_of_line
+
+        return model_of_line(line)
+
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
         from autoscout.space.knob import RuleEntry
 

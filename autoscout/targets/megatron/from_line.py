@@ -12,12 +12,13 @@ from typing import Any
 from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
+from autoscout.job.words import listed
 from autoscout.line.launch_line import Flags, Line, split
 from autoscout.line.line_devices import NO_HOSTS, devices
 from autoscout.targets.current_launch import whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
-from autoscout.targets.megatron.training_line import RECIPE, dense_layers, not_had
+from autoscout.targets.megatron.training_line import RECIPE, dense_layers, not_had, unmodelled
 from autoscout.targets.megatron.training_line import asked as asked_for
 from kb.records import AutoscoutError
 
@@ -95,6 +96,16 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if flags.get("--transformer-impl") != ["local"]:
         found["launch"]["transformer_engine"] = True
     return found
+
+
+def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
+    """As `Target.model_of_line`."""
+    flags, notes = _out_of_shell(line).program.flags, list[str]()
+    if found := unmodelled(flags):
+        raise AutoscoutError(f"nothing models {listed(found)}", 2)
+    if any(not whole_number(flags, flag) for flag in list(_SHAPE.values())[:3]):
+        return {}, []
+    return model_of(flags, notes), notes
 
 
 def _out_of_shell(line: Line) -> Line:

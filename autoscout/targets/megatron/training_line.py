@@ -146,14 +146,18 @@ def _listed(node: ast.expr) -> list[int]:
     raise ValueError("no list")
 
 
-def not_had(line: Line) -> str:
-    """Settings of a line of pretrain_gpt.py that make a training which a job cannot describe; "" for none. Errors:
-    AutoscoutError (exit 2) for an open quote."""
-    given = line.after(SCRIPT)
+def unmodelled(given: Flags) -> list[str]:
+    """The flags, each with its words, that make a training which a job cannot describe."""
     found = [*refused(PROGRAM, given)]
     if "--moe-layer-freq" in given and dense_layers(given) is None:
         found.append(f"--moe-layer-freq {' '.join(given['--moe-layer-freq'])}")
-    if not found:
+    return found
+
+
+def not_had(line: Line) -> str:
+    """Settings of a line of pretrain_gpt.py that make a training which a job cannot describe; "" for none. Errors:
+    AutoscoutError (exit 2) for an open quote."""
+    if not (found := unmodelled(line.after(SCRIPT))):
         return ""
     return (
         f"has {listed(found)}, which neither [model] nor a knob of target = 'megatron' covers: another training would "

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.member import Member
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
@@ -54,7 +55,7 @@ class Vllm(Target):
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.vllm import flag_kinds, positions
         from autoscout.targets.vllm.arguments import why_not_made
-        from autoscout.targets.vllm.kept import unknown_flags
+        from autoscout.targets.vllm.kept import of_another_release, unknown_flags
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
@@ -76,6 +77,7 @@ class Vllm(Target):
                 f"launch.current has {listed(gone)}, with which the installed vLLM does not start; experiments and "
                 f"exports leave that out"
             )
+        notes += [note] if (note := of_another_release(job)) else []
         if job.launch.current:
             notes += [*positions.not_starting(job), *flag_kinds.notes(job), *launched(space, job)[1]]
         return notes
@@ -111,6 +113,14 @@ class Vllm(Target):
         if job is not None and job.launch.current:
             yield launched(space, job)[0]
         yield from portfolio(space)
+
+    def untold(self, job: Job) -> str:
+        from autoscout.targets.vllm.flag_kinds import unpriced
+
+        return f"nothing models {found}" if (found := unpriced(job)) else ""
+
+    def simulators(self, job: Job) -> "list[Member]":
+        return [] if self.untold(job) else super().simulators(job)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.vllm.arguments import model_config

@@ -15,6 +15,16 @@ PROGRAM = "vllm"
 # Arguments that [model] and [traffic] describe, or that predictions treat alike for all engines.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
+# Arguments by which a step takes many times longer, for which nothing has a price: weights that the host keeps.
+_UNPRICED = ("--cpu-offload-gb",)
+
+
+def unpriced(job: Job) -> str:
+    """The first argument of the line that keeps predictions from being any; "" for none."""
+    known = arguments(PROGRAM)
+    given = _by_names(line_of(job))
+    return next((name for name in _UNPRICED if name in given and known[name].changes(given[name])), "")
+
 
 def not_had(line: Line) -> str:
     """The end of a sentence on arguments that serve something other than generated text; "" if there are none."""
@@ -42,7 +52,7 @@ def notes(job: Job) -> list[str]:
         if name in known
         and known[name].kind in ("knob", "model", "numerics")
         and known[name].changes(words)
-        and name not in predicted
+        and name not in (*predicted, *_UNPRICED)
     ]
     strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
     found = [*_otherwise(job)]

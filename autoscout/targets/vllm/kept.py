@@ -1,6 +1,7 @@
 """Settings in the user's serve line besides knobs: kept in every experiment and in exports."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,11 @@ from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given
 from kb.records import Job, Value, content_hash
 
 # The job or an experiment sets these.
-_OURS = {"model", "max_model_len", "headless", "uds"}
+_OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
 # Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
+_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # in the name of an image
 _SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
 # Settings that are no knob, with the knob that they decide.
 _DECIDES = {
@@ -35,6 +37,11 @@ _GO_WITH = {
     "decode_context_parallel_size": (
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
         "decode context parallel over GIVEN ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+    ),
+    "data_parallel_address": (
+        "tp * pp <= node_gpus",
+        "--data-parallel-address joins engines that each run on one node's {node_gpus} devices, and tp {tp} with pp "
+        "{pp} takes more",
     ),
     "enable_eplb": ("ep", "--enable-eplb balances whole experts over devices: it needs ep on two devices or more"),
 }
@@ -77,6 +84,11 @@ def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
     catalog = _with_numbers_given(catalog, job, given)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
+    if kept_by_host := "".join(given.get("--cpu-offload-gb", [])):
+        weights = f"{catalog.derived['rank_weights_gib']} - {kept_by_host}"
+        catalog = msgspec.structs.replace(
+            catalog, derived={**catalog.derived, "rank_weights_gib": f"max({weights}, 0)"}
+        )
     decided = {}
     known = {knob.name for knob in catalog.knob}
     for flag in given:
@@ -167,6 +179,16 @@ def identity_of(job: Job) -> dict[str, str]:
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
     return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}
+
+
+def of_another_release(job: Job) -> str:
+    """A sentence where the line's image names a release that cannot be asked here, and is not the catalog's."""
+    here = shipped("vllm").version
+    tags = (_RELEASE.search(word) for word in job.launch.command_prefix)
+    tag = next((found[1] for found in tags if found), here)
+    if tag == here or version_of(job):
+        return ""
+    return f"names and defaults of flags are those of vLLM {here}, until the line's image of {tag} can be asked"
 
 
 def _set_by_line(job: Job) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from autoscout.running.cluster import devices
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, fleet_servers
-from autoscout.targets.vllm.kept import longest, of_the_server, stated_length, unknown_flags
+from autoscout.targets.vllm.kept import longest, of_another_release, of_the_server, stated_length, unknown_flags
 from autoscout.targets.vllm.line_flags import model_named
 from kb.records import Configuration, Job
 
@@ -35,6 +35,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     if len(used) > 1:
         by_ray = f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)"
         missing.append(by_ray if "ray" in given.values() else "the lines of the other nodes, with the same settings")
+    missing += [note] if (note := of_another_release(job)) else []
     missing += [*_more(job, configuration), *power.advice(configuration)]
     found = Launch(
         job=job.name,

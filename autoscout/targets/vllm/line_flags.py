@@ -41,6 +41,7 @@ _ALIASES = {
     "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
+SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
 _LEVEL = re.compile(r"^-O=?(\d)$")
 _COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # also 32k or 20G
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
@@ -72,6 +73,9 @@ def flags_of(line: Line) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for flag, values in own.flags.items():
         name = _long(flag)
+        if name.startswith(SWITCHES) and values and values[0].lower() in ("true", "false"):  # releases before 0.9
+            name = name if values[0].lower() == "true" else f"--no-{name[2:]}"
+            values = values[1:]
         several = values[0].split(",") if name.endswith("+") and values else values
         field = several is not values and "." in name
         found[name.removesuffix("+")] = [json.dumps(several)] if field else several

@@ -11,7 +11,7 @@ from autoscout.job.hf_config import encoders, shape_of
 from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.published_models import published
-from autoscout.line.containers import CONTAINERS, SERVER_IMAGE
+from autoscout.line.containers import CONTAINERS, SERVER_IMAGE, repeatable, runs_image
 from autoscout.line.launch_line import Line
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
@@ -22,6 +22,7 @@ from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.flag_kinds import not_had
 from autoscout.targets.vllm.line_flags import (
+    SWITCHES,
     begins,
     count_of,
     flag_of,
@@ -35,7 +36,6 @@ from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
 _PLACING = ("--data-parallel-size-local",)  # follows from the nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
@@ -116,14 +116,17 @@ def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
 
 def _before(line: Line) -> tuple[list[str], str]:
     """Returns the words before the interpreter (a container or launcher), and the program that starts the server."""
-    words = line.words
-    if SERVER_IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
-        shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
-        reached = [] if any(word.startswith("--net") for word in shell) else ["--network", "host"]  # by the load
-        return [*shell[:2], "--rm", *reached, *shell[2:], "--entrypoint", "", words[-1]], ""
-    if words[-1] == "serve":
-        return [*words[:-2]], words[-2]
-    return [*words[:-3]], words[-3] if len(words) > 2 else "python3"
+    line = repeatable(line)
+    words = [*line.words]
+    if runs_image(line) >= 0 and not any(word.startswith("--net") for word in words):
+        at = words.index("--rm") + 1
+        words[at:at] = ["--network", "host"]  # where the load reaches it
+    if words and SERVER_IMAGE.search(words[-1]):
+        return [*words[:-1], "--entrypoint", "", words[-1]], ""
+    if words[-1:] == ["serve"]:
+        return words[:-2], words[-2]
+    started = max((i for i, name in enumerate(line.names) if name.startswith("python")), default=-1)
+    return (words[:started], words[started]) if started >= 0 else (words[:-3], "python3")
 
 
 def _is_here(python: str) -> bool:
@@ -137,7 +140,7 @@ def _model_first(line: Line) -> Line:
     if not flags or not own[0].startswith("-") or "--model" in flags:
         return line
     flag, values = list(flags.items())[-1]
-    alone = len(values) > 1 or (len(values) == 1 and flag.startswith(_SWITCHES))
+    alone = len(values) > 1 or (len(values) == 1 and flag.startswith(SWITCHES))
     named = alone and "=" not in own[-1] and ("/" in own[-1] or Path(own[-1]).is_dir())
     return line.of([vllm, serve, own[-1], *own[:-1]]) if named else line
 

@@ -109,6 +109,10 @@ def test_tensorrt_llms_server_is_known(tmp_path):
         ([*LINE[:3], "--tp", "2"], "names no model"),
         (["text-generation-launcher", "--model-id", "Qwen/Qwen3-8B"], "starts a server, which does not end"),
         (["lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"], "'serve' starts a server"),
+        (
+            ["docker", "run", "--gpus", "all", "ghcr.io/huggingface/text-generation-inference:3.3", "--model-id", "m"],
+            "text-generation-inference:3.3' starts a server",
+        ),
         (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' is no server of one model"),
     ],
 )
