@@ -155,6 +155,23 @@ def test_resuming_a_finished_session_runs_nothing(tmp_path):
     assert len(events_of(kb, done.session, ExperimentEnded)) == done.experiments
 
 
+def test_a_longer_wall_goes_on_with_rounds_that_the_wall_ended(tmp_path):
+    """It was refused: an undecided session had to be measured anew."""
+    kb, notes = tmp_path / "kb.duckdb", []
+    job = load_job(replay_job(tmp_path, profiles=4))
+    done = session.tune(job, kb, session.SessionOptions(), lambda e: None, notes.append, Stop())
+    again = next(int(note.split()[1]) for note in notes if note.startswith("measuring "))
+    path = store.sessions_folder(kb) / done.session / "journal.jsonl"
+    events, lines = journals.events(path), path.read_bytes().splitlines(keepends=True)
+    rounds = [n for n, e in enumerate(events) if isinstance(e, ExperimentEnded) and e.purpose == "confirm"]
+    verdict = next(line for line, e in zip(lines, events, strict=True) if isinstance(e, Confirmed))
+    path.write_bytes(b"".join([*lines[: rounds[again] + 1], verdict, lines[-1]]))  # the reference runs twice in a round
+    short = done.experiments - len(rounds) + again + 1
+    for wall, ran in (("", short), ("3h", done.experiments), ("", done.experiments)):
+        result = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop(), wall=wall)
+        assert (result.experiments, result.confirmed.sentence) == (ran, done.confirmed.sentence), wall
+
+
 def test_where_torch_is_missing_a_resume_names_it(tmp_path):
     """It named other hardware: what one side lacks was not looked at."""
     kb = tmp_path / "kb.duckdb"
