@@ -4,6 +4,7 @@ import math
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from autoscout.line.launch_line import Line
 from autoscout.line.recognition import recognised
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
+from autoscout.space.explain import parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import ranking
@@ -194,3 +196,21 @@ def test_a_script_leads_to_the_line_that_starts_it(tmp_path):
     for refused in (lambda: load_job(tmp_path / "train.py"), lambda: job_file([str(tmp_path / "train.py")], tmp_path)):
         with pytest.raises(AutoscoutError, match=r"-- torchrun --nproc-per-node 2 .*train.py …"):
             refused()
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "knob"),
+    [
+        ("smallest-cpu", "zero", "distopt"),
+        ("smallest-cpu", "gradient_checkpointing", "ar"),
+        ("smallest-cpu", "gradient_accumulation_steps", "mbs"),
+        ("smallest-cpu", "tensor_parallel", "tp"),
+        ("tiny-gpt-deepspeed-cpu", "zero_stage", "stage"),
+        ("tiny-llama-serve-cpu", "tensor_parallel", "tp"),  # it was prefill_tp
+        ("tiny-llama-serve-cpu", "max-batch-size", "max_num_seqs"),
+    ],
+)
+def test_usual_names_of_knobs_lead_to_ours(job, name, knob):
+    """zero and gradient_checkpointing were answered by the list of all knobs."""
+    with pytest.raises(AutoscoutError, match=f"did you mean '{knob}'"):
+        parse(JobSpace.load(Path(f"fixtures/jobs/{job}.toml")), [f"{name}=2"])
