@@ -167,9 +167,11 @@ def test_a_longer_wall_goes_on_with_rounds_that_the_wall_ended(tmp_path):
     verdict = next(line for line, e in zip(lines, events, strict=True) if isinstance(e, Confirmed))
     path.write_bytes(b"".join([*lines[: rounds[again] + 1], verdict, lines[-1]]))  # the reference runs twice in a round
     short = done.experiments - len(rounds) + again + 1
-    for wall, ran in (("", short), ("3h", done.experiments), ("", done.experiments)):
+    limits = (("", short, "budget"), ("0.01s", short, "wall"), ("3h", done.experiments, "budget"))
+    for wall, ran, reason in (*limits, ("", done.experiments, "budget")):
         result = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop(), wall=wall)
-        assert (result.experiments, result.confirmed.sentence) == (ran, done.confirmed.sentence), wall
+        assert (result.experiments, result.reason) == (ran, reason), wall
+    assert result.confirmed.sentence == done.confirmed.sentence
 
 
 def test_where_torch_is_missing_a_resume_names_it(tmp_path):
