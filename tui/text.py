@@ -57,8 +57,11 @@ def changes(before: dict[str, Any], after: dict[str, Any], often: Mapping[tuple[
 
 
 def metric(job: "Job", value: float) -> str:
-    name = job.objective.metric
-    return f"{number(value)} {_UNITS.get(name, name)}"
+    return f"{number(value)} {unit(job.objective.metric)}"
+
+
+def unit(metric: str) -> str:
+    return _UNITS.get(metric, metric)
 
 
 def when_and_where(m: "Measurement") -> str:

@@ -29,7 +29,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     winner = Configuration(found.best.configuration)
     default = found.default.configuration if found.default else {}
     if not assignments:
-        made = launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
+        made = launch(job, winner, found.best.name, found.headline, found.checkpoint, found.environment)
         return job, msgspec.structs.replace(made, hosts=_measured_on(kb, session, found.best.name, made))
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     other = completed(space, parse(space, assignments), winner)
