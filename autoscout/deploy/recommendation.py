@@ -9,6 +9,7 @@ from autoscout.deploy.headline import Verdict, headline
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import several
 from autoscout.running import equivalence
+from autoscout.running.conditions import BUSY
 from autoscout.running.equivalence import SETTINGS
 from autoscout.space.nearness import differing
 from autoscout.targets.jobs import JobSpace, check_of, meanings
@@ -21,7 +22,6 @@ from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
 
 # Share of CPU time used by others from which the verdict mentions it: at 15 %, one of eight ranks on eight CPUs loses
 # more than its own CPU.
-_BUSY = 0.15
 
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ def _disturbed(measured: list[Measurement]) -> str:
     """A sentence if the median run was disturbed; single disturbed runs were already repeated."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
-    if share < _BUSY:
+    if share < BUSY:
         return ""
     return (
         f"other work took {share:.0%} of this machine's CPU time: times are longer and less certain than on a quiet "
