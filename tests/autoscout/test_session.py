@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from autoscout.deploy.recommendation import best_of_session
 from autoscout.job.load import with_budget
 from autoscout.job.objective import cost
 from autoscout.search.hyper import Hyper
@@ -153,6 +154,22 @@ def test_resuming_a_finished_session_runs_nothing(tmp_path):
     again = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop())
     assert again.confirmed == done.confirmed
     assert len(events_of(kb, done.session, ExperimentEnded)) == done.experiments
+
+
+def test_the_worst_that_was_seen_may_have_been_ended_early(tmp_path):
+    """1.2 × was said of a session that had seen 4 ×."""
+    kb = tmp_path / "kb.duckdb"
+    done = run(replay_job(tmp_path, profiles=6), kb)
+    worst = best_of_session(kb, done.session).worst
+    assert worst is not None
+    path = store.sessions_folder(kb) / done.session / "journal.jsonl"
+    lines = [
+        line.replace('"fidelity":"measured"', '"fidelity":"short"') if f'"name":"{worst.name}"' in line else line
+        for line in path.read_text().splitlines(keepends=True)
+    ]
+    assert any('"fidelity":"short"' in line for line in lines)
+    path.write_text("".join(lines))
+    assert best_of_session(kb, done.session).worst == worst
 
 
 def test_a_longer_wall_goes_on_with_rounds_that_the_wall_ended(tmp_path):
