@@ -1,5 +1,7 @@
 """Exports the winner of a session, or any configuration of a job, to run elsewhere."""
 
+import itertools
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import msgspec
 
 from autoscout.deploy.rendering import render
 from autoscout.running.cluster.devices import resource, used_nodes
-from autoscout.targets.launch import Launch
+from autoscout.targets.launch import Launch, words
 from autoscout.targets.target import target_of
 from kb import door, secrets
 from kb.records import AutoscoutError, Configuration, Job
@@ -127,6 +129,25 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
     if job.task == "serve":
         fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
     return fields
+
+
+def flags_against(job: Job, configuration: Configuration, reference: Configuration) -> str:
+    """The flags of a configuration that the reference's launch has not, and those that only that one has; "" if they
+    launch alike."""
+    ours, theirs = (_by_flag(launch(job, each, "", "")) for each in (configuration, reference))
+    gone = [flag for flag, *_ in theirs if flag not in {name for name, *_ in ours}]
+    fresh = [shlex.join(each) for each in ours if each not in theirs]
+    return " ".join([*fresh, *(["without", *gone] if gone else [])])
+
+
+def _by_flag(found: Launch) -> list[list[str]]:
+    """The words of a launch, each flag with what follows it."""
+    groups: list[list[str]] = [[]]
+    for word in [*found.program, *itertools.chain(*words(found))]:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    return groups
 
 
 def written(job: Job, found: Launch, form: str) -> str:
