@@ -45,10 +45,12 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
-    """`records`: as in SessionStarted, since a later AutoScout may resume it."""
+    """`records`: as in SessionStarted, since a later AutoScout may resume it. `wall`: the session's limit from now on,
+    if it got a new one; a verdict from before is then open again."""
 
     pid: int
     records: int = 0
+    wall: str = ""
 
 
 class Decided(Event, frozen=True, tag="decided"):

@@ -42,6 +42,12 @@ _WINNERS = (
     "SELECT job, best, value, metric, gain, low, ended FROM sessions "
     "WHERE best IS NOT NULL ORDER BY ended DESC LIMIT 20"
 )
+_PANELS = {
+    "sessions": "those that run and those that ended; they run on without these screens",
+    "jobs": "job files here, then examples; one is checked before it is started",
+    "recent winners": "the best configurations of ended sessions; a ? means that the gain is not proven",
+    "machines known": "where measurements come from",
+}
 
 
 class Looked(Message):
@@ -186,8 +192,7 @@ class HomeApp(Wired[Path]):
             (self.focused.action_cursor_down if by > 0 else self.focused.action_cursor_up)()
 
     def action_explain(self) -> None:
-        about = "sessions run on without these screens; a job is checked before it is started"
-        self.push_screen(Help(about, [(actions.keys_of(a), a.says) for a in actions.HOME]))
+        self.push_screen(Help(_PANELS, [(actions.keys_of(a), a.says) for a in actions.HOME]))
 
     def action_next_theme(self) -> None:
         next_theme(self)

@@ -1,6 +1,6 @@
 """Modal screens: help, a question, a one-line input, a choice, one experiment in full."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Group
 from rich.table import Table
@@ -39,15 +39,15 @@ def _explained(words: Iterable[tuple[str, str]]) -> Table:
 class Help(ModalScreen[None]):
     BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
 
-    def __init__(self, about: str, keys: list[tuple[str, str]]) -> None:
-        """`keys`: (keys, their effect)."""
+    def __init__(self, panels: Mapping[str, str], keys: list[tuple[str, str]]) -> None:
+        """`panels`: what each shows; `keys`: (keys, their effect)."""
         super().__init__()
-        self.about, self.keys = about, keys
+        self.panels, self.keys = panels, keys
 
     def compose(self) -> ComposeResult:
         keys = [*self.keys, ("ctrl+p", "the palette: all of these by name")]
         with VerticalScroll(classes="box"):
-            yield Static(Group(Text(f"{self.about}\n", style="bold"), _explained(keys)))
+            yield Static(Group(_explained(self.panels.items()), "", _explained(keys)))
 
 
 class Sure(ModalScreen[bool]):

@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,19 +45,23 @@ def knob_value(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+def changes(before: dict[str, Any], after: dict[str, Any], often: Mapping[tuple[str, Any], int] = {}) -> str:
     """What a configuration sets otherwise than the reference: "mbs 8, −overlap_grad", and "the reference" if nothing.
+    `often`: how many configurations have a setting; the rarest comes first.
     Knobs that came into or out of play because of a change that is named are left out while they are off."""
     words = []
-    for name, value in after.items():
+    for name, value in sorted(after.items(), key=lambda each: often.get(each, 0)):
         if before.get(name, False) != value:
             words.append(f"{'+' if value else '−'}{name}" if isinstance(value, bool) else f"{name} {value}")
     return ", ".join(words) or "the reference"
 
 
 def metric(job: "Job", value: float) -> str:
-    name = job.objective.metric
-    return f"{number(value)} {_UNITS.get(name, name)}"
+    return f"{number(value)} {unit(job.objective.metric)}"
+
+
+def unit(metric: str) -> str:
+    return _UNITS.get(metric, metric)
 
 
 def when_and_where(m: "Measurement") -> str:

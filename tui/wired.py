@@ -23,7 +23,6 @@ from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
 _LOOK_S = 2.0  # polling interval of the terminal
-_UNFIT = ("Keys", "Maximize", "Minimize")  # Textual's commands that these screens leave no room for
 
 
 class _Paper(Screen[None]):
@@ -73,8 +72,7 @@ class Wired(App[Outcome]):
         return _Paper(id="_default")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette of a screen: Textual's commands, and our actions."""
-        yield from (each for each in super().get_system_commands(screen) if each.title not in _UNFIT)
+        """The palette of a screen: our actions, without Textual's own commands."""
         for action, place in self.offered(screen):
             below = f"key {keys_of(action)}" + (f"; {action.verb}" if action.verb else "")
             yield SystemCommand(action.says, below, partial(self.run_action, action.does, place))

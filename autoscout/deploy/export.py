@@ -1,5 +1,7 @@
 """Exports the winner of a session, or any configuration of a job, to run elsewhere."""
 
+import itertools
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from autoscout.deploy.rendering import render
 from autoscout.line.launch_line import Line
 from autoscout.running.cluster.devices import resource, used_nodes
 from autoscout.targets.current_launch import left_to_a_shell
-from autoscout.targets.launch import Launch
+from autoscout.targets.launch import Launch, words
 from autoscout.targets.target import target_of
 from kb import door, secrets
 from kb.records import AutoscoutError, Configuration, Job
@@ -31,7 +33,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     winner = Configuration(found.best.configuration)
     default = found.default.configuration if found.default else {}
     if not assignments:
-        made = launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
+        made = launch(job, winner, found.best.name, found.headline, found.checkpoint, found.environment)
         return job, msgspec.structs.replace(made, hosts=_measured_on(kb, session, found.best.name, made))
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     other = completed(space, parse(space, assignments), winner)
@@ -131,6 +133,25 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
     if job.task == "serve":
         fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
     return fields
+
+
+def flags_against(job: Job, configuration: Configuration, reference: Configuration) -> str:
+    """The flags of a configuration that the reference's launch has not, and those that only that one has; "" if they
+    launch alike."""
+    ours, theirs = (_by_flag(launch(job, each, "", "")) for each in (configuration, reference))
+    gone = [flag for flag, *_ in theirs if flag not in {name for name, *_ in ours}]
+    fresh = [shlex.join(each) for each in ours if each not in theirs]
+    return " ".join([*fresh, *(["without", *gone] if gone else [])])
+
+
+def _by_flag(found: Launch) -> list[list[str]]:
+    """The words of a launch, each flag with what follows it."""
+    groups: list[list[str]] = [[]]
+    for word in [*found.program, *itertools.chain(*words(found))]:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    return groups
 
 
 def written(job: Job, found: Launch, form: str) -> str:

@@ -1,6 +1,7 @@
 """Recommends the best configuration and compares it with the reference, from measurements in the knowledge base."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,19 +10,19 @@ from autoscout.deploy.headline import Verdict, headline
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import several
 from autoscout.running import equivalence
+from autoscout.running.conditions import BUSY
 from autoscout.running.equivalence import SETTINGS
 from autoscout.space.nearness import differing
 from autoscout.targets.jobs import JobSpace, check_of, meanings
 from autoscout.targets.target import reference_of, target_of
 from kb import journal as journals
 from kb import store
-from kb.journal import AnyEvent, Confirmed, Outlook
+from kb.journal import AnyEvent, Confirmed, ExperimentEnded, Outlook
 from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
 # Share of CPU time used by others from which the verdict mentions it: at 15 %, one of eight ranks on eight CPUs loses
 # more than its own CPU.
-_BUSY = 0.15
 
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +87,8 @@ def best_of_session(kb: Path, session: str) -> Recommendation:
     confirmed = _confirmed(past)
     context = rows[-1 if confirmed else 0][1].context if rows else ""
     left = next((e.chance for e in reversed(past) if isinstance(e, Outlook)), None)
-    return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows), left)
+    short = [e.measurement for e in past if isinstance(e, ExperimentEnded) and e.measurement.fidelity == "short"]
+    return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows), left, short)
 
 
 def best_of_job(kb: Path, job: Job) -> Recommendation:
@@ -154,9 +156,11 @@ def _best(
     confirmed: Confirmed | None,
     tried: int,
     left: float | None = None,
+    short: Sequence[Measurement] = (),
 ) -> Recommendation:
     """`recipes`: the first is the default; `rows`: all of one context; `tried`: number of measured configurations;
-    `left`: probability that a configuration at least 1 % better was not found."""
+    `left`: probability that a configuration at least 1 % better was not found; `short`: runs that were ended early,
+    which are only seen as the worst."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -182,6 +186,8 @@ def _best(
         of_default = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
     by_id = {winner: best, **({default.id: of_default} if of_default else {})}
     worst = max(medians, key=medians.__getitem__)
+    slow = [m for m in short if (c := cost(job.objective, m)) is not None and c > medians[worst]]
+    slowest = max(slow, key=lambda m: cost(job.objective, m) or 0.0, default=None)
     now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
     if now.id in medians and now.id not in (default.id, winner):
         measured, changes = _measured(job, groups[now.id]), _changes(job, now, best_configuration)
@@ -210,7 +216,7 @@ def _best(
         best=best,
         default=of_default,
         reference=called,
-        worst=by_id.get(worst) or _measured(job, groups[worst]),
+        worst=_measured(job, [slowest]) if slowest else by_id.get(worst) or _measured(job, groups[worst]),
         gain=gain,
         low=confirmed.low if confirmed and not designed else None,
         high=confirmed.high if confirmed and not designed else None,
@@ -229,7 +235,7 @@ def _disturbed(measured: list[Measurement]) -> str:
     """A sentence if the median run was disturbed; single disturbed runs were already repeated."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
-    if share < _BUSY:
+    if share < BUSY:
         return ""
     return (
         f"other work took {share:.0%} of this machine's CPU time: times are longer and less certain than on a quiet "
@@ -343,7 +349,7 @@ def _changes(job: Job, default: Configuration, best: Configuration) -> list[Knob
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
     """Measurements that count, whether the session made them or took them from the knowledge base."""
-    found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
+    found = (e.measurement for e in past if isinstance(e, ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 
 

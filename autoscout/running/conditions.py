@@ -19,16 +19,32 @@ import msgspec
 
 from autoscout.running import processes
 from autoscout.running.cluster import gpus
+from autoscout.running.cluster.devices import device_kind
 from kb import dates
-from kb.records import Measurement
+from kb.records import Job, Measurement
 from kb.sharing import hosts
 
+BUSY = 0.15  # share of CPU time from which the work of others is named
+_FOREIGN = 0.5  # tolerated load per core from other processes
 _EVERY_S = 2.0
 _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active,memory.used"
 # NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are normal operation.
 _IDLE = 0x01
 SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+
+
+def competing(load: float, cores: int) -> str:
+    """How many processes want the cores, in words; "" if there is room for ours."""
+    return f"{load:.1f} processes compete for its {cores} cores" if load > cores * (1 + _FOREIGN) else ""
+
+
+def competing_here(job: Job) -> str:
+    """As `competing`, of this machine in the last minute, where it measures the job on CPUs."""
+    if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
+        return ""
+    what = competing(os.getloadavg()[0], os.cpu_count() or 1)
+    return f"this machine is busy: {what}; times will be longer and less certain" if what else ""
 
 
 class Counters(msgspec.Struct, frozen=True):

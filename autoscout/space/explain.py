@@ -52,18 +52,32 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
     return given
 
 
+_USUAL = {  # names in papers and in other tools → our knobs, of which the first that a space has is meant
+    "zero zero_stage zero_optimization": "zero stage distopt fsdp",
+    "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
+    "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
+    "max_batch_size": "max_num_seqs mbs",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "dp_size": "dp",
+}
+
+
 def _meant(name: str, space: Space) -> str:
-    """Continues a sentence about an unknown knob: the one that sets an engine's argument of this name, else the knob of
-    the nearest spelling."""
+    """Continues a sentence about an unknown knob: the one for which this is a usual name, the one that sets an engine's
+    argument of this name, else the knob of the nearest spelling."""
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    usual = next((knobs for names, knobs in _USUAL.items() if "_".join(parts) in names.split()), "")
+    if ours := next((knob for knob in usual.split() if knob in space.knob), ""):
+        return f" is unknown; did you mean '{ours}'?"
     found = []
     for knob in space.knobs:
         for argument in knob.sets.split(", "):
             words = re.split(r"[^a-z0-9]+", argument.strip("-{}").lower())
             if parts and " " not in argument and ("".join(parts) in "".join(words) or set(parts) <= set(words)):
-                found.append((len(words), knob.name, argument))
+                found.append((len(words), len(knob.name), knob.name, argument))
     if found:
-        _, knob_name, argument = min(found, key=lambda each: each[0])
+        _, _, knob_name, argument = min(found)
         return f" is unknown; did you mean '{knob_name}', which sets {argument}?"
     return nearest_name(name, space.knob)
 

@@ -204,9 +204,9 @@ def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> s
     between = (
         f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
         if math.isfinite(against.half)
-        else "one round has no interval"
+        else f"one round has no interval; P(better) {_chance(p_better)}"
     )
-    return f"{_percent(against.log)} ({between}; P(better) {_chance(p_better)}; {times})"
+    return f"{_percent(against.log)} ({between}; {times})"
 
 
 def _sentence(

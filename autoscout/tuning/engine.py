@@ -422,6 +422,8 @@ class Engine:
             self.job, self.space, allowed, done, self.to_beat, self.anchors, on_note, over, today
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
+        if self._late and not self.confirmed.decided:
+            self.reason = "wall"
 
     def _took(self, began: float) -> None:
         self.engine_ms.append((time.perf_counter() - began) * 1000)

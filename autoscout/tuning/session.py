@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.job.load import with_budget
 from autoscout.job.words import several
+from autoscout.running.conditions import competing_here
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import NOT_COMPARED, context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -79,7 +81,7 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
-    for note in (does_not_fit(space), *target_of(job).notes_on_job(job)):
+    for note in (does_not_fit(space), *target_of(job).notes_on_job(job), competing_here(job)):
         if note:
             on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:
@@ -160,14 +162,17 @@ def resume(
     on_note: Callable[[str], None],
     stop: Stop,
     given: Job | None = None,
+    wall: str = "",
 ) -> Result:
-    """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps.
-    Errors: AutoscoutError if there is no such session, or it is running."""
+    """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps;
+    `wall`: a new limit, by which undecided rounds go on. Errors: AutoscoutError if there is no such session, or it is
+    running."""
     repair(kb, on_note)
     job = with_secrets(store.session_started(kb, session).job, given)
     with contextlib.closing(profiler_of(job)) as profiler:
         space = JobSpace.of_job(job)
-        with resumed(session, kb, space, profiler.environment(), on_event, on_note, given=given) as engine:
+        here = profiler.environment()
+        with resumed(session, kb, space, here, on_event, on_note, given=given, wall=wall) as engine:
             result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
@@ -184,9 +189,10 @@ def resumed(
     simulators: Mapping[str, Predictor] | None = None,
     check: Check | None = None,
     given: Job | None = None,
+    wall: str = "",
 ) -> Iterator[Engine]:
-    """Like `begun`, for an existing session; `given` as in `resume`. Errors: AutoscoutError if it measured with other
-    versions or hardware, or runs in another process."""
+    """Like `begun`, for an existing session; `given`, `wall` as in `resume`. Errors: AutoscoutError if it measured with
+    other versions or hardware, or runs in another process."""
     folder = store.journalled(kb, session)
     started = store.session_started(kb, session)
     started = msgspec.structs.replace(started, job=with_secrets(started.job, given))
@@ -197,13 +203,16 @@ def resumed(
                 f"session {session} measured with {_differs(environment, started.environment)}; its results are not "
                 f"comparable with this machine's ({context} is not {started.context}): start the job anew"
             )
-        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(dates.now(), *(e.at for e in past))))
+        at = max(dates.now(), *(e.at for e in past))
+        journal.append(again := SessionResumed(pid=os.getpid(), records=RECORDS, at=at, wall=wall))
+        for limit in (e.wall for e in [*past, again] if isinstance(e, SessionResumed) and e.wall):
+            started = msgspec.structs.replace(started, job=with_budget(started.job, None, limit))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         last = next((e for e in reversed(past) if isinstance(e, SessionEnded | SessionResumed)), None)
         over = isinstance(last, SessionEnded) and last.reason not in ("interrupted", "failed")
-        left = ": it had ended, and nothing is left to run" if over else ""
+        left = ": it had ended, and nothing is left to run" if over and not wall else ""
         on_note(f"resuming {session}; {finished} finished experiments are not run again{left}")
-        tape = Tape(journal, past[1:], on_event)
+        tape = Tape(journal, [*past[1:], again], on_event)
         tape.recorded(WarmStarted)
         yield Engine(
             started,

@@ -15,6 +15,7 @@ from kb import dates
 from kb.journal import (
     Answered,
     AnyEvent,
+    Confirmed,
     Decided,
     Event,
     ExperimentEnded,
@@ -34,10 +35,15 @@ _AGAIN = ("anchor", "repeat", "confirm")  # purposes of re-measurements
 
 class Tape:
     def __init__(self, journal: Journal, past: list[AnyEvent], on_event: Callable[[Event], None]) -> None:
-        """`past`: the journal's events so far; `on_event` sees every new one as soon as it happens."""
+        """`past`: the journal's events so far; `on_event` sees every new one as soon as it happens. A verdict before a
+        longer wall is not repeated, because the rounds went on."""
         self._journal = journal
+        longer = max((n for n, e in enumerate(past) if isinstance(e, SessionResumed) and e.wall), default=0)
         self._past = deque(
-            e for e in past if not isinstance(e, SessionResumed | SessionEnded | Waiting | WarmStartWorth)
+            e
+            for n, e in enumerate(past)
+            if not isinstance(e, SessionResumed | SessionEnded | Waiting | WarmStartWorth)
+            and not (isinstance(e, Confirmed) and n < longer)
         )
         self._on_event = on_event
         self.measured_again = any(isinstance(e, ExperimentStarted) and e.purpose in _AGAIN for e in past)

@@ -110,6 +110,7 @@ def test_what_is_not_proven_is_called_undecided_and_the_better_guess_is_recommen
     assert found.low < 1 < found.gain
     assert found.sentence.startswith("undecided")
     assert "the better guess" in found.sentence
+    assert ("95 % interval" in found.sentence) != ("P(better)" in found.sentence)  # one belief, not two that contradict
     assert found.more is not None
     assert found.more > 4  # what more measurements would buy
     assert found.p_better is not None

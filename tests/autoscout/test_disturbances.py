@@ -142,3 +142,8 @@ def test_a_disturbed_run_of_a_session_is_kept_repeated_and_does_not_count(tmp_pa
         assert before.measurement.configuration == event.measurement.configuration
         assert before.measurement.conditions["foreign_cpu_share"] == 0.9
     assert sum(e.purpose == "search" for e in ended) == 8
+
+
+def test_a_machine_is_busy_before_a_session_if_more_want_its_cores_than_there_are():
+    assert conditions.competing(13.3, 2) == "13.3 processes compete for its 2 cores"
+    assert conditions.competing(2.9, 2) == ""

@@ -4,15 +4,17 @@ import math
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from autoscout.deploy.export import of_job
+from autoscout.deploy.export import flags_against, of_job
 from autoscout.deploy.rendering import render
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import recognised
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
+from autoscout.space.explain import completed, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import ranking
@@ -218,3 +220,38 @@ def test_a_script_leads_to_the_line_that_starts_it(tmp_path):
     for refused in (lambda: load_job(tmp_path / "train.py"), lambda: job_file([str(tmp_path / "train.py")], tmp_path)):
         with pytest.raises(AutoscoutError, match=r"-- torchrun --nproc-per-node 2 .*train.py …"):
             refused()
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "flags"),
+    [
+        ("torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 --overlap-grad-reduce",  # noqa: E501
+         "mbs=4 overlap_grad=false", "--micro-batch-size 4 without --overlap-grad-reduce"),
+        ("vllm serve Qwen/Qwen3-8B --max-num-batched-tokens 2048 --max-num-seqs 64", "max_num_batched_tokens=1024",
+         "--max-num-batched-tokens 1024"),
+    ],
+)  # fmt: skip
+def test_a_configuration_is_told_by_its_flags_that_the_line_has_not(tmp_path, line, change, flags):
+    """A predicted row was a name, from which no way led to flags."""
+    (tmp_path / "job.toml").write_text(job_file(line.split(), tmp_path)[0].replace('"GPU"', '"h100"'))
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    other = completed(space, parse(space, change.split()), space.reference)
+    assert flags_against(space.job, other, space.reference) == flags
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "knob"),
+    [
+        ("smallest-cpu", "zero", "distopt"),
+        ("smallest-cpu", "gradient_checkpointing", "ar"),
+        ("smallest-cpu", "gradient_accumulation_steps", "mbs"),
+        ("smallest-cpu", "tensor_parallel", "tp"),
+        ("tiny-gpt-deepspeed-cpu", "zero_stage", "stage"),
+        ("tiny-llama-serve-cpu", "tensor_parallel", "tp"),  # it was prefill_tp
+        ("tiny-llama-serve-cpu", "max-batch-size", "max_num_seqs"),
+    ],
+)
+def test_usual_names_of_knobs_lead_to_ours(job, name, knob):
+    """zero and gradient_checkpointing were answered by the list of all knobs."""
+    with pytest.raises(AutoscoutError, match=f"did you mean '{knob}'"):
+        parse(JobSpace.load(Path(f"fixtures/jobs/{job}.toml")), [f"{name}=2"])

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from autoscout.deploy.recommendation import best_of_session
 from autoscout.job.load import with_budget
 from autoscout.job.objective import cost
 from autoscout.search.hyper import Hyper
@@ -153,6 +154,41 @@ def test_resuming_a_finished_session_runs_nothing(tmp_path):
     again = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop())
     assert again.confirmed == done.confirmed
     assert len(events_of(kb, done.session, ExperimentEnded)) == done.experiments
+
+
+def test_the_worst_that_was_seen_may_have_been_ended_early(tmp_path):
+    """1.2 × was said of a session that had seen 4 ×."""
+    kb = tmp_path / "kb.duckdb"
+    done = run(replay_job(tmp_path, profiles=6), kb)
+    worst = best_of_session(kb, done.session).worst
+    assert worst is not None
+    path = store.sessions_folder(kb) / done.session / "journal.jsonl"
+    lines = [
+        line.replace('"fidelity":"measured"', '"fidelity":"short"') if f'"name":"{worst.name}"' in line else line
+        for line in path.read_text().splitlines(keepends=True)
+    ]
+    assert any('"fidelity":"short"' in line for line in lines)
+    path.write_text("".join(lines))
+    assert best_of_session(kb, done.session).worst == worst
+
+
+def test_a_longer_wall_goes_on_with_rounds_that_the_wall_ended(tmp_path):
+    """It was refused: an undecided session had to be measured anew."""
+    kb, notes = tmp_path / "kb.duckdb", []
+    job = load_job(replay_job(tmp_path, profiles=4))
+    done = session.tune(job, kb, session.SessionOptions(), lambda e: None, notes.append, Stop())
+    again = next(int(note.split()[1]) for note in notes if note.startswith("measuring "))
+    path = store.sessions_folder(kb) / done.session / "journal.jsonl"
+    events, lines = journals.events(path), path.read_bytes().splitlines(keepends=True)
+    rounds = [n for n, e in enumerate(events) if isinstance(e, ExperimentEnded) and e.purpose == "confirm"]
+    verdict = next(line for line, e in zip(lines, events, strict=True) if isinstance(e, Confirmed))
+    path.write_bytes(b"".join([*lines[: rounds[again] + 1], verdict, lines[-1]]))  # the reference runs twice in a round
+    short = done.experiments - len(rounds) + again + 1
+    limits = (("", short, "budget"), ("0.01s", short, "wall"), ("3h", done.experiments, "budget"))
+    for wall, ran, reason in (*limits, ("", done.experiments, "budget")):
+        result = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop(), wall=wall)
+        assert (result.experiments, result.reason) == (ran, reason), wall
+    assert result.confirmed.sentence == done.confirmed.sentence
 
 
 def test_where_torch_is_missing_a_resume_names_it(tmp_path):

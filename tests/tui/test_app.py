@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -295,7 +296,7 @@ async def test_experiments_page_by_page(tmp_path):
         assert 1170 < table.cursor < 1199
         assert f"mbs {table.cursor + 1}" in text_of(app)
         await pilot.press("home")
-        assert "mbs 2 " in text_of(app)
+        assert re.search(r"mbs 2\b", text_of(app))
         assert "experiment 1 of 1,200" in text_of(app)
 
 
@@ -309,7 +310,8 @@ async def test_what_is_cut_beside_a_scrollbar_says_so(tmp_path):
         await until(pilot, lambda: "43 of 43" in text_of(app))
         await pilot.press("b")
         state = app.session.state
-        names = [called(state, run.configuration, run.name) for run in state.runs]
+        often = Counter(setting for run in state.runs for setting in run.configuration.knobs.items())
+        names = [called(state, run.configuration, run.name, often) for run in state.runs]
         rows = re.findall(r"^│\d.{48}(.*?) *[▁-█]*│$", text_of(app), re.MULTILINE)
         assert len(rows) > 10
         assert all(row in names or row.endswith("…") for row in rows), rows
@@ -321,7 +323,7 @@ async def test_help_is_of_the_screen_that_is_seen(tmp_path):
         await settle(pilot, app, len(ended()))
         await pilot.press("3", "question_mark")
         await pilot.pause()
-        assert "each check of the guard" in text_of(app)
+        assert "settings where predictions" in text_of(app)
         await pilot.press("escape")
         assert app.query_one(ContentSwitcher).current == "checks-pane"
 
@@ -438,11 +440,10 @@ async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_p
     with lock.exclusive(tmp_path / "owner.lock"):
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot, app, len(session()))
-            ours = {a.says for a in actions.ACTIONS}
             for screen in ("experiments", "knowledge", "tune"):
                 await app.action_show(screen)
                 offered = {command.title for command in app.get_system_commands(app.screen)}
-                assert offered & ours == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
+                assert offered == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
             await pilot.press("ctrl+p", *"pause")
             await until(pilot, lambda: "pause, and go on" in text_of(app))
             await pilot.press("enter")

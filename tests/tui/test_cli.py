@@ -168,13 +168,23 @@ def test_resuming_by_name(tuned, job):
 def test_resuming_changes_nothing_silently(tuned):
     kb, document = tuned
     name = document["session"]["session"]
-    for change in (["--profiles", "50"], ["--seed", "7"], ["--strategy", "random"]):
+    for change in (["--seed", "7"], ["--strategy", "random"]):
         done = autoscout("tune", "--resume", name, *change, kb=kb)
         assert done.returncode == 2
         assert f"{change[0]} cannot be changed by --resume" in done.stderr
     done = autoscout("tune", TINY, "--resume", name, kb=kb)
     assert done.returncode == 2
     assert "is not the job of that session" in done.stderr
+
+
+def test_resuming_takes_a_longer_limit_where_one_can_help(tuned):
+    kb, document = tuned
+    name = document["session"]["session"]
+    done = autoscout("tune", "--resume", name, "--profiles", "50", kb=kb)
+    assert (done.returncode, "no longer searches, so --profiles comes too late" in done.stderr) == (2, True)
+    done = autoscout("tune", "--no-tui", "--json", "--resume", name, "--wall", "3h", kb=kb)
+    assert (done.returncode, json.loads(done.stdout)["best"]) == (0, document["best"])
+    assert f"decided by: autoscout gate {name}" in done.stderr  # no wall had ended it
 
 
 def test_a_reader_that_leaves_does_not_end_the_session(job, tmp_path):

@@ -201,7 +201,7 @@ def test_lines_and_json_of_a_session_elsewhere(other):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "tui.cli", "watch", "there:gpt-1", "--there", THERE]
     plain = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
-    assert "the session ended: budget" in plain.stderr
+    assert "the session ended: the budget of experiments is spent" in plain.stderr
     told = subprocess.run([*words, "--json"], capture_output=True, env=environment, check=True)
     assert msgspec.json.decode(told.stdout)["session"] == "gpt-1"
 

@@ -1,6 +1,8 @@
 """Parts of the screens by themselves: readings of devices, progress in logs, where the simulators fail."""
 
 import re
+from importlib import import_module
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +12,9 @@ from tui_samples import JOB, configuration, decided, ended, experiment, failed, 
 
 from autoscout.machine.telemetry import DeviceReading, Meter, parsed
 from kb import journal as j
+from kb.journal import Confirmed, SearchEnded, SessionEnded
 from kb.records import Configuration
+from tui.actions import SCREENS
 from tui.draw import checking, comparing, panels
 from tui.draw.arms_panel import arms
 from tui.draw.machine_panel import devices
@@ -18,12 +22,13 @@ from tui.draw.plot import Marks, plot
 from tui.draw.running import iteration, running, telling
 from tui.draw.runs import describe
 from tui.draw.two_by_two import coordinates, difference_of_differences, grid
+from tui.screens import pane
 from tui.session import shortfall
 from tui.session.effort import rates
 from tui.session.eta import expected_s
 from tui.session.standing import standing
 from tui.session.state import Grid, fold
-from tui.text import clauses, fit, fit_lines, number
+from tui.text import changes, clauses, fit, fit_lines, number
 
 
 def test_what_nvidia_smi_says_of_its_devices():
@@ -358,3 +363,33 @@ def test_the_recommended_one_is_compared_first(tmp_path):
     state.default = None
     heading = comparing.side_by_side(state, [], 60).plain.splitlines()[0]
     assert heading.split()[0] == "best"
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_help_explains_each_panel_of_a_screen_in_one_line(screen):
+    """It was one paragraph, which named few of them."""
+    module, _, name = pane.CLASSES[screen].partition(":")
+    module = import_module(module)
+    explained = getattr(module, name).help
+    assert set(re.findall(r'Panel\("([^"]+)"', Path(module.__file__).read_text())) <= set(explained)
+    assert all(0 < len(line) <= 115 and "\n" not in line for line in explained.values())
+
+
+def test_a_session_whose_rounds_the_wall_ended_says_so_and_how_they_go_on():
+    """It was the budget of experiments, which had ended the search."""
+    undecided = Confirmed(
+        winner=configuration(), name="a", value=1.0, default_name="b", default_value=1.2, gain=1.2, low=0.9,
+        high=1.5, pairs=2, verdict="undecided",
+    )  # fmt: skip
+    over = SessionEnded(reason="wall", experiments=9, engine_ms_mean=1.0, engine_ms_max=2.0)
+    stands = standing(fold([started(), SearchEnded(reason="budget"), undecided, over]), False)
+    assert stands.words == "ended: the wall-clock budget is spent"
+    assert stands.advice.endswith("autoscout tune --resume gpt-1 --wall 2h")
+
+
+def test_what_tells_configurations_apart_comes_first():
+    """Twelve rows of the Runs screen began with what all of them had: "pp 2, dp 2, ep 1…"."""
+    often = {("pp", 2): 9, ("mbs", 8): 2, ("distopt", False): 5}
+    assert changes({"pp": 1, "mbs": 4, "distopt": True}, {"pp": 2, "mbs": 8, "distopt": False}, often) == (
+        "mbs 8, −distopt, pp 2"
+    )

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tui_samples import START, configuration, decided, ended, experiment, measured, name, started
+from tui_samples import JOB, START, configuration, decided, ended, experiment, measured, name, started
 
+from autoscout.targets.jobs import meanings
 from kb import journal as j
 from kb.records import Measurement
 from kb.within_events import ValueBelief
@@ -174,6 +175,9 @@ def test_a_report_holds_everything_and_lets_nothing_in():
         "36 % faster than",
         name(configuration(pp=2, tp=2, mbs=2, ar="selective")),
         "34% that one",
+        "; +36 % over the reference, 95 % interval ",
+        "the axis is in s/iter",
+        meanings(JOB)["ar"],
         "torchrun",
         "79.1 of 80",
     ):

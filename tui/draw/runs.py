@@ -1,5 +1,8 @@
 """An experiment as a table row, and in full."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.text import Text
 
 from kb.records import AutoscoutError, Configuration
@@ -11,8 +14,8 @@ from tui.session.state import SEARCH_PURPOSES, Run, State
 from tui.text import changes, knob_value, label, label_width, number
 
 
-def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
-    """One row of the table of experiments."""
+def experiment_row(state: State, index: int, ascii_only: bool, often: Mapping[tuple[str, Any], int] = {}) -> list[str]:
+    """One row of the table of experiments. `often`: as in `changes`, so that what tells rows apart is not cut off."""
     run = state.runs[index]
     value = number(run.value) if run.value is not None else ""
     memory = run.measurement.metrics.get("peak_memory_gib") if run.measurement else None
@@ -25,13 +28,13 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
         "" if memory is None else number(memory),
         cost,
         kind,
-        called(state, run.configuration, run.name),
+        called(state, run.configuration, run.name, often),
     ]
 
 
-def called(state: State, configuration: Configuration, name: str) -> str:
+def called(state: State, configuration: Configuration, name: str, often: Mapping[tuple[str, Any], int] = {}) -> str:
     """A configuration by its differences from the reference, or by its name while the reference is unknown."""
-    return changes(state.default.knobs, configuration.knobs) if state.default else name
+    return changes(state.default.knobs, configuration.knobs, often) if state.default else name
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:

@@ -7,17 +7,17 @@ from html import escape
 
 from rich.text import Text
 
+from autoscout.targets.jobs import meanings
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
-from tui.draw.panels import changes
 from tui.draw.winning_launch import command
 from tui.hygiene import plain
 from tui.session.fronts import front
 from tui.session.headlines import verdict
 from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
-from tui.text import clock, metric, number
+from tui.text import clock, knob_value, metric, number, unit
 
 _WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # size and margins of the curve
 _COLUMNS = 110  # width of panels drawn as text
@@ -62,13 +62,13 @@ def _parts(state: State) -> Iterator[str]:
     if DESIGNED in state.environment.values():
         yield "<p><strong>Designed on models: nothing of this was measured.</strong></p>"
     found = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
-    best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}. "
+    best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}{_interval(state)}. "
     headline = verdict(state) or "Nothing ran correctly"
     yield f"<p><strong>{_safe(headline)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
     if how.advice:
         yield f"<pre>{_safe(how.advice)}</pre>"
     yield _section("Best so far", _curve(state))
-    yield _text("What it changes", changes(state, _COLUMNS, False))
+    yield _section("What it changes", _changes(state))
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
     yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
     yield _text("What is believed of each value", beliefs.belief(state, _COLUMNS, 200, False))
@@ -81,6 +81,27 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("Experiments", _experiments(state))
     rows = [(name, value) for name, value in state.environment.items()]
     yield _section("Measured with", _table(("", ""), rows))
+
+
+def _interval(state: State) -> str:
+    """The gain's 95 % interval, whether or not it proves anything."""
+    c = state.confirmed
+    if c is None or c.gain is None or c.low is None or c.high is None or c.name == c.default_name:
+        return ""
+    low, gain, high = (f"{100 * (ratio - 1):+.0f} %" for ratio in (c.low, c.gain, c.high))
+    return f"; {gain} over the reference, 95 % interval {low} to {high}"
+
+
+def _changes(state: State) -> str:
+    """The knobs of the best configuration that differ from the reference's, and what each does."""
+    assert state.job is not None
+    best = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
+    if best is None or state.default is None:
+        return ""
+    names, meaning_of = {**state.default.knobs, **best.knobs}, meanings(state.job)
+    both = [(name, state.default.knobs.get(name), best.knobs.get(name), meaning_of.get(name, "")) for name in names]
+    rows = [(name, knob_value(old), knob_value(new), does) for name, old, new, does in both if old != new]
+    return _table(("knob", "reference", "best", "what it does"), rows) if rows else "<p>nothing</p>"
 
 
 def _curve(state: State) -> str:
@@ -123,8 +144,8 @@ def _curve(state: State) -> str:
     path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
     path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in steps[1:])
     drawn.append(f'<path class=best fill="none" stroke="#57606a" stroke-width="2" d="{path}H{x(last):.1f}"/>')
-    unit = escape(state.job.objective.metric) if state.job else ""
-    drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1; the axis is {unit}</text>')
+    axis = escape(unit(state.job.objective.metric)) if state.job else ""
+    drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1; the axis is in {axis}</text>')
     drawn.append(f'<text x="{_WIDE}" y="{_HIGH - 8}" text-anchor="end">{last}</text>')
     return f'<svg viewBox="0 0 {_WIDE} {_HIGH}" width="100%" role="img">{"".join(drawn)}</svg>'
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from autoscout.job.objective import broken, cost, to_metric
 from autoscout.running import ranks
+from autoscout.running.conditions import BUSY
 from autoscout.tuning.repeats import most_rounds
 from kb import dates
 from kb.journal import (
@@ -59,6 +60,7 @@ class Progress:
         self.confirmed = 0  # measurements of the finalists
         self.state = State()
         self.outlook: Outlook | None = None
+        self.disturbed = False  # the work of others was named
         self.slowed: dict[int, int] = {}  # rank → consecutive runs in which it was the slowed one
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
@@ -186,6 +188,10 @@ class Progress:
         reference = self.state.default.knobs if self.state.default else {}
         self._line(f"{what:<11}  {shown:<14}  {self._against(m, c)}{changes(reference, m.configuration.knobs)}")
         self._ranks(m)
+        share = m.conditions.get("foreign_cpu_share", 0.0)
+        if share >= BUSY and not self.disturbed:
+            self.disturbed = True
+            self.write(f"{_INDENT}other work took {share:.0%} of this machine's CPU time meanwhile")
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
             self.write(f"{_INDENT}{problem}")

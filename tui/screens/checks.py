@@ -10,7 +10,13 @@ from tui.widgets.panel import Panel
 
 
 class ChecksPane(Pane):
-    help = "each check of the guard: x lies further off than ε allows; weights are by held-out R²"
+    help = {
+        "predicted against measured": "a point a check; x lies further off than allowed",
+        "fidelity": "whether simulators or runs answer now, and why",
+        "simulators": "error and weight of each simulator; weights come from runs that it had not seen",
+        "where they fail": "settings where predictions are worse than elsewhere",
+        "checks, newest first": "each prediction that a run was held against",
+    }
 
     def compose(self) -> ComposeResult:
         a = self.ascii

@@ -17,11 +17,15 @@ _VIEWS = ("kinds", "stages", "ranks", "hosts")
 
 
 class ClusterPane(Pane):
-    help = (
-        "of a running session this machine, read once a second, of a recorded one its machine, run by run; then the "
-        "newest run by kind of device, pipeline stage and rank, and the hosts (c goes on where there is no room for "
-        "all). Ranks wait for each other: who is slow shows in alone ms, the same arithmetic without the others"
-    )
+    help = {
+        "devices": "how busy this machine is now; of a recorded session, run by run",
+        "kinds of device": "the newest run, by kind of device",
+        "pipeline stages": "the newest run, by stage; stages wait for the slowest",
+        "ranks": "the newest run, by rank; alone ms is the same arithmetic without the others, and shows who is slow",
+        "hosts": "runs of each host, and how many it spoiled",
+        "slots": "who uses which devices, and the versions that are measured",
+        "queue": "sessions that wait for these devices, and orders that were given",
+    }
 
     def compose(self) -> ComposeResult:
         a = self.ascii

@@ -21,10 +21,11 @@ _OF_A_GATE = ("gate", "sessions", "jobs")
 
 
 class ComparePane(Pane):
-    help = (
-        "c goes on to sessions, jobs and the front; the best configurations are beside the default, or those that m "
-        "marked on the Runs screen. Predicted values carry a ~ and their error; ± is the 95 % interval of the mean"
-    )
+    help = {
+        "side by side": "the best ones and the default, or those that m marked; ~ is predicted, ± is a 95 % interval",
+        "which knob the gain comes from": "the way from the reference to the best, one knob after another",
+        "which knobs matter": "how much each knob alone changed, where two runs differ in it only",
+    }
 
     def compose(self) -> ComposeResult:
         yield Panel("side by side", self._top, "side-by-side")

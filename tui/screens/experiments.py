@@ -1,7 +1,9 @@
 """Experiments: a table filtered as you type, with details of one experiment to its right."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -33,10 +35,11 @@ class Described(Message):
 
 
 class ExperimentsPane(Pane):
-    help = (
-        "/ filters by words that all must occur (ok, oom, tp2, SPARSE, limit …), - in front excludes; n b turn pages; "
-        "enter shows one in full; r runs it again, P pins and x excludes one of its values, m marks it to compare"
-    )
+    help = {
+        "experiments": "each run: how it ended, its value, memory and cost, who proposed it, what it changes",
+        "filter": "words that all must occur (ok, oom, tp2, SPARSE, limit …); - in front excludes",
+        "details": "the run under the cursor in full, with its command and its log; enter gives it the screen",
+    }
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="/ filter: words that must occur, -word must not", id="filter", compact=True)
@@ -51,6 +54,8 @@ class ExperimentsPane(Pane):
         self._lines: list[str] = []  # text that the filter searches, by run
         self._going_on = False  # a timer continues the search
         self._looked_at = 0  # runs
+        self._often: Counter[tuple[str, Any]] = Counter()  # settings of the first `_counted` runs
+        self._counted = 0
         self._unfinished: list[int] = []  # runs that were running when searched
         self._described: tuple[object, ...] = ()
 
@@ -61,7 +66,7 @@ class ExperimentsPane(Pane):
         fresh = key != self._key
         if fresh:
             if not self._key or self._key[1] != key[1]:
-                self._lines = []
+                self._lines, self._often, self._counted = [], Counter(), 0
             self._key, self._matching, self._looked_at, self._unfinished = key, [], 0, []
         ended = [i for i in self._unfinished if runs[i].status != "running"]
         if not (fresh or ended or self._looked_at < len(runs)):
@@ -76,6 +81,9 @@ class ExperimentsPane(Pane):
         """Searches further runs for at most `_SLICE_S`; a timer continues with the rest, so that keys are handled in
         between."""
         runs, until = self.state.runs, time.perf_counter() + _SLICE_S
+        for run in runs[self._counted : _AT_ONCE]:
+            self._often.update(run.configuration.knobs.items())
+        self._counted = min(len(runs), _AT_ONCE)
         while self._looked_at < len(runs) and time.perf_counter() < until:
             end = min(len(runs), self._looked_at + _AT_ONCE)
             self._matching += self._match(terms, self._looked_at, end)
@@ -106,7 +114,7 @@ class ExperimentsPane(Pane):
         return [i for i, _ in found]
 
     def _row(self, i: int) -> tuple[object, Cells]:
-        cells = experiment_row(self.state, i, self.ascii)
+        cells = experiment_row(self.state, i, self.ascii, self._often)
         status = self.state.runs[i].status
         return (status, id(self.state)), [(c, style(status) if n == 1 else "") for n, c in enumerate(cells)]
 

@@ -64,12 +64,11 @@ class Contents(Tree[Any]):
 
 
 class KnowledgePane(Pane):
-    help = (
-        "ctrl+j runs the query, tab completes, ctrl+r lists what was asked before, escape cancels; ctrl+g draws the "
-        "answer, enter on a row shows all of it; ctrl+s saves the question, ctrl+e exports all its rows to a file; "
-        "ctrl+o opens the contents; on a similar job enter shows by what it is "
-        "similar, a accepts and x rejects it as a warm start; n b turn the pages of an answer"
-    )
+    help = {
+        "contents": "questions, similar jobs and all tables; enter asks; a accepts a similar job, x rejects it",
+        "question": "SQL; ctrl+j runs it, tab completes, ctrl+r lists earlier ones, escape cancels, ctrl+s saves",
+        "answer": "enter on a row shows all of it; ctrl+g draws, ctrl+e exports all rows, n and b turn pages",
+    }
     BINDINGS = [Binding("ctrl+o", "contents", "contents", show=False)]
 
     def compose(self) -> ComposeResult:

@@ -14,7 +14,11 @@ from tui.widgets.panel import Panel
 
 
 class LaunchPane(Pane):
-    help = "y copies the command (also over SSH) and writes it beside the journal"
+    help = {
+        "best against default": "the settings that the best configuration changes",
+        "evidence": "the verdict, and the measurements behind it",
+        "run it": "the launch of the best configuration; y copies it, also over SSH, and writes it to a file",
+    }
 
     def compose(self) -> ComposeResult:
         yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")

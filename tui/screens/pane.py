@@ -1,6 +1,7 @@
 """Base of all screens: each shows one session, redraws on request, and is created when first opened."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 
@@ -15,7 +16,7 @@ from tui.session.watched import Watched
 from tui.widgets.beside import MANY
 from tui.widgets.panel import Panel
 
-_CLASSES = {
+CLASSES = {
     "tune": "tui.screens.tune:TunePane",
     "arms": "tui.screens.arms:ArmsPane",
     "checks": "tui.screens.checks:ChecksPane",
@@ -29,7 +30,7 @@ _CLASSES = {
 
 
 class Pane(Vertical):
-    help = ""
+    help: Mapping[str, str] = {}  # panel → what it shows, in one line
 
     def __init__(self, session: Watched, id: str) -> None:
         super().__init__(id=id)
@@ -148,5 +149,5 @@ class Panes(ContentSwitcher):
                 self._made[key] = pane  # only now is it ready for use
 
     def _new(self, key: str) -> Pane:
-        module, _, name = _CLASSES[key].partition(":")
+        module, _, name = CLASSES[key].partition(":")
         return getattr(import_module(module), name)(self._session, id=f"{key}-pane")

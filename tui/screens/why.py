@@ -14,11 +14,13 @@ _ALL = 10_000  # lines
 
 
 class WhyPane(Pane):
-    help = (
-        "cost is that of the best configuration with a value, in times the best measured, as the search believed it "
-        "at its last report; runs: how many with it were measured. Promised and got are gains over the best believed "
-        "then. Nothing here is computed from anything but this journal"
-    )
+    help = {
+        "what is believed of each value": "cost of the best configuration with that value, in times the best measured",
+        "is anything better left": "the chance that something better was not found, and the gain expected of more runs",
+        "what proposers promised": "the gain that each expected of its proposals, and the gain that was measured",
+        "rungs of the ladder": "how many configurations were measured, and how many only predicted",
+        "front of the objectives": "configurations that no other beats in every objective",
+    }
 
     def compose(self) -> ComposeResult:
         a = self.ascii

@@ -3,6 +3,7 @@
 import statistics
 
 from kb.end_events import Gated
+from kb.records import Configuration
 from tui.session.state import State
 
 
@@ -26,7 +27,7 @@ def verdict(state: State) -> str:
             kept=best == state.default,
             designed=state.seen == "designed",
             left=state.outlook.chance if state.outlook else None,
-            round_s=_round_s(state),
+            round_s=_round_s(state, best),
         )
     )
 
@@ -43,10 +44,14 @@ def shown(gain: float | None, low: float | None) -> str:
     return f"{gain:.2f}×" if proven(gain, low) or gain == 1 else f"{gain:.2f}×?"
 
 
-def _round_s(state: State) -> float | None:
-    """Seconds that one more round of the finalist and the reference takes."""
-    runs = [run.ended - run.began for run in state.runs if run.purpose == "confirm" and run.ended and run.began]
-    return 2 * statistics.median(runs) if runs else None
+def _round_s(state: State, best: Configuration | None) -> float | None:
+    """Seconds that one more round of the best and the reference takes, as `best` counts them."""
+    costs: dict[str, list[float]] = {}
+    for run in state.runs:
+        if run.measurement is not None and run.measurement.counts:
+            costs.setdefault(run.configuration.id, []).append(run.measurement.cost_s)
+    both = {c.id for c in (best, state.default) if c is not None} & costs.keys()
+    return sum(statistics.median(costs[each]) for each in both) or None
 
 
 def slower(ratio: float) -> str:

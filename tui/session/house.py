@@ -77,7 +77,7 @@ def _seen(path: Path, alive: bool) -> Seen:
     if state.gated is not None:
         how, count, gain, best = f"gate: {gate_words(state.gated)}", f"{len(state.runs)}", "", ""
     elif state.ended is not None:
-        reason = state.search_end or state.ended.reason
+        reason = state.ended.reason
         alone = reason in ("interrupted", "failed", "profiled")
         how, count = reason if alone else f"ended: {reason}", f"{state.ended.experiments}"
     else:
@@ -105,14 +105,15 @@ def _folded(path: Path, whole: bool) -> State:
 
 
 def job_files(folder: Path) -> list[JobFile]:
-    """TOML files in and below `folder` that hold a job, then those shipped with AutoScout."""
+    """TOML files in and below `folder` that hold a job, then those shipped with AutoScout, on CPUs first."""
     found = []
     for place in _FOLDERS:
         for path in sorted((folder / place).glob("*.toml"))[:100]:
             if (about := _about(path)) and not path.is_relative_to(shipped.folder()):
                 found.append(JobFile(given=str(path.relative_to(folder)), about=about, ours=False))
     ours = [(name, shipped.folder() / "jobs" / f"{name}.toml") for name in shipped.jobs()]
-    return found + [JobFile(given=name, about=_about(path), ours=True) for name, path in ours]
+    shown = [JobFile(given=name, about=_about(path), ours=True) for name, path in ours]
+    return found + sorted(shown, key=lambda job: not job.about.endswith("×cpu"))
 
 
 def _about(path: Path) -> str:

@@ -98,8 +98,9 @@ def _ended(state: State, message: str, resume: str) -> Standing:
         return Standing("failed", "ended: failed", f"{why}\ntry again:  {resume}".strip())
     if over.reason == "interrupted":
         return Standing("interrupted", "ended: interrupted", f"everything measured is kept; go on with it:  {resume}")
-    reason = state.search_end or over.reason
-    return Standing("ended", f"ended: {REASONS.get(reason, reason)}")
+    cut = over.reason == "wall" and state.confirmed is not None and not state.confirmed.decided
+    advice = f"nothing is proven; a longer limit goes on with the final rounds:  {resume} --wall 2h" if cut else ""
+    return Standing("ended", f"ended: {REASONS.get(over.reason, over.reason)}", advice)
 
 
 def _waiting(state: State) -> Standing:

@@ -178,7 +178,9 @@ class State(msgspec.Struct, kw_only=True):
                 self._start(event)
             case SessionResumed():
                 self.resumed += 1
-                self.ended, self.phase, self.paused = None, "search", False
+                self.ended, self.phase, self.paused = None, "confirm" if self.search_end else "search", False
+                if event.wall:
+                    self._limit(wall=event.wall)
                 for run in self.running.values():
                     run.status, run.note = "killed", "the session was interrupted while it ran"
                 self.running.clear()
@@ -257,10 +259,12 @@ class State(msgspec.Struct, kw_only=True):
             return
         if event.what in ("pause", "go"):
             self.paused = event.what == "pause"
-        elif event.what == "budget" and self.job is not None:
-            profiles = int(event.values["profiles"])
-            budget = msgspec.structs.replace(self.job.budget, profiles=profiles)
-            self.job = msgspec.structs.replace(self.job, budget=budget)
+        elif event.what == "budget":
+            self._limit(profiles=int(event.values["profiles"]))
+
+    def _limit(self, **limits: int | str) -> None:
+        if self.job is not None:
+            self.job = msgspec.structs.replace(self.job, budget=msgspec.structs.replace(self.job.budget, **limits))
 
     def _reward(self, event: Rewarded) -> None:
         for name, (pulls, mean) in event.arms.items():

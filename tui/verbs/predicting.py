@@ -74,9 +74,12 @@ def predict(
 def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
     import msgspec
 
+    from autoscout.deploy.export import flags_against
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
+    from autoscout.targets.target import reference_of
     from autoscout.tuning.best_predicted import ranking
+    from kb.records import Configuration
     from tui.printing import predictions
 
     job = load_job(job_file)
@@ -89,6 +92,8 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         document(found)
     else:
         predictions.ranked(job, found)
+        if flags := flags_against(job, Configuration(found.best[0].configuration), space.reference):
+            click.echo(f"the first row's flags that {reference_of(job)} has not:  {flags}")
         click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
 
 

@@ -23,7 +23,7 @@ from tui.options import (
     session_names,
     stop_on_signals,
 )
-from tui.session.begun import give_hints, start_in_background
+from tui.session.begun import ANEW, give_hints, searched, start_in_background
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -70,7 +70,10 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 )
 @click.option("--detach", is_flag=True, help="Start it in the background and print its name; `watch` shows it.")
 @click.option(
-    "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
+    "--resume",
+    metavar="SESSION",
+    shell_complete=session_names,
+    help="Go on with a session that was interrupted, or by a longer --wall with undecided rounds.",
 )
 @click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as far as they are right: tp=2 mbs=4  # why")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
@@ -104,7 +107,7 @@ def tune(
     **ds_options: Any,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
-    from autoscout.job.load import is_pipe
+    from autoscout.job.load import is_pipe, with_budget
     from autoscout.tuning import session
     from kb import store
     from kb.records import AutoscoutError
@@ -126,7 +129,9 @@ def tune(
         (kept, job_file), no_tui = of_ds_config.job_file(job_file, asked, path), True
     if resume is not None:
         stored = store.session_started(path, resume).job
-        job = session.with_secrets(stored, _checked_job(job_file, stored))
+        job = with_budget(session.with_secrets(stored, _checked_job(job_file, stored)), profiles, wall)
+        if profiles is not None and searched(store.journalled(path, resume)):
+            raise click.UsageError(f"{resume} no longer searches, so --profiles comes too late; {ANEW}")
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
@@ -155,7 +160,7 @@ def tune(
         return
     options = session.SessionOptions(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
     try:
-        result = _in_front(job, options, resume, named, kb, as_json, verbose)
+        result = _in_front(job, options, resume, named, kb, as_json, verbose, profiles, wall or "")
     except AutoscoutError as error:
         helps = [] if error.exit_code == 3 else _what_helps(job, kept or "JOB.toml", fidelity)
         if not helps:
@@ -278,12 +283,21 @@ def _as_given(*without: str) -> list[str]:
 
 
 def _in_front(
-    job: Any, options: Any, resume: str | None, named: str, kb: Path | None, as_json: bool, verbose: bool
+    job: Any,
+    options: Any,
+    resume: str | None,
+    named: str,
+    kb: Path | None,
+    as_json: bool,
+    verbose: bool,
+    profiles: int | None,
+    wall: str,
 ) -> Any:
-    """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one."""
+    """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one;
+    `profiles`, `wall`: new limits of one that goes on."""
     from autoscout.tuning import loop, session
     from kb import journal as journals
-    from kb import store
+    from kb import orders, store
     from tui.printing import plain
     from tui.printing.status_line import StatusLine
 
@@ -299,8 +313,14 @@ def _in_front(
     try:
         if resume is None:
             return session.tune(job, path, options, progress.see, on_note, stop, named)
-        progress.replay(journals.events(store.journalled(path, resume) / "journal.jsonl"))
-        return session.resume(resume, path, progress.see, on_note, stop, job)
+        folder = store.journalled(path, resume)
+        progress.replay(past := journals.events(folder / "journal.jsonl"))
+        if profiles is not None:
+            orders.give(folder, orders.parsed("budget", [str(profiles)], "tune --resume"))
+        result = session.resume(resume, path, progress.see, on_note, stop, job, wall)
+        if wall and result.experiments == sum(isinstance(e, journals.ExperimentStarted) for e in past):
+            on_note(f"no wall had ended this session; what is not proven is decided by: autoscout gate {resume}")
+        return result
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
@@ -373,7 +393,7 @@ def _checked_job(job_file: Path | None, stored: Any) -> Any:
     """The job of a file, None without one. Raises if the command line changes the job or the options of the session
     being resumed."""
     context = click.get_current_context()
-    for name in ("profiles", "wall", "device_time", "strategy", "seed", "warm_start", "fidelity"):
+    for name in ("device_time", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")

@@ -165,6 +165,7 @@ def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
     """Follows until the session ends or its process is gone; returns whether there was one."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
+    from tui.session.standing import REASONS
 
     progress = None
     while True:
@@ -176,7 +177,7 @@ def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
             if progress is not None:
                 progress.see(event)
             if isinstance(event, SessionEnded):
-                note(f"the session ended: {event.reason}")
+                note(f"the session ended: {REASONS.get(event.reason, event.reason)}")
         if not events:
             if over:
                 return progress is not None
