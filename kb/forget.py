@@ -76,7 +76,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
     stay = [f"{kept} measurements stay: other sessions or imports have them, too"] if kept else []
-    left = stay + answered + [f"{path} is an older copy that may hold them; remove it if so" for path in backups]
+    left = stay + answered + [f"{path} is an older copy that may hold the data; remove it if so" for path in backups]
     left += [
         f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to drop it for good"
         for name in sessions

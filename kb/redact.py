@@ -37,5 +37,5 @@ def remove(kb: Path) -> Removed:
         if name not in ours and name not in running
     ]
     copies = [*kb.parent.glob(f"{kb.name}.bak-*"), *kb.parent.glob(f"{kb.name}.replaced-*")] if ours else []
-    left += [f"{path} is an older copy that may hold them; remove it if so" for path in sorted(copies)]
+    left += [f"{path} is an older copy that may hold secrets; remove it if so" for path in sorted(copies)]
     return Removed([str(path) for path in cleaned], ours, left)

@@ -298,7 +298,7 @@ def test_the_trash(kb: Path, tmp_path: Path):
         4,
         [str(folder)],
         ["1 measurements stay: other sessions or imports have them, too", f"{other} is an older copy that may hold "
-         "them; remove it if so", keeps.format("s")],
+         "the data; remove it if so", keeps.format("s")],
     )  # fmt: skip
     assert not folder.exists()
     gone = forget.forget(kb, ["import-a"])

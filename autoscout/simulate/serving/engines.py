@@ -75,9 +75,9 @@ def _kept_mib(room: Room, gib: float) -> float:
 def host_work(
     columns: Mapping[str, Any], known: Engines, device: ServingDevice, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Columns `overlap` (the host prepares the next step while the device works), `python_host`, the shares `step` and
-    `persistent` of the device's [serving.host], and `serial_us`. With a CPU as the device, host and device are the
-    same: nothing overlaps, and its own measurement applies."""
+    """The host's columns: `overlap` (it prepares the next step while the device works), `python_host`, the shares
+    `step` and `persistent` of the device's [serving.host], and `serial_us`. If the device is a CPU, it is the host,
+    too: nothing overlaps, and the measurement of that CPU applies."""
     n, first, host_is_device = offline.shape, known.first, device.cpu
     beside = known.own(lambda e: e.schedule.beside)
     beside = np.where(first, beside, switches(columns, "async_scheduling", beside, *n))
