@@ -69,7 +69,7 @@ def test_the_call_that_stopped_training_on_new_releases_is_found() -> None:
         ("cut(1, group=2)", "batch, group=…", ""),
         ("cut(1, group=2)", "batch", "unexpected keyword argument 'group'"),
         ("cut(1, 2)", "batch, *, group", "too many positional arguments"),
-        ("cut(batch=1)", "batch, /", "positional only"),
+        ("cut(batch=1)", "batch, /", "positional"),
         ("cut(batch=1)", "**more", ""),
         ("cut(1, 2, 3)", "*all", ""),
         ("cut(**given)", "batch, group", ""),
