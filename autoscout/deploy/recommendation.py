@@ -21,9 +21,6 @@ from kb.journal import AnyEvent, Confirmed, ExperimentEnded, Outlook
 from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
-# Share of CPU time used by others from which the verdict mentions it: at 15 %, one of eight ranks on eight CPUs loses
-# more than its own CPU.
-
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """All correct measurements of one configuration: the objective's metric (the re-measurements' if there are any,

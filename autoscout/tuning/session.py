@@ -81,16 +81,15 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
-    for note in (does_not_fit(space), *target_of(job).notes_on_job(job), competing_here(job)):
-        if note:
-            on_note(note)
+    for note in filter(None, (does_not_fit(space), *target_of(job).notes_on_job(job))):
+        on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         if note := target_of(job).ready(job, environment):
             on_note(note)
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
-            if slow := too_slow(job, space, engine.started.default):
-                on_note(slow)
+            for note in filter(None, (too_slow(job, space, engine.started.default), competing_here(job))):
+                on_note(note)
             result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result

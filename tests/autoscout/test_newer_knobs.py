@@ -183,7 +183,7 @@ def test_what_a_later_megatron_does_anyway_may_stay_fixed(tmp_path):
     off, on = (on_gpus(fix={"pp": 1, "tp": 1, "ce_fusion": fused}) for fused in (False, True))
     space = JobSpace.of_job(with_megatron("0.18.2", off, tmp_path))
     assert "ce_fusion" not in space.knob
-    with pytest.raises(AutoscoutError, match=r"\[space\] speaks of 'ce_fusion'"):
+    with pytest.raises(AutoscoutError, match=r"\[space\] names 'ce_fusion'"):
         JobSpace.of_job(with_megatron("0.18.2", on, tmp_path))
     before = JobSpace.of_job(with_megatron("0.16.1", off, tmp_path))
     one, other = (predict(each, dict(each.reference.knobs), None) for each in (space, before))
