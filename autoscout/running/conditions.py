@@ -24,8 +24,8 @@ from kb import dates
 from kb.records import Job, Measurement
 from kb.sharing import hosts
 
-# Share of CPU time from which the work of others is named: at 15 %, one of eight ranks on eight CPUs loses more than its
-# own CPU.
+# Share of CPU time from which the work of others is named: at 15 %, one of eight ranks on eight CPUs loses more than a
+# CPU of its own.
 BUSY = 0.15
 _FOREIGN = 0.5  # tolerated load per core from other processes
 _EVERY_S = 2.0
