@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -311,3 +312,27 @@ def written(folder: Path, command: str) -> Path:
     ]
     path.write_text("\n".join(text) + "\n")
     return path
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_grouped_products_of_experts_are_products():
+    """They were bytes that are moved, as if each number were read once (findings/torch-flops-of-grouped-experts.sh)."""
+    program = """
+import subprocess
+import sys
+import torch
+from watch import watch
+watch.record()
+tokens, experts = (torch.randn(*shape, requires_grad=True) for shape in ((128, 64), (8, 64, 32)))
+ends = torch.arange(16, 129, 16, dtype=torch.int32)
+with watch:
+    torch.nn.functional.grouped_mm(tokens, experts, offs=ends).square().sum().backward()
+    torch.addmm(torch.zeros(128, 16), torch.zeros(128, 64), torch.zeros(64, 16))
+print(sorted(size for name, _, size in watch.kernels if name == "matmul"))
+"""
+    folder = Path("autoscout/targets/megatron/worker/shadow").absolute()
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[(64, 128, 32), (128, 32, 64), (128, 64, 16), (128, 64, 32)]", done.stderr

@@ -340,7 +340,7 @@ def test_a_server_that_answers_garbage_is_a_failure(server: Server, tmp_path: Pa
 
 
 def test_an_answer_that_is_cut_off_is_a_failure(server: Server, tmp_path: Path) -> None:
-    """The speed of another load stood under the job's (findings/vllm-generation-config-by-its-name.sh)."""
+    """The speed of a lighter load stood under the job's: `--generation-config FOLDER` makes max_new_tokens a limit."""
     server.longest = 3
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=5, requests=8)
     failed = load_plan.failed(msgspec.convert(found["passes"], list[Pass]))

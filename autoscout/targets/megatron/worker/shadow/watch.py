@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_flatten
 
 GRANULE = 512
-PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
+PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._grouped_mm")
 # Operators that move no data.
 FREE = ("view", "detach", "transpose", "split", "slice", "select", "as_strided", "alias", "empty", "expand", "permute")
 FREE += (".t.", "squeeze", "chunk", "unbind", "is_same_size", "prim.", "profiler")
@@ -201,7 +201,8 @@ class Watch(TorchDispatchMode):
 
     def _operator(self, name: str, args: Any, out: Any) -> None:
         if name.startswith(PRODUCTS):
-            a, b = [tuple(t.shape) for t in args if isinstance(t, torch.Tensor)][-2:]
+            # Of an addition the matrices come last; of a grouped product the ends of its groups do.
+            a, b = [tuple(t.shape) for t in args if isinstance(t, torch.Tensor) and t.ndim > 1][-2:]
             self.kernel("matmul", (*a, b[-1]))
         elif not self._fused and not any(word in name for word in FREE):
             self.kernel(name.removeprefix("aten."), _bytes((args, out)))
