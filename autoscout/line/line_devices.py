@@ -18,10 +18,7 @@ _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus", "clu
 # The devices of each role of a trainer on a Ray cluster (OpenRLHF, slime), and switches by which others share the
 # first one's.
 _ROLES = (
-    *(
-        tuple(f"--{role}-num-{of}" for of in ("nodes", "gpus-per-node"))
-        for role in ("actor", "critic", "ref", "reward")
-    ),
+    *((f"--{role}-num-nodes", f"--{role}-num-gpus-per-node") for role in ("actor", "critic", "ref", "reward")),
     ("--vllm-num-engines", "--vllm-tensor-parallel-size"),
     ("--rollout-num-gpus",),
 )
@@ -105,7 +102,9 @@ def devices(line: Line) -> Devices:
 def _of_roles(line: Line) -> list[int]:
     """Devices of each node of a line that gives those of its actor; [] for another line."""
     shared = [role for flag, roles in _SHARING.items() if line.value(flag) is not None for role in roles]
-    each = [math.prod(line.number((flag,)) for flag in role) for role in _ROLES if role not in shared]
+    each = [
+        math.prod(line.number((flag,)) or i for i, flag in enumerate(role)) for role in _ROLES if role not in shared
+    ]
     total = sum(each) if each[0] else 0
     return [_USUAL] * (total // _USUAL) if total and total % _USUAL == 0 else [total] * (total > 0)
 
