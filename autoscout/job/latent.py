@@ -15,10 +15,10 @@ def latent_problems(job: Job) -> Iterator[str]:
     model = job.model
     if not model.latent:
         return
-    if not (job.target == "megatron" or job.task == "serve"):
+    if not (job.target in ("megatron", "command") or job.task == "serve"):
         yield (
-            f"model.latent is known of the target megatron and of servers, not of '{job.target}'; preset = "
-            f"'deepseek-v3-like' stands in for it"
+            f"model.latent is known of the targets megatron and command and of servers, not of '{job.target}'; "
+            f"preset = 'deepseek-v3-like' stands in for it"
         )
     yield from _size_problems(model.latent)
     if model.kv_heads not in (0, model.heads):

@@ -2,6 +2,7 @@
 host file of `deepspeed`, or the variables of launchers without flags. Files are looked up in the working folder, where
 the line would run."""
 
+import math
 import os
 import re
 from pathlib import Path
@@ -13,8 +14,17 @@ from autoscout.line.recognition import frameworks, recognised
 from kb.records import AutoscoutError
 
 _RANKS = ("--nproc-per-node",)
-_PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
-_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
+_PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus", "cluster.gpus_per_node")
+# The devices of each role of a trainer on a Ray cluster (OpenRLHF, slime), and switches by which others share the
+# first one's.
+_ROLES = (
+    *((f"--{role}-num-nodes", f"--{role}-num-gpus-per-node") for role in ("actor", "critic", "ref", "reward")),
+    ("--vllm-num-engines", "--vllm-tensor-parallel-size"),
+    ("--rollout-num-gpus",),
+)
+_SHARING = {"--colocate-all-models": _ROLES[1:], "--colocate": _ROLES[1:], "--colocate-actor-ref": (_ROLES[2],)}
+_USUAL = 8  # devices of a node
+_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines", "cluster.num_nodes")
 _TOTAL = ("--num_processes", "-np")
 _TASKS = ("--ntasks", "-n")  # only for srun and mpirun: in scripts -n has other meanings
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
@@ -59,6 +69,8 @@ def devices(line: Line) -> Devices:
     launchers = {*before.names}
     if "deepspeed" in launchers:
         return _of_deepspeed(before)
+    if counts := _of_roles(line):
+        return Devices(counts)
     tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else line.of(())
     of_frameworks = [setting for known in frameworks().values() for setting in known.nodes]
     nodes = tasks.number(_NODES) or line.number((*of_frameworks, *_NODES))
@@ -85,6 +97,16 @@ def devices(line: Line) -> Devices:
         notes = (*notes, f"launch.environment: {who} heeds NPROC_PER_NODE only where it sees several GPUs, or with "
                  f"{needs.ranks_need} = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
+
+
+def _of_roles(line: Line) -> list[int]:
+    """Devices of each node of a line that gives those of its actor; [] for another line."""
+    shared = [role for flag, roles in _SHARING.items() if line.value(flag) is not None for role in roles]
+    each = [
+        math.prod(line.number((flag,)) or i for i, flag in enumerate(role)) for role in _ROLES if role not in shared
+    ]
+    total = sum(each) if each[0] else 0
+    return [_USUAL] * (total // _USUAL) if total and total % _USUAL == 0 else [total] * (total > 0)
 
 
 def tasks_of_a_node(line: Line) -> int:

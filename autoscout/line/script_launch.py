@@ -115,7 +115,11 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             last = words
     if not found:
         split(unread, where)  # raises, if a quote is unclosed, with the text read so far
-        ends = f"; its last command is {door.shown(shlex.join(last))}: give what that starts" if last else ""
+        ends = (
+            f"; its last command is {door.shown(shlex.join(last))}; give it as a line, or what it starts"
+            if last
+            else ""
+        )
         known_ones = ", ".join(_LAUNCHERS[:7])
         raise AutoscoutError(f"{where}: no line launches anything that is known ({known_ones} …){ends}", 2)
     return Launched(found, exported, batch, went, earlier)

@@ -202,5 +202,5 @@ def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_all_its_commands(tmp_pa
 
 def test_a_script_without_a_known_launch_says_what_it_ends_on(tmp_path):
     (tmp_path / "run.sh").write_text("make -C train run GPUS=2 | tee log\n")
-    with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2': give what that starts"):
+    with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2'; give it as a line"):
         described([str(tmp_path / "run.sh")], tmp_path)

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from autoscout.line.batch_lines import Batch, asked, node_of
-from autoscout.line.launch_line import read
+from autoscout.line.launch_line import Line, read
 from autoscout.line.line_devices import devices
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
@@ -450,6 +450,29 @@ def test_a_server_runs_on_processors_only_where_its_engine_is(tmp_path, driver, 
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
     made = tomllib.loads(job_file(shlex.split("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4"), tmp_path)[0])
     assert made["cluster"]["nodes"] == [{"device": kind, "count": 4}]
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("python train.py --actor-num-nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4", [8]),
+        ("python train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --colocate", [8, 8]),
+        (
+            "ray job submit -- python -m openrlhf.cli.train_ppo_ray --ref_num_nodes 1 --ref_num_gpus_per_node 2 "
+            "--actor_num_nodes 1 --actor_num_gpus_per_node 2 --vllm_num_engines 2 --vllm_tensor_parallel_size 2",
+            [8],
+        ),
+        (
+            "python -m openrlhf.cli.train_ppo_ray --ref_num_nodes 1 --ref_num_gpus_per_node 4 --actor_num_nodes 1 "
+            "--actor_num_gpus_per_node 4 --vllm_num_engines 1 --vllm_tensor_parallel_size 2 --colocate_actor_ref",
+            [6],
+        ),
+        ("uv run python run_grpo.py cluster.num_nodes=2 cluster.gpus_per_node=8 grpo.x=1", [8, 8]),
+    ],
+)
+def test_trainers_on_a_ray_cluster_say_the_devices_of_each_role(line, counts):
+    """They were said to give none, and one processor was written."""
+    assert devices(Line(tuple(line.split()))).counts == counts
 
 
 def test_of_a_heterogeneous_job_the_first_component_counts(tmp_path):

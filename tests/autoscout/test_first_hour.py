@@ -53,6 +53,7 @@ def of_script(folder, more: str, engine: str = "") -> JobSpace:
         "--num-layers-per-virtual-pipeline-stage 4 --overlap-param-gather",
         "--fp8-format hybrid",
         "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2 --moe-token-dispatcher-type alltoall",
+        "--multi-latent-attention --num-query-groups 32 --num-experts 8 --moe-layer-freq [0]*4+[1]*28 --vocab-size 999",
     ],
 )
 def test_a_line_is_predicted_alike_with_and_without_a_target(tmp_path, more):

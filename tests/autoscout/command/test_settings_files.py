@@ -195,6 +195,10 @@ def test_every_configuration_of_gpt_neox_trains_on_as_many_samples(begun):
 def test_what_is_no_transformer_is_not_predicted(begun):
     mamba = NEOX.replace('"num_layers"', '"attention_config": [[["mamba"], 8]], "num_layers"')
     assert not begun("python deepy.py train.py big.yml", big_yml=mamba)[0].model.layers
+    gated = NEOX.replace('"num_layers"', '"activation": "swiglu", "num_layers"')
+    assert not begun("python deepy.py train.py big.yml", big_yml=gated)[0].model.layers, (
+        "whose MLP is half as large again"
+    )
     flash = NEOX.replace('"num_layers"', '"attention_config": [[["flash"], 8]], "num_layers"')
     assert begun("python deepy.py train.py big.yml", big_yml=flash)[0].model.layers == 8
 
