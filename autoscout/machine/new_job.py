@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job.device_names import is_cpu
+from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint
 from autoscout.job.toml_text import toml
 from autoscout.line.launch_line import split
@@ -84,8 +85,8 @@ def _engine(name: str, serves: bool, folder: Path) -> ModelEngine:
 
 
 def drafted(answers: JobAnswers, folder: Path) -> Drafted:
-    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, or a limit that is no
-    constraint."""
+    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, a limit that is no
+    constraint, or a time that is none."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
     if not own and answers.engine:
@@ -104,6 +105,7 @@ def drafted(answers: JobAnswers, folder: Path) -> Drafted:
         job["objective"]["constraints"] = limits
         notes = [note for note in notes if note != REVIEW_PROMISE]
     _precise(job, notes, own)
+    seconds(answers.wall)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
     known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)
     notes = [note for note in notes if own or not note.startswith(known)]

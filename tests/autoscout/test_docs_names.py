@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kb.records import Budget, Cluster, LaunchSettings, Traffic
+from tests.tools import words_counted
 
 DOCS = sorted(Path("docs").rglob("*.md"))
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *DOCS]
@@ -54,16 +55,16 @@ def test_every_page_is_listed(index: Path):
     assert {page for page in folder.glob("*.md") if page != index} <= linked
 
 
-# What a newcomer reads: README in five minutes, all pages for users in an afternoon. Pages that a command makes, and
-# those for who programs against AutoScout, are not counted; nor is that of fleets, which only their users read.
-OF_OTHERS_WORDS = {"api", "architecture", "imports", "engines-and-releases", "fleet"}
-
-
 def test_the_pages_for_users_are_short():
-    pages = [Path("README.md"), *(p for p in Path("docs").glob("*.md") if p.stem not in OF_OTHERS_WORDS)]
-    words = {page.stem: len(page.read_text().split()) for page in pages}
+    """README is read in five minutes, all pages for users in an afternoon."""
+    words = words_counted.pages()
     assert words["README"] <= 1_200
     assert sum(words.values()) <= 24_000, words
+
+
+def test_code_has_few_of_the_words_that_were_a_language_of_our_own():
+    count, lines = words_counted.ours_per_1000()
+    assert 1000 * count / lines <= 6
 
 
 @pytest.mark.parametrize("page", DOCS, ids=by_name)

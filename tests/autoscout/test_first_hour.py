@@ -12,6 +12,7 @@ from autoscout.deploy.export import flags_against, of_job
 from autoscout.deploy.rendering import render
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import recognised
+from autoscout.machine.new_job import JobAnswers, drafted
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.space.explain import completed, parse
@@ -221,6 +222,12 @@ def test_a_script_leads_to_the_line_that_starts_it(tmp_path):
     for refused in (lambda: load_job(tmp_path / "train.py"), lambda: job_file([str(tmp_path / "train.py")], tmp_path)):
         with pytest.raises(AutoscoutError, match=r"-- torchrun --nproc-per-node 2 .*train.py …"):
             refused()
+
+
+def test_a_time_that_is_none_is_asked_for_again(tmp_path):
+    """`init` alone wrote it into the job, which then could not be read."""
+    with pytest.raises(AutoscoutError, match="is not a duration"):
+        drafted(JobAnswers(source="vllm serve Qwen/Qwen3-8B", wall="ttft_p99_ms <= 500"), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_the_result_of_designs_claims_no_interval_whatever_a_session_of_before_w
             sentence="+100.0% (95 % interval +99.0% to +101.0%; 2 rounds)",
         )
     )
-    said = ended(state).plain.splitlines()
+    said = ended(state, 120).plain.splitlines()
     assert said[:2] == [verdict(state), "tp 4"]
     assert said[-1] == "next: tp 4, mbs 2, 1.100× its cost"
     assert "2.0 × as fast as the expert default" in said[0]

@@ -1,6 +1,7 @@
 """The running experiment and its progress against the duration of similar ones; else the last one."""
 
 import re
+import textwrap
 
 from rich.text import Text
 
@@ -29,7 +30,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
     if state.gated is not None:
         return gated(state.gated, ascii_only)
     if state.confirmed is not None and not state.running:
-        return ended(state)
+        return ended(state, width)
     if not state.running and state.runs:
         run = state.runs[-1]
         text.append(f"{glyph(run.status, ascii_only)} #{run.number or '–'} ", style(run.status))
@@ -55,12 +56,12 @@ def telling(lines: list[str]) -> list[str]:
     return shown
 
 
-def ended(state: State) -> Text:
+def ended(state: State, width: int) -> Text:
     """The verdict of the re-measurements, what it rests on, and where to go from here."""
     c = state.confirmed
     assert c is not None
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{verdict(state)}\n", style="bold")
+    text.append("\n".join(textwrap.wrap(verdict(state), width)) + "\n", style="bold")
     if c.winner != state.default:
         text.append(f"{called(state, c.winner, c.name)}\n")
     text.append("8 shows the command, 6 where the gain comes from\n", style="dim")

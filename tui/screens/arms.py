@@ -25,7 +25,7 @@ class ArmsPane(Pane):
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
         "dense coordinates": "the number that is being tuned, its direction and its step",
         "tournament of tree orderings": "in which order the tree asks for knobs; orderings that find better ones stay",
-        "structures": "a tree of what was tried; visits, best and mean are of all below; enter opens a branch",
+        "structures": "what was tried; visits, best and mean are of all below; enter opens a branch",
     }
 
     def compose(self) -> ComposeResult:

@@ -21,7 +21,7 @@ class ClusterPane(Pane):
         "devices": "how busy this machine is now; of a recorded session, run by run",
         "kinds of device": "the newest run, by kind of device",
         "pipeline stages": "the newest run, by stage; stages wait for the slowest",
-        "ranks": "the newest run, by rank; alone ms is the same arithmetic without the others, and shows who is slow",
+        "ranks": "the newest run, by rank; alone ms, the same arithmetic without the others, shows who is slow",
         "hosts": "runs of each host, and how many it spoiled",
         "slots": "who uses which devices, and the versions that are measured",
         "queue": "sessions that wait for these devices, and orders that were given",

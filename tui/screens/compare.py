@@ -22,7 +22,7 @@ _OF_A_GATE = ("gate", "sessions", "jobs")
 
 class ComparePane(Pane):
     help = {
-        "side by side": "the best ones and the default, or those that m marked; ~ is predicted, ± is a 95 % interval",
+        "side by side": "the best ones and the default, or those marked by m; ~ is predicted, ± 95 %",
         "which knob the gain comes from": "the way from the reference to the best, one knob after another",
         "which knobs matter": "how much each knob alone changed, where two runs differ in it only",
     }

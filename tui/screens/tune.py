@@ -18,9 +18,9 @@ class TunePane(Pane):
     help = {
         "best so far": "each run, and the best value up to it; the dashed line is the reference",
         "budget": "how much of the experiments and of the time is spent, and how long is left",
-        "simulators": "how far their predictions lie from the measurements, and so whether they may answer",
+        "simulators": "how far their predictions are off, and so whether they may answer",
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
-        "2×2 grid": "old and new structure at the old and the new point; ~ is predicted, Δ what a change saves",
+        "2×2 grid": "old and new structure at old and new point; ~ is predicted, Δ what a change saves",
         "best against default": "the settings that the best one changes; once the session has ended, its verdict",
         "running": "the experiment that runs now, its log, and what ends next",
         "failures": "runs that failed, by their reason, the newest first",

@@ -7,7 +7,7 @@ iterations and those after them while times still fall (running/worker/ending.py
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ _LOSSES, _NORMS = ("loss", "lm_loss", "train_loss"), ("grad_norm",)
 _TIMES, _SIZES = ("us", "ms", "s", "min", "h"), ("bytes", "kb", "mb", "gb", "kib", "mib", "gib")
 _RATES = {"iterations_per_s": "step_time_s", "steps_per_s": "step_time_s"}
 _STEP = "step_time_s"
+_SOME = 6  # fewest steps that can be called uneven
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,21 @@ def readings(job: Job, values: Values) -> Readings:
         iterations_s=_after(_series(job, values, _STEP), warm),
         losses=_of_updates(values) if job.task == "rl" else _first(values, _LOSSES),
         grad_norms=_first(values, _NORMS),
+    )
+
+
+def uneven(job: Job, iterations_s: Sequence[float]) -> str:
+    """A sentence if the lines between which steps are timed come in bursts, as the redraws of a progress bar do."""
+    source = metrics_of(job).get(_STEP)
+    if not isinstance(source, MetricSource) or not source.between or len(iterations_s) < _SOME:
+        return ""
+    mean = math.fsum(iterations_s) / len(iterations_s)
+    short = sum(each < mean / 10 for each in iterations_s)
+    if short < len(iterations_s) / 3:
+        return ""
+    return (
+        f"{short} of {len(iterations_s)} steps took less than a tenth of the mean: launch.metrics.{_STEP} may match "
+        "several times a step; compare with the script's own log"
     )
 
 

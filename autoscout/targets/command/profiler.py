@@ -211,7 +211,7 @@ class CommandProfiler:
             if ended.left:
                 note = f"it left {ended.left} processes running, which were ended"
                 return msgspec.structs.replace(measured, evidence=note)
-            return measured
+            return msgspec.structs.replace(measured, evidence=measurement.uneven(job, found.iterations_s))
         lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
         stepped = reader.first_at is not None
         known = preset_of(job).failure
