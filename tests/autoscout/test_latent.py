@@ -75,7 +75,7 @@ def job(folder: Path, *changes: tuple[str, str]) -> Job:
         ('position = "rope"', 'position = "learned"', "latent attention has rotary positions"),
         ("[model.latent]", "[model.lora]\n[model.latent]", "model.lora"),
         ("v_head_dim = 32", "v_dim = 32", "v_head_dim"),
-        ('"megatron"', '"deepspeed"', "model.latent is known of the target megatron and of servers, not of"),
+        ('"megatron"', '"deepspeed"', "model.latent is supported by the target megatron and by servers, not by"),
     ],
 )
 def test_what_is_wrong_with_it_is_said_in_a_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
