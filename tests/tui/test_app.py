@@ -321,7 +321,7 @@ async def test_help_is_of_the_screen_that_is_seen(tmp_path):
         await settle(pilot, app, len(ended()))
         await pilot.press("3", "question_mark")
         await pilot.pause()
-        assert "each check of the guard" in text_of(app)
+        assert "each check by the guard" in text_of(app)
         await pilot.press("escape")
         assert app.query_one(ContentSwitcher).current == "checks-pane"
 
@@ -444,7 +444,7 @@ async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_p
                 offered = {command.title for command in app.get_system_commands(app.screen)}
                 assert offered & ours == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
             await pilot.press("ctrl+p", *"pause")
-            await until(pilot, lambda: "pause, and go on" in text_of(app))
+            await until(pilot, lambda: "pause, or continue" in text_of(app))
             await pilot.press("enter")
             await until(pilot, lambda: (tmp_path / "orders.jsonl").is_file())
     assert '"what":"pause"' in (tmp_path / "orders.jsonl").read_text()

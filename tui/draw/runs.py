@@ -30,7 +30,7 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
 
 
 def called(state: State, configuration: Configuration, name: str) -> str:
-    """A configuration by its differences from the reference, or by its name while the reference is unknown."""
+    """A configuration by its differences from the reference, or by its name while there is none."""
     return changes(state.default.knobs, configuration.knobs) if state.default else name
 
 

@@ -1,4 +1,4 @@
-"""Checks: predicted against measured, and which simulator is trusted where."""
+"""Checks: predictions against measurements, and where each simulator can be trusted."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,7 +10,7 @@ from tui.widgets.panel import Panel
 
 
 class ChecksPane(Pane):
-    help = "each check of the guard: x lies further off than ε allows; weights are by held-out R²"
+    help = "each check by the guard: x is farther off than ε allows; weights follow from held-out R²"
 
     def compose(self) -> ComposeResult:
         a = self.ascii

@@ -1,4 +1,4 @@
-"""Devices: the machine's load, times by device kind, stage, rank and host, held slots, and the queue."""
+"""Devices: the machine's load; times by device kind, stage, rank and host; held slots; the queue."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -18,9 +18,10 @@ _VIEWS = ("kinds", "stages", "ranks", "hosts")
 
 class ClusterPane(Pane):
     help = (
-        "of a running session this machine, read once a second, of a recorded one its machine, run by run; then the "
-        "newest run by kind of device, pipeline stage and rank, and the hosts (c goes on where there is no room for "
-        "all). Ranks wait for each other: who is slow shows in alone ms, the same arithmetic without the others"
+        "this machine, read once a second (for a recorded session: its machine, run by run); then "
+        "the newest run by kind of device, pipeline stage and rank, and the hosts (c shows the next, if there is no "
+        "room for all). Ranks wait for each other, so a slow one only shows in alone ms, the time for the same "
+        "arithmetic alone"
     )
 
     def compose(self) -> ComposeResult:
@@ -47,7 +48,7 @@ class ClusterPane(Pane):
         super().repaint()
 
     def cycle(self) -> None:
-        """The next view: a low terminal shows one at a time."""
+        """The next view; a low terminal shows one at a time."""
         self.remove_class(f"-{self._view}")
         self._view = _VIEWS[(_VIEWS.index(self._view) + 1) % len(_VIEWS)]
         self.add_class(f"-{self._view}")

@@ -17,7 +17,7 @@ from tui.widgets.panel import Panel
 class TunePane(Pane):
     help = (
         "the session at a glance. In the grid ~ is predicted; Δs and Δp are what the new structure and the new point "
-        "save on average, ΔΔ what the structure saves at the base point less what it saves at the new one"
+        "save on average, ΔΔ is the structure's saving at the base point minus that at the new one"
     )
 
     def compose(self) -> ComposeResult:
@@ -36,7 +36,7 @@ class TunePane(Pane):
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
 
     def repaint(self) -> None:
-        """While nothing is feasible, shows why in place of the empty curve."""
+        """While nothing is feasible, shows the reason instead of the empty curve."""
         state = self.state
         self.set_class(self._nothing_runs, "-nothing")
         title = "best so far"

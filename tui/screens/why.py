@@ -15,14 +15,14 @@ _ALL = 10_000  # lines
 
 class WhyPane(Pane):
     help = (
-        "cost is that of the best configuration with a value, in times the best measured, as the search believed it "
-        "at its last report; runs: how many with it were measured. Promised and got are gains over the best believed "
-        "then. Nothing here is computed from anything but this journal"
+        "cost is that of the best configuration with a value, as a multiple of the best measured cost, as the search "
+        "believed at its last report; runs: how many with the value were measured. Promised and got are gains over "
+        "the best believed at that time. Everything here is computed from this journal alone"
     )
 
     def compose(self) -> ComposeResult:
         a = self.ascii
-        yield Panel("what is believed of each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
+        yield Panel("beliefs about each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
         with Horizontal(id="why-bottom"):
             with Vertical(id="why-side"):
                 yield Panel("is anything better left", lambda w, h: beliefs.left(self.state, w, h, a), "left")
@@ -43,4 +43,4 @@ class WhyPane(Pane):
         """Shows all knobs."""
         width = max(40, self.app.size.width - 8)
         text = beliefs.belief(self.state, width, _ALL, self.ascii)
-        self.app.push_screen(Full("what is believed of each value", text))
+        self.app.push_screen(Full("beliefs about each value", text))
