@@ -1,6 +1,6 @@
 """Reasoning: spaces, search, simulators, profilers, sessions. No screens, no SQL strings.
 
-What a script needs is here: docs/api.md has it in use. Everything else may move.
+A script should only use what is exported here (docs/api.md shows how); everything else may change.
 """
 
 import importlib
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Space", "Strategy", "Study", "Target", "register", "strategy"]
 
-# Imported on first use: `autoscout --help` must not pay for numpy.
+# Imported on first use, so that `autoscout --help` does not wait for numpy.
 _WHERE = {
     "Strategy": ("autoscout.search.strategy", "Kind"),
     "Study": ("autoscout.study", "Study"),

@@ -38,12 +38,11 @@ from kb import dates, store
 from kb.journal import Confirmed, ExperimentEnded
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Status, Value
 
-Simulator = Callable[[dict[str, Value]], float]  # knobs → the objective's metric; NaN: cannot say, inf: will fail
+Simulator = Callable[[dict[str, Value]], float]  # knobs → the objective's metric; NaN: unknown, inf: will fail
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` in the objective's metric; `confirmed`: the verdict of the re-measurements, None while the search goes
-    on."""
+    """`value`: in the objective's metric; `confirmed`: the verdict of the re-measurements, None until then."""
 
     configuration: dict[str, Value]
     name: str
@@ -53,7 +52,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Study:
-    """One session. Errors of all methods: AutoscoutError, a sentence each."""
+    """One session. All methods may raise AutoscoutError with a one-sentence message."""
 
     def __init__(
         self,
@@ -167,11 +166,11 @@ class Study:
         grad_norms: Sequence[float] = (),
         cost_s: float = 0.0,
     ) -> Measurement:
-        """The result of a configuration that was asked: its metrics, or how it failed (oom, invalid, error, timeout,
-        wrong, infrastructure, killed). With `losses`, it is checked for equivalence with the reference.
+        """Reports the result of a configuration from ask(): its metrics, or how it failed (oom, invalid, error,
+        timeout, wrong, infrastructure, killed). With `losses`, it is checked for equivalence with the reference.
 
-        Errors: AutoscoutError (exit 2) for a configuration that was not asked, a metric that the job does not have, an
-        unknown failure, or an objective that is not a positive number."""
+        Errors: AutoscoutError (exit 2) for a configuration that was not asked for, a metric that the job does not have,
+        an unknown failure, or an objective that is not a positive number."""
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(
@@ -199,7 +198,7 @@ class Study:
         return self._engine.tell(experiment.number, measurement)
 
     def best(self) -> Best:
-        """The confirmed winner; before that the best so far. Errors: AutoscoutError (exit 3) when nothing ran."""
+        """The confirmed winner; before confirmation the best so far. Errors: AutoscoutError (exit 3) if nothing ran."""
         objective = self.job.objective
         confirmed = self._engine.confirmed
         ran = [(c, m) for m in self._engine.evaluator.done.values() if (c := cost(objective, m)) is not None]
@@ -230,7 +229,7 @@ class Study:
         self.close()
 
     def _more(self) -> Experiment | None:
-        """The engine's next experiment that the journal does not answer already."""
+        """The engine's next experiment that the journal does not already answer."""
         try:
             while (experiment := self._engine.ask()) is not None:
                 recorded = self._engine.tape.peek(ExperimentEnded, experiment.configuration)
@@ -250,7 +249,7 @@ class Study:
         if failed:
             kinds = [kind for kind in typing.get_args(Status) if kind != "ok"]
             if failed not in kinds:
-                raise AutoscoutError(f"failed = '{failed}': a run fails as {listed(kinds)}", 2)
+                raise AutoscoutError(f"failed = '{failed}' must be one of {listed(kinds)}", 2)
             return failed  # type: ignore[return-value]
         wanted = self.job.objective.metric
         if wanted not in metrics:
@@ -258,12 +257,12 @@ class Study:
                 f"the result has no '{wanted}', which the objective needs; it has {listed(metrics) or 'no metrics'}", 2
             )
         if not 0 < metrics[wanted] < math.inf:  # false for NaN, too
-            raise AutoscoutError(f"{wanted} = {metrics[wanted]} is no result; tell how the run failed instead", 2)
+            raise AutoscoutError(f"{wanted} = {metrics[wanted]} is not a result; tell how the run failed instead", 2)
         return "ok"
 
 
 def _unheard(event: object) -> None:
-    """No listener in this process; `autoscout watch` reads the journal."""
+    """Ignores events: there is no listener in this process; `autoscout watch` reads the journal."""
 
 
 def _job_and_space(

@@ -25,8 +25,8 @@ class Action(NamedTuple):
     keys: str  # Textual's names
     does: str  # the app's action method
     says: str
-    shown: str = ""  # the keys as displayed; "": as in `keys`
-    on: tuple[str, ...] = ()  # screens where it acts; (): all
+    shown: str = ""  # the keys as displayed; "": same as `keys`
+    on: tuple[str, ...] = ()  # screens on which it acts; (): all
     harm: str = ""  # safeguard against mistakes; "": it does not change the run
     verb: str = ""  # equivalent on the command line
     footer: str = ""  # label in the footer; "": not shown
@@ -37,8 +37,10 @@ ACTIONS = (
         Action(str(i), f"show('{key}')", f"screen {name}", footer=name, verb="autoscout watch SESSION")
         for i, (key, name) in enumerate(SCREENS.items(), start=1)
     ),
-    Action("escape", "leave", "end the query that runs; leave the box, so that letters are keys", "esc", footer="keys"),
-    Action("q", "quit", "close; the session goes on", footer="close"),
+    Action(
+        "escape", "leave", "end the running query; leave the box, so that letters act as keys", "esc", footer="keys"
+    ),
+    Action("q", "quit", "close; the session continues", footer="close"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("slash", "filter", "filter the experiments", "/", footer="filter"),
     Action("j", "move(1)", "down"),
@@ -50,27 +52,27 @@ ACTIONS = (
     Action("c", "cycle", "next view", on=("compare", "cluster"), verb="autoscout sessions, autoscout why SESSION"),
     Action("y", "copy", "copy the best configuration's command", footer="copy", verb="autoscout export SESSION"),
     Action("left_square_bracket,h", "step(-1)", "one event back in time", "["),
-    Action("right_square_bracket,l", "step(1)", "one event on", "]"),
+    Action("right_square_bracket,l", "step(1)", "one event forward", "]"),
     Action("left_curly_bracket", "step(-20)", "20 events back", "{"),
     Action("right_curly_bracket", "step(20)", "20 events on", "}"),
     Action("space", "play", "play the session from its beginning", footer="play"),
-    Action("f", "switch", "to the switch from simulating to profiling"),
-    Action("home,g", "rewind", "to the beginning", "g"),
+    Action("f", "switch", "go to the switch from simulating to profiling"),
+    Action("home,g", "rewind", "go to the beginning", "g"),
     Action("end,G", "live", "to now", "G"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
+    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
     Action(
         "p",
         "pause",
-        "pause, and go on",
+        "pause, or continue",
         on=_UNTYPED,
-        harm="the same key goes on",
+        harm="the same key continues",
         verb="autoscout steer SESSION pause, go",
     ),
     Action(
         "v",
         "validate",
-        "run what the simulators predict to be best, and check them by it",
+        "run the configuration that the simulators predict to be best, to check them",
         on=_UNTYPED,
         harm="asks first",
         verb="autoscout steer SESSION validate",
@@ -112,7 +114,7 @@ ACTIONS = (
         "order",
         "any order: try, pin, exclude, budget, profile, pause …, or a screen's name",
         ":",
-        harm="is written out, and entered",
+        harm="has to be written out and entered",
         verb="autoscout steer SESSION ORDER",
     ),
 )
@@ -126,19 +128,19 @@ HOME = (
     Action("k", "move(-1)", "up"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
-    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
-    Action("q", "quit", "close; sessions go on", footer="close"),
+    Action("ctrl+l", "redraw", "redraw everything, if something else wrote on the terminal"),
+    Action("q", "quit", "close; sessions continue", footer="close"),
 )  # fmt: skip
 WIZARD = (
     Action("tab", "app.focus_next", "next answer", footer="next"),
     Action("ctrl+s", "start", "write the job file and start a session on it",
-           harm="only what the check has nothing against", footer="start", verb="autoscout tune JOB.toml"),
+           harm="only if the check finds no problem", footer="start", verb="autoscout tune JOB.toml"),
     Action("escape", "back", "back, without starting anything", "esc", footer="back"),
 )  # fmt: skip
 
 
 def _binding(action: Action) -> Binding:
-    """Drawing anew also acts below a modal and in a box, since other output may spoil the terminal at any time."""
+    """Redrawing also acts below a modal and in a text box, since other output may spoil the terminal at any time."""
     urgent = action.does == "redraw"
     return Binding(action.keys, action.does, action.footer or action.says, show=bool(action.footer), priority=urgent)
 

@@ -46,7 +46,7 @@ class SessionApp(Wired[None]):
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
         self.blank = True  # until the journal is read, or reading takes long
-        self._panes = Panes(self.session, "tune")  # kept, like these lines: looking them up is slow
+        self._panes = Panes(self.session, "tune")  # kept, like the lines below: looking them up is slow
         self._headline, self._problem = TextLine(id="headline"), TextLine(id="problem")
         self._dirty = True
         self._prepared = False  # all screens are built
@@ -92,7 +92,7 @@ class SessionApp(Wired[None]):
 
     async def _tick(self) -> None:
         """Draws changes since the last tick, and once a second what depends only on the clock. When idle, builds a
-        screen that was not opened yet."""
+        screen that has not been opened yet."""
         session = self.session
         if not self._dirty:
             self.appear()
@@ -118,14 +118,14 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """On a busy machine the journal may be read before the panes are mounted: then the next tick draws."""
+        """On a busy machine the journal may be read before the panes are mounted; then the next tick draws."""
         if self._panes.is_mounted:
             self._dirty = False
             self.repaint()
             self.appear()
 
     def repaint(self) -> None:
-        """Draws the visible pane; the others are drawn when they are opened."""
+        """Draws the visible pane; others are drawn when they are opened."""
         if not self._panes.is_mounted or not self.is_running:  # widgets are gone while closing
             return
         session = self.session
@@ -244,7 +244,7 @@ class SessionApp(Wired[None]):
         self._give_if_sure(f"Stop this session? {kept}", "stop")
 
     def action_validate(self) -> None:
-        self._give_if_sure("Run next what the simulators predict to be best, and check them by it?", "validate")
+        self._give_if_sure("Run the configuration that simulators predict to be best, to check them?", "validate")
 
     def _selected_knobs(self) -> list[str]:
         """["tp=2", "sp=true", …] of the experiment under the cursor; [] if there is none."""
@@ -287,7 +287,7 @@ class SessionApp(Wired[None]):
 
     def _give(self, what: str, settings: list[str] | None = None) -> None:
         if not self.session.alive:
-            self.notify("this session does not run", severity="warning")
+            self.notify("this session is not running", severity="warning")
             return
         try:
             order = parsed(what, settings or [], f"screens, pid {os.getpid()}")
@@ -311,7 +311,7 @@ class SessionApp(Wired[None]):
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def _go(self, at: int) -> None:
-        """Moves to the state after `at` events; for a long journal the screen shows the progress of folding."""
+        """Moves to the state after `at` events; for a long journal the screen shows the progress."""
         try:
             self.session.go(at)
             self._catch_up()

@@ -1,4 +1,4 @@
-"""Terminals and locales limited to ASCII, and replacements for other characters."""
+"""Detects terminals and locales limited to ASCII, and replaces other characters."""
 
 import os
 import unicodedata
@@ -12,7 +12,7 @@ _TERMS = (
     "vt100",
     "vt102",
     "vt220",
-)  # exact names: screen-256color is not among them
+)  # exact names, so screen-256color is not among them
 _INSTEAD = {
     "×": "x", "·": ".", "–": "-", "—": "-", "−": "-", "…": "~", "’": "'", "‘": "'", "“": '"', "”": '"', "≤": "<",
     "≥": ">", "≠": "/", "±": "~", "²": "2",
@@ -33,7 +33,7 @@ def needed(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def plain_cell(character: str) -> str:
-    """One ASCII character in place of another."""
+    """The ASCII character that replaces another."""
     if character.isascii():
         return character
     if found := _INSTEAD.get(character):

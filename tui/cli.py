@@ -42,8 +42,8 @@ from tui.verbs import (
 @click.version_option(package_name="autoscout")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Finds the best configuration of an LLM training or serving job by running it, and remembers every measurement.
-    On a terminal without a verb: the home screen, where a new job is made from a config.json."""
+    """Finds the best configuration of an LLM training or serving job by running it, and remembers every measurement. On
+    a terminal without a verb: the home screen, where you can make a new job from a config.json."""
     if context.invoked_subcommand is None:
         if watching.on_screen():
             watching.go_home()
@@ -66,7 +66,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
     "What was learned": (kb.sql, kb.similar, kb.import_, kb.kb_),
     "AutoScout itself": (benching.bench, calibrating.calibrate, protocol.mcp, about.completion, about.man),
 }
-# One line a verb, which --help and the manual page end on.
+# One example per verb, with which --help and the manual page end.
 EXAMPLES = {
     "demo": "autoscout demo",
     "init": "autoscout init --out job.toml -- torchrun --nproc-per-node 8 train.py --output_dir out",
@@ -106,7 +106,7 @@ for _verbs in _HEADINGS.values():
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
-# Other tuners' names for our options, since by spelling alone --budget is nearest to --detach.
+# Other tuners' names for our options, because by spelling alone --budget would be nearest to --detach.
 _USUAL = {
     "--budget": "--profiles, --wall or --device-time",
     "--iterations": "--profiles",
@@ -132,7 +132,7 @@ def main() -> None:
     except SystemExit:
         if isinstance(sys.stdout, PlainStream):
             raise
-        sys.exit(128 + signal.SIGPIPE)  # click noticed that the reader left, and discards the unflushed output
+        sys.exit(128 + signal.SIGPIPE)  # click noticed that the reader has left, and discards the unflushed output
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -159,7 +159,7 @@ def main() -> None:
 
 def _refused(error: OSError) -> str:
     if isinstance(error, FileNotFoundError) and not error.filename:
-        return "the folder that you are in is gone; change to another"
+        return "the current folder no longer exists; change to another"
     reason = error.strerror or str(error) or type(error).__name__
     written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return f"{error.filename or ('output' if written else 'the system refuses')}: {reason}"
@@ -175,7 +175,7 @@ def _open_closed_streams() -> None:
 
 
 def _speak_utf8() -> None:
-    """Makes files and child processes use UTF-8 whatever the locale is: in another locale Python restarts in UTF-8
+    """Makes files and child processes use UTF-8 whatever the locale is: in another locale, restarts Python in UTF-8
     mode. Characters that a stream cannot write become question marks."""
     if locale.getencoding().lower() != "utf-8" and not sys.flags.utf8_mode and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"

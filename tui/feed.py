@@ -1,4 +1,4 @@
-"""Feeds the screens while they are open: the session's journal and the machine's devices, each read in its own thread,
+"""Feeds the screens while they are open: reads the session's journal and the machine's devices, each in its own thread,
 since disks may be slow."""
 
 import time
@@ -18,7 +18,7 @@ _AHEAD = 6000  # most events read ahead of drawing, to bound memory
 
 
 class Read(Message):
-    """New findings of the follower."""
+    """What the follower has newly read."""
 
     def __init__(self, alive: bool | None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def _read(session: Watched) -> Read:
     read = Read(alive=session.alive)
     live, follower = session.live, session.follower
     try:
-        read.alive = follower.alive()  # first: still valid if reading fails
+        read.alive = follower.alive()  # first, so that it is valid even if reading fails
         read.events = follower.more()
         read.share = follower.share() if read.events else 1.0
         running = [run for run in list(live.running.values()) if run.folder]

@@ -20,7 +20,7 @@ class Verbs(click.Group):
         return [name for names in self.headings.values() for name in names]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors about a job that a verb read name its file."""
+        """Errors about a job that a verb has read name the job's file."""
         try:
             return super().invoke(ctx)
         except AutoscoutError as error:

@@ -51,7 +51,7 @@ _PANELS = {
 
 
 class Looked(Message):
-    """The current sessions and jobs."""
+    """The current sessions and jobs were read."""
 
     def __init__(self, sessions: list[Seen], jobs: list[JobFile]) -> None:
         super().__init__()
@@ -59,13 +59,13 @@ class Looked(Message):
 
 
 class Openable(Options):
-    """A list of lines that can be opened, as shown in the footer."""
+    """A list of lines that can be opened, which the footer mentions."""
 
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
 
 
 class HomeApp(Wired[Path]):
-    """Returns the journal to open."""
+    """The home screen; returns the journal to open."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
     TITLE = "AutoScout"
@@ -83,7 +83,7 @@ class HomeApp(Wired[Path]):
         self._shown: dict[str, list[str]] = {}
         self._machines: list[dict[str, object]] | str = "reading …"
         self._winners: list[dict[str, object]] | str = "reading …"
-        self._over: set[str] = set()  # ended sessions at the last query of the knowledge base
+        self._over: set[str] = set()  # sessions that had ended at the last query of the knowledge base
 
     def compose(self) -> ComposeResult:
         yield TextLine(id="headline")

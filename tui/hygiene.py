@@ -1,4 +1,4 @@
-"""Makes text written by others safe for a terminal."""
+"""Makes text from other sources safe for a terminal."""
 
 import re
 from typing import Any, TextIO
@@ -22,7 +22,7 @@ def plain_line(text: str) -> str:
 
 
 class PlainStream:
-    """A text stream that writes only plain text, whatever the data; its `buffer` takes raw bytes."""
+    """A text stream that writes only plain text, whatever it gets; its `buffer` takes raw bytes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -15,7 +15,7 @@ from kb.order_words import MEANING
 
 
 class Options(OptionList):
-    """Textual's list, made safe for turning pages while it has no room and so does not know its lines."""
+    """Textual's list, made safe for turning pages while it has no room and therefore does not know its lines."""
 
     def action_page_up(self) -> None:
         if self.scrollable_content_region:
@@ -27,7 +27,7 @@ class Options(OptionList):
 
 
 def _explained(words: Iterable[tuple[str, str]]) -> Table:
-    """Each word, followed by its meaning, whose further lines begin below the first."""
+    """Words with their meanings; further lines of a meaning begin below its first line."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, min_width=8, style="bold")
     table.add_column()

@@ -24,7 +24,7 @@ class GivenPath(click.Path):
 
 
 class _KbFile(GivenPath):
-    """A path that is neither a folder nor ends like one."""
+    """A path that is not a folder and does not end like one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).endswith("/") or Path(value).is_dir():
@@ -37,7 +37,7 @@ class NumberRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
-        return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
+        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
 
 
 READ = "autoscout.job"  # context key of the job file that was read; errors about the job begin with its name
@@ -78,7 +78,7 @@ def existing_kb(given: Path | None) -> Path:
 
 
 def kb_if_any(given: Path | None) -> Path:
-    """The knowledge base for verbs that also answer without one."""
+    """The knowledge base, for verbs that also answer without one."""
     if given is not None and not given.exists():
         note(f"{given}: there is no knowledge base, so nothing measured is known")
     return kb_path(given)
@@ -94,7 +94,7 @@ def session_names(context: click.Context, parameter: click.Parameter, begun: str
 
 
 def note(text: str) -> None:
-    with contextlib.suppress(OSError):  # the reader is gone
+    with contextlib.suppress(OSError):  # the reader of the output has gone
         click.echo(f"autoscout: {text}", err=True)
 
 
@@ -116,12 +116,12 @@ def names_job(what: str) -> bool:
 
 class KeptJob(NamedTuple):
     path: Path  # next to the knowledge base, with ‹secret› in place of each secret
-    whole: Path  # with the secrets: exists only while this process lives, and on no disk
+    whole: Path  # with the secrets: exists only while this process lives, and never on disk
 
 
 def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
-    """Writes an unnamed job file next to the knowledge base, the same for the same text, so that its session
-    can be resumed. `begins`: the beginning of its name."""
+    """Writes an unnamed job file next to the knowledge base, under a name that depends only on its text, so that its
+    session can be resumed. `begins`: the beginning of the name."""
     import hashlib
 
     from kb import secrets
@@ -139,9 +139,9 @@ def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
 
 
 def stop_on_signals(stop: Any) -> None:
-    """Ctrl-C once, or SIGUSR1 (sent by Slurm on request before the time limit): end after the running experiment.
-    Twice, or a termination signal (preemption, scancel): end that, too, at once. An ignored hangup stays ignored
-    (`nohup`)."""
+    """On Ctrl-C or SIGUSR1 (which Slurm sends on request before the time limit): end after the running experiment. On a
+    second one, or a termination signal (preemption, scancel): end the experiment, too, at once. An ignored hangup stays
+    ignored (`nohup`)."""
 
     def interrupted(number: int, frame: Any) -> None:
         stop.ask()

@@ -1,4 +1,4 @@
-"""Formatting of values for people: plain and aligned, without colour."""
+"""Formats values for people: plain and aligned, without colour."""
 
 import math
 import re
@@ -24,7 +24,7 @@ _UNITS = {
 
 
 def program() -> str:
-    """How a printed command begins so that it can be pasted: as this process was called where its folder is not on the
+    """How a printed command begins so that it can be pasted: as this process was called, unless its folder is on the
     PATH."""
     called = sys.argv[0]
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
@@ -39,16 +39,16 @@ def number(value: float) -> str:
 
 
 def knob_value(value: object) -> str:
-    """A knob's value; "–" where it is not active."""
+    """A knob's value; "–" if the knob is not active."""
     if value is None:
         return "–"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def changes(before: dict[str, Any], after: dict[str, Any], often: Mapping[tuple[str, Any], int] = {}) -> str:
-    """What a configuration sets otherwise than the reference: "mbs 8, −overlap_grad", and "the reference" if nothing.
-    `often`: how many configurations have a setting; the rarest comes first.
-    Knobs that came into or out of play because of a change that is named are left out while they are off."""
+    """How a configuration differs from the reference: "mbs 8, −overlap_grad", or "the reference" if it does not.
+    `often`: how many configurations have a setting; the rarest comes first. Knobs that became active or inactive
+    because of a listed change are left out while they are off."""
     words = []
     for name, value in sorted(after.items(), key=lambda each: often.get(each, 0)):
         if before.get(name, False) != value:
@@ -147,7 +147,7 @@ def _is_number(text: str) -> bool:
 
 
 def mark(ok: bool | None, ascii_only: bool = False) -> str:
-    """✓ for what is as it should be, ✗ for what is not, – for what is not known yet."""
+    """✓ if something is as it should be, ✗ if not, – if it is not known yet."""
     if ok is None:
         return "-" if ascii_only else "–"
     return ("+" if ascii_only else "✓") if ok else ("x" if ascii_only else "✗")

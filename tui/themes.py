@@ -28,7 +28,7 @@ _SAFE = Theme(
     panel="#262C34",
     dark=True,
 )
-# ANSI colours for drawings under that theme; state is always shown by a word and a glyph as well.
+# ANSI colours for drawings in that theme; each state is also shown by a word and a glyph.
 _DIM = [(60, 60, 60), (213, 94, 0), (86, 180, 233), (230, 159, 0)]
 _DIM += [(0, 114, 178), (204, 121, 167), (0, 158, 115), (220, 220, 220)]
 _BRIGHT = [(120, 120, 120), (240, 130, 50), (130, 205, 245), (245, 190, 70)]

@@ -1,4 +1,4 @@
-"""Output to the terminal: only changed cells, and no faster than the terminal takes them.
+"""Sends output to the terminal: only changed cells, and no faster than the terminal processes them.
 
 Each frame is compared with what the terminal shows, and only the difference is sent. If the terminal answers queries,
 each frame ends with one, and the next frame waits for the answer: a slow line lowers the frame rate, and each frame
@@ -34,7 +34,7 @@ Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-_NOT_SENT = ("Cf", "Cc", "Sk")  # of no width: format (text direction), control characters, skin colours
+_NOT_SENT = ("Cf", "Cc", "Sk")  # without width: format characters (text direction), control characters, skin colours
 _JOINER, _EMOJI = "\u200d", "\ufe0f"  # what follows takes no columns; what precedes takes two
 # Characters that every terminal draws one column wide (unless Unicode calls them wide), and two.
 _ONE = re.compile("[\u0020-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u2dff]*")
@@ -107,7 +107,7 @@ class Canvas:
                 cells = cells[: max(0, width - x)]
                 cells[-1:] = [" " if cell and self._wide(cell[0]) == 2 else cell for cell in cells[-1:]]
             end = x + len(cells)
-            if cells and texts[x] == "":  # half of a wide character that is covered now
+            if cells and texts[x] == "":  # half of a wide character that is now covered
                 texts[x - 1] = " "
             if cells and end < width and texts[end] == "":
                 texts[end] = " "
@@ -123,9 +123,9 @@ class Canvas:
 
     def _cells(self, text: str) -> list[str]:
         """One string per cell: "" after a wide character; combining characters are appended to their base character.
-        As many as `rich.cells.cell_len` says, by which the widgets are laid out."""
+        There are as many as `rich.cells.cell_len` says, which the layout of the widgets uses."""
         cells: list[str] = []
-        base, widened = -1, ""  # index of the last base character's cell; the character while one more may widen it
+        base, widened = -1, ""  # cell index of the last base character; the character while one more may widen it
         characters = iter(text)
         for character in characters:
             wide = self._wide(character)
@@ -181,13 +181,13 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
 
 
 def _same_blank(one: Look, other: Look) -> bool:
-    """Whether a blank looks the same in both: of its colours, only the background is visible."""
+    """Whether a blank looks the same in both: only the background colour of a blank is visible."""
     return one[1] == other[1] and not _SEEN_ON_BLANKS.intersection(one[2] + other[2])
 
 
 def _written(runs: Iterable[_Run], erases: bool) -> str:
-    """Runs in this order. A character on whose width terminals disagree is written over blanks, and the cursor is
-    positioned anew after it."""
+    """Writes runs in this order. A character on whose width terminals disagree is written over blanks, and the cursor
+    is positioned anew after it."""
     out: list[str] = []
     pen = _Pen(out)
     for look, y, x, cells in runs:
@@ -226,7 +226,7 @@ def _blanks(cells: list[str], start: int) -> int:
 
 
 def _widest(cell: str) -> int:
-    """The most columns that a terminal may need for it."""
+    """The most columns that a terminal may need for a cell."""
     categories = (unicodedata.category(character) for character in cell)
     return 1 if _ONE.fullmatch(cell) else sum(0 if category == "Mn" else 2 for category in categories)
 
@@ -277,11 +277,11 @@ class Pace:
             return False
         try:
             return bool(select.select([], [self._fd], [], 0)[1])
-        except (OSError, ValueError):  # closed meanwhile: the write will raise
+        except (OSError, ValueError):  # closed meanwhile; the write will raise
             return True
 
     def wanted(self) -> None:
-        """Notes user input (key, mouse, resize): the following frames are caused by it."""
+        """Notes user input (key, mouse, resize), which causes the following frames."""
         self._wanted_at = time.monotonic()
 
     def due(self) -> bool:
@@ -320,7 +320,7 @@ def _pieces(update: CompositorUpdate) -> Iterator[tuple[int, int, Strip]]:
                 yield y, x, strip
                 x += strip.cell_length
     elif isinstance(update, ChopsUpdate):
-        # Left and right of a span a row may have the background alone: widgets that did not change are not rendered.
+        # Left and right of a span a row may be bare background, because unchanged widgets are not rendered.
         for y, left, right in update.spans:
             for x, strip in update.chops[y].items():
                 if strip is not None and x < right and x + strip.cell_length > left:
@@ -344,7 +344,7 @@ def _change(before: Look, after: Look) -> str:
     """The shortest SGR sequence that changes one look into another."""
     had, has = (set(filter(None, look[2].split(";"))) for look in (before, after))
     ends = {_ENDS[code] for code in had - has}
-    begins = {code for code in has if code not in had or _ENDS[code] in ends}  # bold and dim end together
+    begins = {code for code in has if code not in had or _ENDS[code] in ends}  # bold and dim end with the same code
     colours = [b for a, b in zip(before[:2], after[:2], strict=True) if a != b]
     anew = ["0", *sorted(has), *(code for code in after[:2] if code not in ("39", "49"))]
     codes = min([*sorted(ends), *sorted(begins), *colours], anew, key=lambda codes: len(";".join(codes)))

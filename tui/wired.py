@@ -1,4 +1,4 @@
-"""Screens whose frames are sent through tui/wire.py: only changed cells, at the terminal's pace."""
+"""Screens whose frames are sent by tui/wire.py: only changed cells, at the terminal's pace."""
 
 import os
 import select
@@ -60,8 +60,7 @@ class Wired(App[Outcome]):
             self.set_interval(_LOOK_S, self._end_with_the_terminal)
 
     def _end_with_the_terminal(self) -> None:
-        """Sends the SIGHUP that the kernel would: Textual only sees endless end-of-file from a terminal that is
-        gone."""
+        """Sends the kernel's SIGHUP: Textual only sees endless end-of-file from a terminal that is gone."""
         looked = select.poll()
         looked.register(0, select.POLLIN)
         if any(seen & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, seen in looked.poll(0)):
@@ -102,7 +101,7 @@ class Wired(App[Outcome]):
             self._pace.wanted()
         await super().on_event(event)
         if isinstance(event, events.Resize) and event.size == self._canvas.size:
-            self._canvas.forget()  # sizes in between, or a shell where this process was stopped, have left their marks
+            self._canvas.forget()  # other sizes, or a shell while this process was stopped, have changed the terminal
             self._send()
 
     def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
@@ -116,7 +115,7 @@ class Wired(App[Outcome]):
         self.screen.refresh()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Replaces Textual's method, which sends whole widgets: only changed cells go to the terminal."""
+        """Replaces Textual's method, which sends whole widgets, by one that sends only changed cells."""
         if self.is_headless or not isinstance(renderable, CompositorUpdate):
             super()._display(screen, renderable)
             return

@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
-    """The winner of a session, or that winner with other values for some knobs (which was not measured).
+    """The winner of a session, or the winner with other values for some knobs (which was then not measured).
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
@@ -69,7 +69,7 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
 
 
 def _allowing(job: Job, named: list[str]) -> Job:
-    """The job with permission for the named knobs: naming one that needs permission gives it, for this launch."""
+    """The job with permission for the named knobs: naming a knob that needs permission grants it, for this launch."""
     from autoscout.targets.jobs import declared
 
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
@@ -106,7 +106,7 @@ def _without_secrets(found: Launch) -> Launch:
     unset = [name for name, value in environment.items() if secrets.HIDDEN in value]
     program = secrets.words(found.program)
     arguments = {flag: _of_flag(flag, value) for flag, value in found.arguments.items()}
-    missing = [*found.missing, *(f"{name}, set where this runs" for name in unset)]
+    missing = [*found.missing, *(f"{name}, set in the environment where this runs" for name in unset)]
     if secrets.HIDDEN in str([program, *arguments.items()]):
         missing.append(f"the value in place of each {secrets.HIDDEN}, which is not stored")
     return msgspec.structs.replace(
@@ -131,7 +131,7 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
     alone = len(set(kinds)) == 1
     fields = {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
     if job.task == "serve":
-        fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
+        fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` includes"]
     return fields
 
 

@@ -1,6 +1,6 @@
 """A session's verdict as one sentence of at most 30 words: the gain, how sure it is, and what would decide it.
 
-The evidence behind it stands in `Best.evidence`; this sentence repeats none of the statistics.
+The evidence is in `Best.evidence`; this sentence repeats none of the statistics.
 """
 
 import math
@@ -13,12 +13,12 @@ from autoscout.job.words import several
 from kb.journal import Confirmed
 
 _SPEEDS = ("_s", "_ms", "_rps", "_per_gpu")  # endings of metrics whose improvement is called "faster"
-_LIKELY = 0.75  # probability from which "probably" is the usual word, and below which it would mislead
-_NOTICED = 1.005  # ratio of costs below which the gain would print as 0 %
+_LIKELY = 0.75  # probability from which "probably" is the usual word; below it the word would mislead
+_NOTICED = 1.005  # a ratio of costs below this would be printed as 0 %
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a headline. `reference`: what the gain is measured against, in words; `tried`: number of measured
+    """The data of a headline. `reference`: a name for what the gain is measured against; `tried`: number of measured
     configurations; `gain`: cost of the reference / cost of the best; `left`: probability that a configuration at least
     1 % better was not found; `round_s`: seconds for one more round of the best and the reference."""
 
@@ -59,7 +59,7 @@ def headline(found: Verdict) -> str:
 
 
 def _better(found: Verdict, gain: float) -> str:
-    """ "33 % faster than …", "12 % less peak_memory_gib than …"; a ratio from a factor of 2 on."""
+    """ "33 % faster than …", "12 % less peak_memory_gib than …"; from a factor of 2 on as a ratio."""
     objective, reference = found.objective, found.reference
     if objective.metric.endswith(_SPEEDS):
         much = f"{gain:.1f} × as fast as" if gain >= 2 else f"{_percent(gain)} % faster than"

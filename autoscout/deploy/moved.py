@@ -1,12 +1,14 @@
-"""Has a stream of numbers left its band, and since when? A Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2024).
+"""Detects whether a stream of numbers has left its band, and since when: a Shiryaev-Roberts e-detector (Shin, Ramdas
+and Rinaldo 2024).
 
     z = ± log(now / usual), cut off at −CUT and at FAR bands
     M ← (M + 1) · (1 + λ (z − band) / ((CUT + 1) band))
 
-For each stream, each direction and each bet λ. While the mean of z, given all before, is at most the band, a factor has
-a mean of at most 1 and M one of at most the number of observations, whatever the law of z. So has the mean of all M,
-and an alarm at `calm` comes falsely only after `calm` observations on average. Only the lower cut bounds the bets: with
-4 on both sides, a load that is 7 times the usual one took 32 observations, as one that is twice it does.
+There is one M for each stream, each direction and each bet λ. While the mean of z, given all before, is at most the
+band, each factor has a mean of at most 1, and M a mean of at most the number of observations, whatever the distribution
+of z. The same holds for the mean of all M, so a false alarm at `calm` comes only after `calm` observations on average.
+Only the lower cut limits the bets: with 4 on both sides, a load of 7 times the usual one would need 32 observations, as
+many as one of twice the usual.
 """
 
 import math
@@ -26,7 +28,7 @@ class BandWatch:
         self._streams, self._band, self._calm = list(streams), band, calm
         self.seen = 0
         self._sums = np.zeros((len(self._streams), 2, len(_BETS)))
-        self._best = np.ones_like(self._sums)  # the same for the likeliest start alone: CUSUM
+        self._best = np.ones_like(self._sums)  # the same if only the likeliest start counts: CUSUM
         self._starts = np.zeros(self._sums.shape, int)
 
     def see(self, logs: Mapping[str, float]) -> bool:
@@ -44,7 +46,7 @@ class BandWatch:
 
     @property
     def share(self) -> float:
-        """The statistic as a share of the alarm's threshold: 1 is an alarm."""
+        """The statistic as a share of the alarm threshold: 1 is an alarm."""
         return float(self._sums.mean()) / self._calm
 
     @property

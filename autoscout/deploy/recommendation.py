@@ -23,7 +23,7 @@ from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
 
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """All correct measurements of one configuration: the objective's metric (the re-measurements' if there are any,
+    """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
     otherwise the median) and the range over all runs."""
 
     name: str
@@ -43,8 +43,8 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """Today's launch, given only if the gain is quoted against an expert's recipe, which was better. `ratio`: today's
-    cost / the best's cost; `in_turns`: whether the two ran alternately."""
+    """Today's launch; given only if the gain is stated against an expert recipe, because that was better. `ratio`:
+    today's cost / the best's cost; `in_turns`: whether the two ran alternately."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -63,7 +63,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # describes the default in words
+    reference: str  # a description of the default
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval, if both were re-measured alternately
@@ -73,7 +73,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""  # whether a running training can continue with the best configuration
     present: Present | None = None
     open: bool = False  # the rounds of re-measurement did not decide
-    disturbed: str = ""  # other load on the machine during the measurement, in a sentence
+    disturbed: str = ""  # a sentence on other load on the machine during the measurement
 
 
 def best_of_session(kb: Path, session: str) -> Recommendation:
@@ -128,7 +128,7 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows that are comparable. A confirmation that trains exactly as the person does has a context of its own."""
+    """Rows that are comparable. A confirmation that trains exactly like the user's own launch has its own context."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -256,8 +256,8 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe that the gain is quoted against: the one the finalists were compared with, else the best measured
-    one."""
+    """The recipe against which the gain is stated: the one that finalists were compared with, else the best
+    measured."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -299,7 +299,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence is about it
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # then the sentence is about it
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"
@@ -310,7 +310,8 @@ def _next_best(confirmed: Confirmed) -> str:
 
 
 def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
-    """A clause about a configuration that noise cannot tell from the winner, which lost because it changes more."""
+    """A clause about a configuration that noise cannot distinguish from the winner, and lost because it changes
+    more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
         return ""
@@ -324,7 +325,7 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
-    """Whether a running training can continue as another configuration, in a sentence; "" if nothing is known."""
+    """A sentence on whether a running training can continue with another configuration; "" if nothing is known."""
     verdict = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
     return f"a checkpoint of the training that runs now {verdict}" if verdict else ""
 

@@ -1,7 +1,7 @@
 """Serving with several kinds of device: each kind has its own engines, behind a router that weights them.
 
 An engine never spans kinds (rule H3), so a session measures each kind alone. Together they serve the sum of their rates
-if requests are split in proportion to the rates; otherwise one kind's queue grows while the others idle.
+if requests are split in proportion to these rates; otherwise one kind's queue grows while the others are idle.
 """
 
 import statistics
@@ -41,7 +41,7 @@ class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[ServedKind]:
-    """For each kind of device, the best measured configuration, else the guide's with a predicted rate.
+    """For each kind of device the best measured configuration, else the guide's with a predicted rate.
 
     Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""
@@ -69,7 +69,7 @@ def shares(rates: list[float]) -> list[int]:
 
 
 def router(kb: Path, session: str) -> str:
-    """An nginx configuration, preceded by each kind's launch. The person fills in the addresses."""
+    """An nginx configuration, preceded by each kind's launch. The user fills in the addresses."""
     served = fleet(kb, session)
     job = store.session_started(kb, session).job
     of = {True: "measured", False: "predicted"}
@@ -77,7 +77,7 @@ def router(kb: Path, session: str) -> str:
     total = sum(one.rate for one in served)
     best = max(one.rate for one in served)
     lines = comments(
-        f"{job.name}: requests a second: {rates}; together {total:.3g}, {total / best:.2f} times the best kind alone",
+        f"{job.name}: requests per second: {rates}; together {total:.3g}, {total / best:.2f} times the best kind alone",
         "the sum was not measured: each kind was measured or predicted alone, under the whole load",
     )
     for one in served:

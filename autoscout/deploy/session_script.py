@@ -1,7 +1,7 @@
 """Writes a script for `sbatch`, or a Kubernetes JobSet, that runs a whole session elsewhere.
 
-Both choose the session's name, so that they resume it when they are started again (after preemption, the time limit or
-a pod's eviction).
+Both set the session's name, so that they resume the session when they are started again (after preemption, the time
+limit or a pod's eviction).
 """
 
 import math
@@ -25,13 +25,13 @@ _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: those given for `autoscout tune`. Errors: AutoscoutError (exit 2) for nodes that differ, or a job with
-    other hosts."""
+    """`options`: those given for `autoscout tune`. Errors: AutoscoutError (exit 2) for differing nodes, or other
+    hosts."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
-            "one allocation cannot request nodes that differ: take whole nodes with salloc, or write a host file, "
-            "and start `autoscout tune` there",
+            "one allocation cannot request nodes that differ: allocate whole nodes with salloc, or write a host "
+            "file, and start `autoscout tune` there",
             2,
         )
     wanted = "slurm" if form == "slurm" else "ray"
@@ -66,7 +66,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             f'else {shlex.join(new)} --named "$SESSION" &',
             "fi",
             "child=$! late=",
-            "# the time is nearly up: stop after the running experiment, and requeue",
+            "# time is nearly up: stop after the running experiment, and requeue",
             "trap 'late=yes; kill -USR1 $child' USR1",
             "trap 'kill -TERM $child' TERM",
             "while wait $child; code=$?; [ $code -gt 128 ] && kill -0 $child 2>/dev/null; do :; done",
@@ -91,8 +91,8 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
     run = [f"if [ -d /kb/sessions/{name} ]; then exec {shlex.join(again)}; fi", f"exec {shlex.join(tune)}"]
     join = f"until ray start --address={head} --num-{unit}={node.count} --block; do sleep 2; done"
     lines = [
-        "# IMAGE is an image of yours with autoscout, the job's program" + (" and ray" if several else ""),
-        "# the knowledge base is on a volume claim of yours named `autoscout`; needs the JobSet controller",
+        "# IMAGE: your image with autoscout, the job's program" + (" and ray" if several else ""),
+        "# the knowledge base is on your volume claim named `autoscout`; needs the JobSet controller",
         "apiVersion: v1",
         "kind: ConfigMap",
         f"metadata: {{ name: {name} }}",

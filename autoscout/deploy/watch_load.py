@@ -1,7 +1,7 @@
 """Checks again and again whether a winner is still right, and reports each change of the answer (`when --watch`).
 
 When a stream leaves its band (moved.py), all readings since then are compared with the tuned load (when.py), and their
-level becomes the usual one. So a false change of the answer needs a false alarm of a stream: once in CALM readings.
+level becomes the usual one. So the answer changes falsely only after a stream's false alarm, once in CALM readings.
 """
 
 import math
@@ -32,7 +32,7 @@ class WinnerWatch:
         self._usual: dict[str, float] = {}
 
     def _if_changed(self, found: StillRight) -> StillRight | None:
-        """Returns the answer if it is the first or has changed. Its numbers are the usual ones from now on."""
+        """Returns the answer if it is the first one or has changed. Its numbers are the usual ones from now on."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
@@ -79,7 +79,7 @@ class ServerWatch(WinnerWatch):
         return self._look(self.moved.since, reading, at) if alarm else None
 
     def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
-        """Compares all windows after the first `since`. Also None while too few requests were answered."""
+        """Compares all windows after the first `since`. Returns None also if too few requests have been answered."""
         windows = self.moved.seen - since if self.moved else 0
         began, start = self._ends[-min(windows + 1, len(self._ends))]
         if answered(start, reading) < FEWEST:

@@ -1,4 +1,4 @@
-"""Is a winner still right? Compares today's load or step times with those it was tuned on. Changes nothing."""
+"""Checks whether a winner is still right: compares today's load or step times with the tuned ones. Changes nothing."""
 
 import statistics
 from pathlib import Path
@@ -21,7 +21,7 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # relative change of a load's rate or mean lengths from which its winner is predicted again
+MOVED = 0.2  # relative change of a load's rate or mean lengths from which the best configuration is predicted again
 _BETTER = 0.03  # predicted gain from which a rival is named
 SLOWER = 0.05  # relative increase of the step time from which a winner is doubted, whatever the interval
 STEP = "step_time_s"
@@ -50,7 +50,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 class StillRight(msgspec.Struct, frozen=True, kw_only=True):
     """`rival`: the configuration that is predicted to be better today, by `gain` (a ratio of costs above 1); "" if
-    there is none. `pays_back_s`: seconds after which that gain pays for tuning again, at the session's own cost."""
+    there is none. `pays_back_s`: seconds after which that gain has paid for tuning again, at the session's cost."""
 
     kind: Kind
     sentence: str
@@ -100,8 +100,8 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
         return StillRight(kind="still right", sentence=sentence, changes=changes)
     pays = winner.spent_s / (1 - 1 / gain)
     sentence = (
-        f"{winner.name} is probably not right any more: the load has changed ({words}), and {best.name} is predicted "
-        f"to be {100 * (gain - 1):.0f} % better; tuning took {_minutes(winner.spent_s)}, which that pays back in "
+        f"{winner.name} is probably no longer right: the load has changed ({words}), and {best.name} is predicted to "
+        f"be {100 * (gain - 1):.0f} % better; tuning took {_minutes(winner.spent_s)}, and the gain pays this back in "
         f"{_minutes(pays)}"
     )
     return StillRight(
@@ -111,7 +111,7 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
     """The configuration of today's space that acts like the winner. A cache that this load never fills acts like one of
-    the size it fills, and the space has only the latter."""
+    the size that it does fill, and the space contains only the latter."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 

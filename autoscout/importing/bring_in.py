@@ -1,4 +1,4 @@
-"""Turns other tools' results into measurements of a job and stores them: one import for each reader, even for a mixed
+"""Turns other tools' results into measurements of a job and stores them: one import per reader, even of a mixed
 folder."""
 
 import hashlib
@@ -162,12 +162,12 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
     except RAISED as error:
         text = " ".join(str(error).split())[:200]
         raise AutoscoutError(
-            f"{path} is no {reader} result as we know them ({type(error).__name__}: {text})", 2
+            f"{path} is not a known kind of {reader} result ({type(error).__name__}: {text})", 2
         ) from error
 
 
 def readers() -> dict[str, Reader]:
-    """The readers that are code: the one for any table, and those of targets."""
+    """The readers written in code: the one for any table, and those of targets."""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
         found |= target(name).readers()
@@ -178,11 +178,11 @@ def _unknown(kb: Path, path: Path) -> str:
     if wrong := torn(path):
         return wrong
     known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
-    return f"no reader recognizes it; there are {', '.join(known)}"
+    return f"no reader recognizes it; the readers are {', '.join(known)}"
 
 
 def _digest(path: Path) -> str:
-    """The same file for the same job with the same options is the same import."""
+    """An import's digest: the same file for the same job with the same options is the same import."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
         digest.update(str(file.relative_to(path)).encode())

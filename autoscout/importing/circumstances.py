@@ -1,7 +1,7 @@
 """Checks whether a result measured this job: compares its load, model, lengths and failed requests with the job's.
 
-The check is needed because a tool reports the latencies of successful requests even if the others failed, and because
-its file may differ from another load's in one key among fifty.
+The check is needed because a tool reports the latencies of successful requests even if others failed, and because files
+of two loads may differ in just one key out of fifty.
 """
 
 import math
@@ -25,7 +25,7 @@ COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
 CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model", "engine")
-# Columns of people's tables that state a circumstance.
+# Columns of users' tables that state a circumstance.
 COLUMNS = {
     **{name: name for name in (*LOAD, *SIZES[:2], "model")},
     **dict.fromkeys(("max_concurrency", "num_concurrent", "conc"), "concurrency"),
@@ -37,7 +37,7 @@ COLUMNS = {
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
 }
 # Mean lengths match the job's within a tenth, or within three standard errors of the mean of that many requests, plus
-# the few tokens that a chat's template adds to a prompt, and the one or two of an answer's end mark.
+# the few tokens that a chat template adds to a prompt, and the one or two that end an answer.
 _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
 # A model's name states its size to within a factor of two: "7B" may have 7.6 billion parameters, "8x7B" 47 billion (a
 # test checks this for the names of the presets).
@@ -48,7 +48,7 @@ _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d]
 
 
 def failure(stated: Mapping[str, Cell]) -> str:
-    """How many requests failed, in words; "" if none did."""
+    """A text on how many requests failed; "" if none did."""
     sent, completed = number_in(stated.get("requests")), number_in(stated.get("completed"))
     failed = number_in(stated.get("failed"))
     if math.isnan(failed):
@@ -61,15 +61,15 @@ def failure(stated: Mapping[str, Cell]) -> str:
 def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
     """Why the result belongs to another job, with both values; "" if it fits this one.
 
-    A value that the result does not state is no reason, except the load of a serving result that is not a row of a
-    person's `table`. `lengths`: the job's."""
+    A value that the result does not state is no reason, except for the load of a serving result that is not a row of a
+    user's `table`. `lengths`: the job's."""
     if not stated:
         return ""
     if found := _other_model(stated, job.model):
         return found
     engine = str(stated.get("engine") or "")
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
-        return f"was measured with {engine}; the job is of {job.target}"
+        return f"was measured with {engine}, but the job is for {job.target}"
     if job.task == "serve":
         lengths_count = not failure(stated)  # otherwise they describe successful requests only
         silent = table and not any(name in stated for name in LOAD)
@@ -88,7 +88,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
     wanted = _load(traffic.rate or math.inf, traffic.concurrency or math.inf)
     wanted = wanted if traffic.rate or traffic.concurrency else "the arrivals of a trace"
     if not any(name in stated for name in LOAD):
-        return f"does not state its load; the job has {wanted}"
+        return f"does not state its load, but the job has {wanted}"
     rate, limit = _limit(stated, "rate"), _limit(stated, "concurrency")
     sent, burstiness, ramp = (
         number_in(stated.get("requests")),
@@ -111,11 +111,11 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
         same, found = False, f"{found} (burstiness {burstiness:g})"
     if ramp not in (None, "", 0, False):
         same, found = False, f"{found}, ramped up ({ramp})"
-    return "" if same else f"was measured with {found}; the job has {wanted}"
+    return "" if same else f"was measured with {found}, but the job has {wanted}"
 
 
 def _load(rate: float, limit: float) -> str:
-    """A load in words. Infinity means without a limit."""
+    """A load as text; infinity means no limit."""
     arrivals = [f"{rate:g} requests/s"] if math.isfinite(rate) else []
     at_a_time = [f"at most {limit:g} requests at a time"] if math.isfinite(limit) else []
     return " and ".join(arrivals + at_a_time) or "all requests at once"
@@ -127,7 +127,7 @@ def _other_lengths(stated: Mapping[str, Cell], lengths: Lengths) -> str:
         found = number_in(stated.get(name))
         error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
         if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS[name]:
-            return f"has {found:,.0f} {name.replace('_', ' ')} a request; the job has {mean:,.0f}"
+            return f"has {found:,.0f} {name.replace('_', ' ')} per request, but the job has {mean:,.0f}"
     return ""
 
 
@@ -146,7 +146,7 @@ def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
         return ""
     size, count = size_stated(named), parameters(model)
     if size and not size / _SIZE <= count <= size * _SIZE:
-        return f"is of the model {named}; the job's has {count / 1e9:.3g} billion parameters"
+        return f"belongs to the model {named}, but the job's model has {count / 1e9:.3g} billion parameters"
     return ""
 
 
@@ -164,11 +164,11 @@ def _other_sizes(stated: Mapping[str, Cell], job: Job) -> str:
         found = number_in(stated.get(name))
         near = found and name == "global_batch" and abs(found - value) <= _ROUNDED * value
         if value and not math.isnan(found) and found != value and not near:
-            return f"is of another job: {name} {found:g}, not {value}"
+            return f"belongs to another job: {name} {found:g}, not {value}"
     return ""
 
 
 def _limit(stated: Mapping[str, Cell], name: str) -> float:
-    """Infinity if nothing limits it. Errors: ValueError if it is not a number."""
+    """The limit; infinity if there is none. Errors: ValueError if it is not a number."""
     value = stated.get(name)
     return math.inf if value in (None, "", "null", "None") else float(value)

@@ -1,4 +1,4 @@
-"""CSV and Parquet, row by row: a table of any size takes the memory of a few rows."""
+"""Reads CSV and Parquet row by row, so that a table of any size takes only the memory of a few rows."""
 
 import csv
 import gzip
@@ -13,7 +13,7 @@ from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
-# Between semicolons a comma is the decimal sign of half of Europe, unless it could divide thousands.
+# Between semicolons a comma is a decimal sign (as in half of Europe), unless it could separate thousands.
 _DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
 _LINE = 2**24  # character limit of a line and of a field
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
@@ -66,7 +66,7 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a gzip file; raises an error once it grows beyond all measure."""
+    """The content of a gzip file; raises an error once it grows too large."""
 
     def __init__(self, path: Path) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 - closed with us
@@ -98,7 +98,7 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
                 return
             except csv.Error as error:
                 line = 1 + reader.line_num
-                yield Row(f"line {line}", {}, f"is no CSV ({error})")
+                yield Row(f"line {line}", {}, f"is not CSV ({error})")
                 continue
             except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
                 raise _unreadable(path, 2 + reader.line_num, error) from error
@@ -106,7 +106,7 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
             if not any(cells):
                 continue
             if len(cells) != len(columns):
-                yield Row(f"line {line}", {}, f"has {len(cells)} fields, the header {len(columns)}")
+                yield Row(f"line {line}", {}, f"has {len(cells)} fields, but the header has {len(columns)}")
                 continue
             if delimiter == ";":
                 cells = [f"{found[1]}.{found[2]}" if (found := _DECIMAL_COMMA.fullmatch(c)) else c for c in cells]
@@ -116,7 +116,7 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     while line := file.readline(_LINE):
         if len(line) == _LINE:
-            raise AutoscoutError(f"{path}: a line is longer than {_LINE:,} characters; nothing of it was stored", 2)
+            raise AutoscoutError(f"{path}: a line is longer than {_LINE:,} characters; nothing was stored", 2)
         yield line
 
 
@@ -134,11 +134,11 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
             f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
             2,
         )
-    return AutoscoutError(f"{path}: ends or breaks near line {line} ({error}); nothing of it was stored", 2)
+    return AutoscoutError(f"{path}: ends or breaks near line {line} ({error}); nothing was stored", 2)
 
 
 def _first_undecodable(path: Path, line: int) -> int:
-    """Looks for the line itself: text is decoded in blocks, so an error shows before its line is reached."""
+    """The first line that cannot be decoded. Text is decoded in blocks, so errors come before their line."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     opener: Any = gzip.open if zipped else open

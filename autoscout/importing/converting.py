@@ -62,7 +62,7 @@ class Done(msgspec.Struct, kw_only=True):
     valid: int = 0  # configurations that are valid in the job's space without changes
     new: int = 0
     known: int = 0
-    columns: dict[str, str] = {}  # column → how it was interpreted, in words
+    columns: dict[str, str] = {}  # column → how it was interpreted, as text
     notes: list[str] = []
     bad: list[Bad] = []
     shown: list[Shown] = []
@@ -85,7 +85,7 @@ class Converting:
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
         silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
-        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by the knobs' cells
+        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by the cells of the knobs
         self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
     @cached_property
@@ -147,7 +147,7 @@ class Converting:
         cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
-            # They describe the requests that succeeded.
+            # Those metrics describe only the requests that succeeded.
             metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
@@ -188,7 +188,7 @@ class Converting:
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
-                raise ValueError("has no knob of the job: give what it ran with, by --set KNOB=VALUE or --set NAME")
+                raise ValueError("has no knob of the job: give its configuration with --set KNOB=VALUE or --set NAME")
             configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
             door.check_configuration(configuration)
             self._seen[texts] = configuration, self.space.name(configuration), self.space.is_valid(configuration)
@@ -208,11 +208,11 @@ class Converting:
             raise ValueError(f"its duration {cost_s:g} s, or its end at {at:g}, is impossible")
 
     def _why_none(self, row: Row) -> str:
-        """Continues a sentence about a row without a metric."""
+        """The end of a sentence about a row without a metric."""
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
-        return "" if self.named else ": --map COLUMN=METRIC names the column that is one"
+        return "" if self.named else ": give the column that has one with --map COLUMN=METRIC"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor
@@ -244,9 +244,9 @@ def _status(text: str) -> Status:
         return "ok"
     word = text.strip().lower()
     if word in _NOT_ENDED:
-        raise ValueError(f"is {word}, not complete")
+        raise ValueError(f"is {word}, so it is not complete")
     if word not in _WORDS:
-        raise ValueError(f"its status '{text}' is not understood")
+        raise ValueError(f"its status '{text}' is unknown")
     return _WORDS[word]
 
 

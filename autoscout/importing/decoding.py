@@ -59,7 +59,7 @@ def _columns(path: Path) -> dict[str, list[float]]:
 
 
 def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:
-    """Reads one object, a list of objects, or one object a line; large files must have one object a line."""
+    """Reads one object, a list of objects, or one object per line; large files must have one object per line."""
     with open(path, "rb") as file:
         content = file.read(_WHOLE + 1)
         if len(content) <= _WHOLE:
@@ -95,7 +95,7 @@ def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents
 
 
 def _object(text: bytes, wanted: set[str] | None) -> Tree:
-    """Skips lists that nobody asked for: a serving result has one with the times of every request."""
+    """Skips lists that are not needed: a serving result has one with the times of every request."""
     try:
         found = _shallow.decode(text)
     except msgspec.DecodeError:  # not JSON, or NaN and Infinity, which Python's json writes
@@ -110,8 +110,8 @@ def _object(text: bytes, wanted: set[str] | None) -> Tree:
 
 
 def _once(text: bytes, found: dict[str, msgspec.Raw]) -> bool:
-    """Whether `found` is the whole object: of a duplicate key it holds only the last value. Escaped keys are treated as
-    duplicates."""
+    """Whether `found` is the whole object, since for a duplicate key it has only the last value. Escaped keys are
+    treated as duplicates."""
     length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())  # "key":…,
     if length + 2 * len(found) == len(text) - text.endswith(b"\n"):  # as Python writes it, on one line
         return True
@@ -141,7 +141,7 @@ def _table(found: Any) -> Tree:
 
 
 def text_beside(path: Path) -> Any:
-    """A companion file's tree (the last object of JSON lines), or its text; None if there is no such file."""
+    """The tree of a companion file (the last object of JSON lines), or its text; None if there is no such file."""
     try:
         content = path.read_bytes()
     except OSError:

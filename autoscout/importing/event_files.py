@@ -1,4 +1,4 @@
-"""Binary logs of training runs: TensorBoard's event files and W&B's offline runs, read without either package.
+"""Reads binary logs of training runs, without either package: TensorBoard's event files and W&B's offline runs.
 
 Both are records of protocol buffers. Only the fields that matter are read, and a truncated last record is skipped.
 """
@@ -25,7 +25,7 @@ def tensorboard(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         for number, record in enumerate(_framed(file)):
             if not number and b"brain.Event:" not in record:
-                raise ValueError("is no event file of TensorBoard")
+                raise ValueError("is not an event file of TensorBoard")
             for field, content in _fields(record):
                 if field == 1:
                     [at] = struct.unpack("<d", content)
@@ -36,7 +36,7 @@ def tensorboard(path: Path) -> dict[str, Any]:
                         if each == 1:
                             _of_summary(list(_fields(value)), series, found)
     if found["began"] is None:
-        raise ValueError("is no event file of TensorBoard")
+        raise ValueError("is not an event file of TensorBoard")
     return found
 
 
@@ -132,7 +132,7 @@ def _framed(file: IO[bytes]) -> Iterator[bytes]:
     while len(head := file.read(12)) == 12:
         length = struct.unpack("<Q", head[:8])[0]
         if length > 2**28:
-            raise ValueError("is no event file of TensorBoard")
+            raise ValueError("is not an event file of TensorBoard")
         content = file.read(length + 4)
         if len(content) < length + 4:
             return
@@ -174,7 +174,7 @@ def _fields(content: bytes) -> Iterator[Field]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise ValueError("is no protocol buffer")
+            raise ValueError("is not a protocol buffer")
         yield number, content[at : at + length]
         at += length
 
@@ -188,4 +188,4 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-    raise ValueError("is no protocol buffer")
+    raise ValueError("is not a protocol buffer")

@@ -1,5 +1,4 @@
-"""Reads other tools' result files as rows. What they mean stands in the tool files (tool_file.py); this code knows no
-tool."""
+"""Reads other tools' result files as rows. The tool files (tool_file.py) say what they mean; this code knows none."""
 
 import json
 import math
@@ -157,7 +156,7 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
 
 
 def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
-    """How a unit stated by the file differs from the tool's; "" if none does."""
+    """How a unit that the file states differs from the tool's; "" if it does not."""
     for path, unit in tool.units.items():
         found = _looked_up(path, row, top)
         if found not in (None, unit):
@@ -198,7 +197,7 @@ def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
 
 
 def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
-    """Returns the cells that tell a run's status, and the reason to leave the row out; "" to keep it."""
+    """Returns the cells that give a run's status, and the reason to leave the row out ("" to keep it)."""
     how = tool.status
     failed = _looked_up(how.failed, row, top)
     if failed:
@@ -211,7 +210,7 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
     if how.finished and _looked_up(how.finished, row, top) in (None, False, ""):
         return {}, "belongs to a run that has not ended"
     ours = how.words.get(str(word), "" if word is None else how.words.get("*", ""))
-    if not how.of or (isinstance(word, float) and not ours):  # a number stands where the word for a failure would be
+    if not how.of or (isinstance(word, float) and not ours):  # a number instead of the word for a failure
         return {}, ""
     if not ours:
         return {}, f"its status '{word}' is unknown" if word is not None else "does not state how it ended"

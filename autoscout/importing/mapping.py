@@ -1,4 +1,4 @@
-"""Decides for each column of a foreign table whether it is a knob, a metric, a status, kept unchanged or left out, and
+"""Decides for each column of a foreign table if it is a knob, a metric, a status, kept as it is or left out, and
 why."""
 
 import re
@@ -16,14 +16,14 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
-# A column `devices` is a size of what ran, not a result.
+# The column `devices` says how large a run was; it is not a result.
 _METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
 _PERCENT = 10  # no share exceeds this, and most percentages do
 _ROLES = ("status", "evidence", "cost_s", "at")
 # Prefixes that trackers and tuners put before a setting's or a logged metric's name in the tables they export.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 # Other columns that may be kept, by name: text that describes what ran where, and measured numbers. Everything else is
-# left out, because nobody can list all names that columns with keys, people and machines may have.
+# left out, because nobody can list all names of columns that may contain keys, people or machines.
 _TEXT = re.compile(
     r"(user_)?((gpu|device|accelerator|hardware|cpu|chip)s?(_?(name|type|model|kind|arch))?"
     r"|framework|engine|backend|precision|quantization|model|model_(name|id|size|family)|params_dtype|dtype|kv_cache_dtype"
@@ -62,17 +62,16 @@ def uses(
     maps: Iterable[str],
     units: Iterable[str],
 ) -> dict[str, Use]:
-    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, as given by a
-    person.
+    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, by the user.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a duplicate column, two columns for the
     same knob or metric, and a missing unit.
     """
     twice = sorted(c for c, n in Counter(columns).items() if n > 1)
     if twice:
-        raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
+        raise AutoscoutError(f"the column {twice[0]} exists {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    # Of knobs that share a flag, the one that always acts comes last and wins.
+    # Of knobs that share a flag, the one that always acts comes last and takes precedence.
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)
     called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
         flag_of(k.name): k for k in space.knobs
@@ -158,7 +157,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # otherwise the framework counts differently from us
+        if name.endswith("bytes"):  # otherwise the framework counts differently than we do
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def _named(values: list[float]) -> dict[str, float]:
 
 
 def _external(internal: float, distribution: dict[str, Any]) -> Any:
-    """The value as the objective saw it; choices are stored by index."""
+    """The value as the objective function got it; choices are stored by index."""
     attributes = distribution["attributes"]
     if "choices" in attributes:
         return attributes["choices"][int(internal)]

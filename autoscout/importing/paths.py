@@ -1,4 +1,4 @@
-"""Paths into what a tool wrote ("metrics.ttft.mean", "/metadata.version" from the top), and sums of them."""
+"""Paths into a tool's output ("metrics.ttft.mean", "/metadata.version" from the top), and expressions over them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ def at(tree: Any, path: str) -> Any:
 
 def value(text: str, row: Any, top: Any) -> Any:
     """Evaluates an expression. It is a path; or "a / b" (+ - * and / from left to right, numbers allowed); or "a | b",
-    the first one that exists; or 'a text' in quotes. None if a part does not exist or the arithmetic has no result."""
+    the first that exists; or 'a text' in quotes. None if a part does not exist or the arithmetic has no result."""
     if text[:1] == "'":
         return text.strip("'")
     for alternative in text.split(" | "):
@@ -57,7 +57,7 @@ def problem(text: str) -> str:
 
 
 def first_keys(text: str) -> set[str]:
-    """The row's keys that an expression may need; paths that start at the top are left out."""
+    """The row's keys that an expression may need, without paths that start at the top."""
     words = [word for alternative in text.split(" | ") for word in alternative.split()[::2]]
     return {part for word in words if word[:1] != "/" for part in _prefixes(word)}
 

@@ -1,4 +1,4 @@
-"""Finds numbers of one row that contradict each other, as a wrong unit makes them."""
+"""Finds numbers in a row that contradict each other, for example because one has a wrong unit."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-_FAR = 30.0  # factor: below the 1000 between units, above what samples and definitions explain
+_FAR = 30.0  # factor: below the 1000 between units, but above what sampling and definitions explain
 _MORE = 1.02  # tolerated factor over a device's memory, since tools count it differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
-    """Which values contradict each other, in words; "" if none do."""
+    """A text on the values that contradict each other; "" if none do."""
     return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 
@@ -38,7 +38,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
-    # Little's law: requests under way = requests per second × seconds that each takes.
+    # Little's law: requests in flight = requests per second × seconds that each takes.
     rate, limit = metrics.get("requests_per_s"), _at_once(stated)
     each, answer = metrics.get("tpot_mean_ms"), number_in(stated.get("output_tokens"))
     name, longest = "e2el_mean_ms", last
@@ -61,7 +61,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
 
 
 def _at_once(stated: Mapping[str, Cell]) -> float:
-    """Limit of requests under way at a time; infinity if none is stated."""
+    """The limit on requests in flight; infinity if none is stated."""
     limits = [number_in(stated.get(name)) for name in ("concurrency", "requests")]
     return min((limit for limit in limits if limit > 0), default=math.inf) if limits[0] > 0 else math.inf
 
@@ -71,5 +71,5 @@ def _memory(metrics: Mapping[str, float], job: Job) -> str:
     known = [n.memory_gib or memory_gib_of(n.device) or 0.0 for n in job.cluster.nodes if not is_cpu(n.device)]
     most = max(known, default=0.0)
     if most and min(known) and peak > _MORE * most:
-        return f"peak_memory_gib is {peak:g}, and a device has {most:g}: is it in another unit?"
+        return f"peak_memory_gib is {peak:g}, but a device has {most:g}: is it in another unit?"
     return ""

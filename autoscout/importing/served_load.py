@@ -27,7 +27,7 @@ class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
 class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load between two readings. `rate`: requests finished per second. Lengths are in tokens, at evenly spaced
     quantiles from the smallest to the largest. `shared`: share of prompt tokens found in the prefix cache. Latencies
-    are in ms, None if none was observed. `running`, `waiting` and `kv_usage` (0 to 1) are values at the end."""
+    are in ms, None if none was observed. `running`, `waiting` and `kv_usage` (0 to 1) are values at its end."""
 
     seconds: float
     requests: int
@@ -66,7 +66,7 @@ def reading(text: str, where: str) -> MetricsReading:
     except (ValueError, KeyError) as error:
         raise AutoscoutError(f"{where}: it is not in Prometheus' text format ({error})", 2) from error
     if _REQUESTS not in histograms:
-        raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not a vLLM's /metrics", 2)
+        raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not vLLM's /metrics", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)
 
 

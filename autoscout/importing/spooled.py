@@ -30,7 +30,7 @@ class Spool:
 
     def __init__(self, tool: ToolFile, root: Path) -> None:
         self.tool, self.root, self.files = tool, root, list[SpooledFile]()
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - gone with us
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - deleted when this object is
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
         """`before`: the result of `changed`. A file that changed while it was read gives one row that reports it."""
@@ -54,7 +54,7 @@ class Spool:
             digest.update(_encode([row.cells, row.problem, row.said, row.part]))
         if (part and part not in parts) or (not part and len(parts) > 1):
             short, names = self.tool.name.partition("-")[0], ", ".join(parts) or "none"
-            raise AutoscoutError(f"{self.root}: choose a study with --reader {short}:NAME; it has {names}", 2)
+            raise AutoscoutError(f"{self.root}: choose a study with --reader {short}:NAME; the studies are {names}", 2)
         return RowSource(
             reader=self.tool.name,
             columns=list(columns),
@@ -82,7 +82,7 @@ class Spool:
 
 
 def changed(path: Path) -> tuple[int, int]:
-    """A value that changes when the file is written to."""
+    """A value that changes when someone writes to the file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""What a tool's result files mean, as data: one TOML file for each tool in the folder tools/, which mapped.py applies.
+"""What a tool's result files mean, as data: one TOML file per tool in the folder tools/, which mapped.py applies.
 
-A person adds a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base.
+A user adds a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base.
 """
 
 from functools import cache
@@ -21,14 +21,14 @@ Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb"
 
 
 class Held(Strict, frozen=True):
-    """A version of the tool that the mapping was checked with, and how a file of it was made (or where one is)."""
+    """A version of the tool with which the mapping was checked, and how one of its files was made (or where one is)."""
 
     version: str
     command: str
 
 
 class Where(Strict, frozen=True, kw_only=True):
-    """Where the rows of a file are. JSON may be one object, a list, or one object a line.
+    """Where the rows of a file are. JSON may be one object, a list, or one object per line.
 
     names     shell patterns of the file's name
     needs     paths that every file of the tool has
@@ -61,9 +61,9 @@ class Where(Strict, frozen=True, kw_only=True):
 
 
 class Status(Strict, frozen=True, kw_only=True):
-    """`of`: path to the tool's word for how a run ended; `words`: their word → our status; `left_out`: words of runs
-    that are not measurements → the reason. `failed`: path to the failure's text, which exists only if the run failed.
-    `finished`: path to a value that exists (or is true) only once a run has ended."""
+    """`of`: path to the tool's word for how a run ended; `words`: the tool's word → our status; `left_out`: words of
+    runs that are not measurements → the reason. `failed`: path to the failure's text, which exists only if the run
+    failed. `finished`: path to a value that exists (or is true) only once a run has ended."""
 
     of: str = ""
     words: dict[str, str] = {}
@@ -145,6 +145,6 @@ def shipped_tools() -> tuple[ToolFile, ...]:
 
 
 def tools_of(kb: Path) -> tuple[ToolFile, ...]:
-    """A person's tools come first, then those with the most needs. Errors: AutoscoutError (exit 2) for a tool file that
-    cannot be read."""
+    """The user's tools come first, then those that need the most keys. Errors: AutoscoutError (exit 2) for a tool file
+    that cannot be read."""
     return (*(read_tool(path) for path in sorted((kb.parent / "readers").glob("*.toml"))), *shipped_tools())

@@ -22,8 +22,8 @@ _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "
 def completed(
     stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
 ) -> dict[str, Content]:
-    """Every record, completed from those that it is like: records in `stated`, else those in `known`, which are
-    complete already. A record that is like one of its own name means the one in `known`.
+    """Every record, completed from those that it is like: those in `stated`, else those in `known`, which are already
+    complete. A record that is like one of its own name refers to the one in `known`.
 
     Errors: AutoscoutError (exit 2) for a record that is like itself, directly or through others, or like an unknown
     one."""
@@ -59,25 +59,24 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """Problems of a record: entries that should be a table, text or number because other figures are derived from
-    them."""
+    """Problems of a record: entries that must be a table, text or number since other figures depend on them."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
-            yield f"{key} is no table"
+            yield f"{key} is not a table"
             return
     serving = own.get("serving", {})
     for name in serving:
         if name not in _SERVING_KEYS:
             yield f"serving.{name}{nearest_name(name, GROUPS)}"
         elif name in (*GROUPS, "kernels") and not isinstance(serving[name], Mapping):
-            yield f"serving.{name} is no table"
+            yield f"serving.{name} is not a table"
         elif name in GROUPS and name != "all_reduce":
             yield from (
-                f"serving.{name}.{k} = {v!r} is no number" for k, v in serving[name].items() if not _is_number(v)
+                f"serving.{name}.{k} = {v!r} is not a number" for k, v in serving[name].items() if not _is_number(v)
             )
     for key, value in (("like", own), ("links", own), ("serving.like", serving)):
         if not isinstance(name := value.get(key.rpartition(".")[2], ""), str):
-            yield f"{key} = {name!r} is no name of a record"
+            yield f"{key} = {name!r} is not the name of a record"
     figures = {
         "memory_gb_s": own.get("memory_gb_s", 1.0),
         "peak_tflops.bf16": own.get("peak_tflops", {}).get("bf16", 1.0),
@@ -102,13 +101,12 @@ def _named(like: Content) -> dict[str, Any]:
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
-    """The merged record: a section has the figures of both, except the peaks, which are taken together or not at
-    all."""
+    """The merged record: a section has the figures of both, except the peaks, taken together or not at all."""
     found = {**{key: value for key, value in like.items() if key not in _OWN}, **own}
     for section in SECTIONS:
         lent = dict((links if section == "island" and links else like).get(section, {}))
         stated = dict(own.get(section, {}))
-        # These links are that many times as fast; rounded to the digits that fits print.
+        # Scales links that are this many times as fast; rounded to the digits that fits print.
         if times := stated.pop("times", 0.0):
             lent |= {name: _faster(curve, times) for name, curve in lent.items() if isinstance(curve, dict)}
         found[section] = {**lent, **stated}
@@ -121,9 +119,9 @@ def _faster(curve: Content, times: float) -> dict[str, Any]:
 
 def _served(own: Content, like: Content, kernels_like: Content, links: Content) -> dict[str, Any]:
     """The serving model's constants. Groups that the record lacks are borrowed from the record whose kernels are like
-    its own, scaled by the ratio of their peaks, or to the `tflops` that its products are known to reach, or to the
-    `memory_share` of bandwidth that they reach. All-reduces come from the record whose `links` it has. Other entries of
-    `kernels` are merged from all of them."""
+    its own, scaled by the ratio of their peaks, or to the `tflops` that its matrix products are known to reach, or to
+    the `memory_share` of bandwidth that they reach. All-reduces come from the record whose `links` it has. Other
+    entries of `kernels` are merged from all of them."""
     serving = own.get("serving", {})
     stated = {name: serving[name] for name in GROUPS if name in serving}
     if links and "all_reduce" in links["serving"]:

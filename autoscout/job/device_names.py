@@ -1,4 +1,4 @@
-"""Which device a name in a job file, driver, scheduler or table means, and what the name tells of it."""
+"""Which device a name in a job file, driver, scheduler or table means, and what the name implies about it."""
 
 import math
 import re
@@ -9,12 +9,12 @@ from typing import Any
 from autoscout.job.device_records import DeviceRecord, by_name, contents, plain, records
 from autoscout.job.words import nearest_name
 
-# A driver reports at least this share of a device's memory: some is reserved, for error correction among others.
+# A driver reports at least this share of a device's memory; the rest is reserved, for example for error correction.
 KEPT = 0.88
 UNKNOWN_CAPABILITY = 0.0  # for a device without a record: nothing is assumed of it
 _VARIANT_HAS = 1.1  # a stated memory above this many times the driver's figure means another variant of the device
 _ROUNDED = 0.98  # a stated memory below this share of the driver's figure does, too
-# Words in a name that mean other clocks, other links or a part of a device, for which there is no record.
+# Words in a name that mean other clocks, other links or only a part of a device, for which there is no record.
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\bmax q\b|\blaptop\b")
 _FORMS = re.compile(r"\b(pcie|sxm|oam)\d?\b")
 _GIB = re.compile(r"\b(\d{1,3}) ?g(?:i?b)?\b")
@@ -77,7 +77,8 @@ def is_cpu(name: str) -> bool:
 
 
 def vendor_of(name: str) -> str:
-    """The vendor. For a device without a record, that of all records whose names begin with the same letters."""
+    """The vendor; for a device without a record, the one that all records share whose names begin with the same
+    letters, if there is one."""
     known = record_of(name)
     return known.vendor if known else _alike(name, lambda record: record.vendor) or ""
 
@@ -98,7 +99,7 @@ def is_called(kind: str, driver_says: str) -> bool:
 
 def device_meant(says: str, gib: float | None = None) -> str:
     """The record that matches a driver's or a table's name and the memory found; without an exact match, the largest
-    matching record that has no more memory; "" if there is none."""
+    matching record that has no more memory than that; "" if there is none."""
     named = re.search(r"(\d+) ?GB\b", says)
     gib = gib or (float(named[1]) if named else math.inf)
 
@@ -110,24 +111,23 @@ def device_meant(says: str, gib: float | None = None) -> str:
 
 
 def device_within(name: str) -> str:
-    """The known device all of whose words are in a name: "A100-80GB-PCIe" → "a100-pcie"; "" if there is none."""
+    """The known device whose words are all in a name: "A100-80GB-PCIe" → "a100-pcie"; "" if there is none."""
     text = plain(name)
     return max((known for known in kinds() if all(part in text for part in known.split("-"))), key=len, default="")
 
 
 def sold_by(stated: Any, reported: Any) -> Any:
-    """Whether a job states the GiB that a device is sold with, of which its driver reports a little less; elementwise
-    for arrays."""
+    """Whether a job states the GiB that a device is sold with; its driver reports a little less. Elementwise for
+    arrays."""
     return (reported < stated) & (stated < _VARIANT_HAS * reported)
 
 
 def unknown(name: str) -> str:
     """The end of a sentence about a device name without a record. It suggests no record for a part of a device or a
-    form with other clocks, even if all of the record's words are in the name, and no other series with a similar
-    spelling."""
+    form with other clocks, even if all of the record's words are in the name, nor a series with a similar spelling."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
-        return f" is unknown: a variant of '{meant}' that no record is of"
+        return f" is unknown: a variant of '{meant}' without a record"
     digits = re.findall(r"\d+", name)
     alike = [kind for kind in kinds() if re.findall(r"\d+", kind) == digits]
     return f" is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())
@@ -135,7 +135,8 @@ def unknown(name: str) -> str:
 
 @cache
 def _described(name: str) -> str:
-    """ "NVIDIA A100-SXM4-80GB" → the record; "" for an unknown name, another variant, or two devices at once."""
+    """The record that a description such as "NVIDIA A100-SXM4-80GB" means; "" for an unknown name, another variant, or
+    two devices at once."""
     text = _words(name)
     of_series = {
         series: [stem for stem, record in records().items() if series in record.series]
@@ -158,7 +159,7 @@ def _fits(record: DeviceRecord, forms: set[str], sizes: list[float]) -> bool:
 
 
 def _words(name: str) -> str:
-    """Lower case, separated, without the number of devices before a name ("8xH100")."""
+    """The name in lower case, with words separated, without the number of devices before it ("8xH100")."""
     return re.sub(r"[_\-/(),]+|^\d+ ?x ?", " ", name.lower())
 
 
@@ -167,8 +168,8 @@ def _spelled(series: str) -> str:
 
 
 def _alike(name: str, figure: Callable[[DeviceRecord], Any]) -> Any:
-    """The value that all records share whose names begin with the same letters ("cpu-old" with "cpu"); None if they
-    differ."""
+    """The value that all records share whose names begin with the same letters (for example "cpu-old" and "cpu"); None
+    if they differ."""
     begins = re.match(r"[a-z]+", name.lower())
     alike = begins and re.compile(rf"{begins[0]}(?![a-z])")
     values = {figure(record) for stem, record in records().items() if alike and alike.match(stem)}

@@ -1,6 +1,6 @@
-"""What is known of a kind of device, as data: one TOML file a kind, in fixtures/hardware and in a folder next to the
-knowledge base. A record holds figures of the data sheet, figures fitted from measurements, the names that drivers and
-tables use, and the name of the record that it is `like`, which supplies every figure that it does not state.
+"""What is known about kinds of device, as data: one TOML file per kind, in fixtures/hardware and in a folder next to
+the knowledge base. A record holds figures of the data sheet, figures fitted from measurements, the names that drivers
+and tables use, and the name of the record that it is `like`, which supplies every figure that it does not state.
 `[sources]` gives the origin of figures that `source` does not cover. `autoscout calibrate` writes its measurements as a
 record, too, which replaces a shipped one.
 """
@@ -21,7 +21,7 @@ from kb.store import default_path
 
 # The first CUDA compute capability whose multiprocessors support a format (CUDA C++ Programming Guide, tensor cores).
 _NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
-_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format → the wider one that its values are converted to
+_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format → the wider one to which its values are converted
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,14 +45,14 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     memory_gb_s: float
     multiprocessors: int
     per_node: int  # devices that share one island of fast links
-    per_tray: int = 0  # devices of one host, where an island spans hosts; 0: an island is one host
+    per_tray: int = 0  # devices of one host, if an island spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
-    cores: int = 0  # a CPU's cores, which all ranks of a node share; 0: every rank has a device of its own
-    watts: float = 0.0  # the power limit by its data sheet; 0: not known
-    host_gb_s: float = 32.0  # to its host, one way; the default is PCIe 4.0
-    channel_gb_s: float = 0.0  # what one NCCL channel moves over the island's links; 0: not known
+    cores: int = 0  # a CPU's cores, which all ranks of a node share; 0: every rank has its own device
+    watts: float = 0.0  # the power limit in its data sheet; 0: unknown
+    host_gb_s: float = 32.0  # to its host, one way; the default is that of PCIe 4.0
+    channel_gb_s: float = 0.0  # what one NCCL channel moves over the island's links; 0: unknown
     context_gib: float  # memory that the driver, its libraries and the communicators occupy
-    calibrated: bool = False  # its kernels were measured here, not taken from a data sheet
+    calibrated: bool = False  # its kernels were measured on this machine, not taken from a data sheet
     doubt: float = 0.0  # extra error of log(measured / predicted), for devices whose runs disagree with their kernels
 
 
@@ -106,7 +106,7 @@ def by_name() -> dict[str, str]:
             for name in (stem, record.name, *record.names) if (stem in own) == people else ():
                 if (other := here.setdefault(plain(name), stem)) != stem:
                     raise AutoscoutError(
-                        f"{where(stem)}: '{name}' is a name of {where(other)}, too; take it out of one of them", 2
+                        f"{where(stem)}: '{name}' is a name of {where(other)}, too; remove it from one of them", 2
                     )
         found |= here
     return found
@@ -131,7 +131,7 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
     missing = [name for name in needed if name not in content]
     missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
     if missing:
-        anew = " (`autoscout calibrate` writes it anew)" if where(stem).parent == own_folder() else ""
+        anew = " (`autoscout calibrate` rewrites it)" if where(stem).parent == own_folder() else ""
         raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`{anew}", 2)
     try:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
@@ -156,6 +156,6 @@ def _contradictions(one: DeviceRecord) -> Iterator[str]:
         if narrow in peaks and 0 < one.capability <= _NEWEST_WITHOUT[narrow]:
             yield f"capability = {one.capability:g} has no {narrow}, but peak_tflops gives {peaks[narrow]:g} for it"
     if one.vendor and one.cores:
-        yield f"vendor = '{one.vendor}' is of GPUs, and cores = {one.cores} of CPUs"
+        yield f"vendor = '{one.vendor}' is for GPUs, but cores = {one.cores} is for CPUs"
     if one.per_tray and one.per_node % one.per_tray:
-        yield f"per_node = {one.per_node} is no multiple of per_tray = {one.per_tray}"
+        yield f"per_node = {one.per_node} is not a multiple of per_tray = {one.per_tray}"

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Reads durations as people write them."""
 
 import re
 

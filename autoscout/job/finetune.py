@@ -1,4 +1,4 @@
-"""What a fine-tuning job adds to a training job: adapters, frozen layers, lengths of samples."""
+"""What a fine-tuning job adds to a training job: adapters, frozen layers, and the samples' lengths."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -57,7 +57,7 @@ def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
         if name == "gate_proj" and not model.gated:
             yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
         if name in without_estimate([name], model.experts):
-            yield f"model.lora.modules names {name}, but adapters of experts are not supported; name attention's"
+            yield f"model.lora.modules names {name}, but adapters of experts are not supported; use those of attention"
 
 
 def _length_problems(job: Job) -> Iterator[str]:
@@ -67,17 +67,16 @@ def _length_problems(job: Job) -> Iterator[str]:
     if min(lengths) < 1:
         yield f"traffic.lengths has {min(lengths)}; a sample has at least 1 token"
     if lengths != sorted(lengths):
-        yield f"traffic.lengths gives quantiles from the least to the largest: {sorted(lengths)}"
+        yield f"traffic.lengths must give quantiles from the smallest to the largest: {sorted(lengths)}"
     if seq_len and max(lengths) > seq_len:
         yield (
-            f"traffic.lengths go up to {max(lengths)} tokens, but traffic.seq_len is {seq_len}; raise it, or cut the "
+            f"traffic.lengths goes up to {max(lengths)} tokens, but traffic.seq_len is {seq_len}; raise it, or cut the "
             f"samples off there"
         )
 
 
 def attributes(job: Job) -> dict[str, Any]:
-    """What expressions and simulators may read of a job's fine-tuning. `packable`: samples have lengths of their
-    own."""
+    """What expressions and simulators may read of a job's fine-tuning. `packable`: samples have different lengths."""
     lengths, model = job.traffic.lengths, shape(job.model)
     found: dict[str, Any] = {
         "packable": bool(lengths),
@@ -92,7 +91,7 @@ def attributes(job: Job) -> dict[str, Any]:
         found |= {
             "length_mean": mean(lengths),
             "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
-            # The token-weighted mean length of a sample: attention costs as much as if all samples were that long.
+            # The token-weighted mean length of a sample; attention costs as much as if all samples had this length.
             "packed_context": sum(n * n for n in lengths) / sum(lengths),
         }
     return found

@@ -27,7 +27,7 @@ _FIELDS = {
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
 _DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # latent attention
-# By model_type: what the architecture implies, but config.json does not state.
+# model_type → what the architecture implies but config.json does not state.
 _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
@@ -37,36 +37,37 @@ _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), _LLAMA),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text", *_DEEPSEEK), _LLAMA),
     "gemma2": {**_LLAMA, "tied": True},
-    # Sizes that its files leave out (transformers, Gemma3TextConfig).
+    # Sizes that gemma3_text's files leave out (transformers, Gemma3TextConfig).
     "gemma3_text": {**_LLAMA, "tied": True, "vocab": 262208, "heads": 8, "kv_heads": 4, "head_dim": 256},
     "gpt2": _GPT2,
 }
 _KINDS["gemma3"] = _KINDS["gemma3_text"]
-# By model_type: every which layer sees all tokens, where the file names no other number, and the others only a window.
+# model_type → n: every nth layer sees all tokens, the others only a window, if the file gives no other number.
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
-# By model_type: architectures that [model] cannot describe. A preset replaces some of them.
+# model_type → why [model] cannot describe the architecture. A preset replaces some of them.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
 }
-# Keys, and kinds of layers, of architectures that are not known by their model_type.
+# Keys, and kinds of layers, that show an architecture whose model_type is unknown to be unsupported.
 _OF_OTHER_LAYERS = {
     "state-space layers": re.compile("mamba|ssm|state_size|time_step_rank"),
     "linear attention in most layers": re.compile("linear_(attention|attn|num)|lightning|rwkv"),
-    "convolutions in place of attention": re.compile("conv_L_cache|short_conv|^conv$"),
+    "convolutions instead of attention": re.compile("conv_L_cache|short_conv|^conv$"),
 }
-_INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
-# Spacings of the layers with experts; a training needs 1.
+_INSTEAD = "; preset = 'deepseek-v3-like' can be used instead"
+# Settings for every how many layers there are experts; a training needs 1.
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
 _ENCODERS = ("vision_config", "audio_config")
 _IMAGES = "the encoder of its images"
-# An engine reads these in the model's own folder, but [model] has no field to give them to a training.
+# model_type → parts that an engine reads in the model's own folder, but for which [model] has no field, so that a
+# training lacks them.
 _NOT_IN_MODEL = {
-    "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' is its shape",
+    "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' has its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
     **dict.fromkeys(("gemma2", "gemma3", "gemma3_text"), "windows in its layers, and the norms after its blocks"),
@@ -88,22 +89,21 @@ _MODELOPT = {
     "W4A": "int4",
 }  # first letters of quant_algo → model.stored
 _QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and inputs → model.stored
-# Keys that list modules left unquantized, by quantization method, and names of attention's projections in them.
+# Keys that list modules left unquantized, by quantization method, and attention projections' names in these lists.
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
 _OF_ATTENTION = re.compile(r"(self_attn|attention)(\*|\.\*|\.?$|.*[qkvo](_[ab])?_proj|.*o_proj|.*qkv)")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """(model_type, what a training lacks, what serving lacks) of the known architectures; "" where nothing is
-    lacking."""
+    """(model_type, what a training lacks, what serving lacks) of the known architectures; "" if nothing is lacking."""
     for kind in sorted(_KINDS | _OTHERWISE):
         lacking = _OTHERWISE.get(kind, "")
         yield kind, lacking or _NOT_IN_MODEL.get(kind, ""), lacking
 
 
 def is_known(kind: str) -> bool:
-    """Whether `model_type` is known, be it only to refuse it."""
+    """Whether `model_type` is known, even if only to be refused."""
     return kind in _KINDS or kind in _OTHERWISE
 
 
@@ -129,7 +129,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in _KINDS[kind] | found]:
         raise AutoscoutError(f"{path}: lacks {listed([_FIELDS[name][0] for name in missing])}", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
-        raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
+        raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is not a whole number", 2)
     latent = _latent(path, config) if kind in _DEEPSEEK else {}
     found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
     if "experts" in found:
@@ -145,8 +145,8 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 
 
 def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
-    """Errors: AutoscoutError (exit 2) for an architecture that is not known and whose layers, by the names of its
-    settings, are no transformer's."""
+    """Refuses unknown architectures whose layers, judged by the names of their settings, are not a transformer's.
+    Errors: AutoscoutError (exit 2)."""
     kind = str(config.get("model_type", ""))
     kinds = [each for name in ("layer_types", "layers_block_type") for each in _listed(path, config, name)]
     named = [*(key for key, value in config.items() if value), *map(str, kinds)] if kind not in _KINDS else []
@@ -156,7 +156,7 @@ def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
 
 
 def encoders(path: Path) -> bool:
-    """Whether the model reads images or sounds, too; [model] is then its language part. Errors: as shape_of."""
+    """Whether the model also reads images or sound; [model] is then its language part. Errors: see shape_of."""
     return any(name in _read(path) for name in _ENCODERS)
 
 
@@ -166,12 +166,12 @@ def _read(path: Path) -> dict[str, Any]:
         config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AutoscoutError(
-            f"{path}: cannot be read: {error.strerror}; put the model's own there, or correct [model] from", 2
+            f"{path}: cannot be read: {error.strerror}; put the model's own file there, or correct [model] from", 2
         ) from error
     except ValueError as error:
-        raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
+        raise AutoscoutError(f"{path}: is not JSON: {error}", 2) from error
     if not isinstance(config, dict):
-        raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
+        raise AutoscoutError(f"{path}: is not a model's config.json: it has no fields", 2)
     return {**config, **part(config, "text_config")}
 
 
@@ -182,8 +182,8 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
-    """Shared experts (their number, or their width), and the number of layers without experts, which a training needs
-    to be the first."""
+    """Shared experts (number or width), and the number of layers without experts, which must come first in a
+    training."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
     without = _listed(path, config, "mlp_only_layers")
@@ -192,7 +192,7 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
     if (every or without != list(range(len(without)))) and task != "serve":
         layers = f"{every} = {whole[every]}" if every else f"mlp_only_layers = {without}"
         raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which a training cannot describe", 2)
-    if every:  # order does not matter to a server, whose steps pass all layers
+    if every:  # order does not matter to a server, whose steps run all layers
         first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
     sizes = {"dense_layers": first}
     if dense := _number(path, config, "intermediate_size_mlp"):  # Llama 4: a shared expert as wide as the others
@@ -203,14 +203,14 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
 
 
 def _without_experts(layers: int, every: int, without: Sequence[Any], last: bool) -> int:
-    """The number of layers without experts, of which `every`th layers outside `without` have some: the last of each
-    group, or the first."""
+    """The number of layers without experts. Of the layers outside `without`, one in every `every` has experts: the last
+    of each group if `last`, else the first."""
     return sum(i in without or i % every != (every - 1 if last else 0) for i in range(layers))
 
 
 def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
-    """The format of quantized weights, if [model] knows it, and whether attention is left unquantized. An unknown
-    format counts as the dtype, which is larger."""
+    """The format of quantized weights, if [model] knows it, and whether attention is left unquantized. For an unknown
+    format the dtype is assumed, which is larger."""
     quant = config.get("quantization_config")
     if not isinstance(quant, dict):
         return {}
@@ -234,7 +234,7 @@ def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
-    """Whether attention's projections stay unquantized in most layers, listed by a pattern or one by one."""
+    """Whether the attention projections stay unquantized in most layers, listed by a pattern or one by one."""
     left = [str(name) for key in _LEFT_OUT if isinstance(quant.get(key), list) for name in quant[key]]
     found = [name for name in left if _OF_ATTENTION.search(name)]
     named = {number[1] for name in found if (number := re.search(r"layers\.(\d+)\.", name))}
@@ -242,7 +242,7 @@ def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
 
 
 def _compressed(quant: dict[str, Any]) -> str:
-    """The format of the largest group of layers in LLM Compressor's files, which describe weights in groups; "" if any
+    """The format of the largest group of layers in LLM Compressor's files, which describe weights by group; "" if any
     format is unknown."""
     groups = part(quant, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
@@ -290,12 +290,12 @@ def _windows(path: Path, config: dict[str, Any], kind: str, layers: int) -> dict
 def _listed(path: Path, config: dict[str, Any], name: str) -> list[Any]:
     value = config.get(name) or []
     if not isinstance(value, list):
-        raise AutoscoutError(f"{path}: {name} = {value!r} is no list", 2)
+        raise AutoscoutError(f"{path}: {name} = {value!r} is not a list", 2)
     return value
 
 
 def _number(path: Path, config: dict[str, Any], name: str) -> int:
     value = config.get(name) or 0
     if not isinstance(value, int) or isinstance(value, bool):
-        raise AutoscoutError(f"{path}: {name} = {value!r} is no whole number", 2)
+        raise AutoscoutError(f"{path}: {name} = {value!r} is not a whole number", 2)
     return value

@@ -1,4 +1,4 @@
-"""Multi-head latent attention in a job: which settings are wrong, and what expressions and simulators read of it."""
+"""Multi-head latent attention in a job: problems with its settings, and what expressions and simulators read of it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +11,14 @@ _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def latent_problems(job: Job) -> Iterator[str]:
-    """What is wrong with a job's latent attention, one sentence each."""
+    """A sentence for each problem with a job's latent attention."""
     model = job.model
     if not model.latent:
         return
     if not (job.target in ("megatron", "command") or job.task == "serve"):
         yield (
-            f"model.latent is known of the targets megatron and command and of servers, not of '{job.target}'; "
-            f"preset = 'deepseek-v3-like' stands in for it"
+            f"model.latent is supported by the targets megatron and command and by servers, not by '{job.target}'; "
+            "use preset = 'deepseek-v3-like' instead"
         )
     yield from _size_problems(model.latent)
     if model.kv_heads not in (0, model.heads):
@@ -28,11 +28,11 @@ def latent_problems(job: Job) -> Iterator[str]:
     if model.position != "rope":
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
     if model.qk_norm or model.qkv_bias:
-        yield "model.qk_norm and model.qkv_bias are of other attention than model.latent, which has its own norms"
+        yield "model.qk_norm and model.qkv_bias do not apply to model.latent, which has its own norms"
     if model.lora:
-        yield "model.lora together with model.latent is not known here; leave one out"
+        yield "model.lora is not supported together with model.latent; leave one out"
     if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):
-        yield "model.latent is served on GPUs only here: of vLLM's kernels for CPUs nobody has seen one run"
+        yield "model.latent can only be served on GPUs here: none of vLLM's kernels for it was seen to run on CPUs"
     if job.target == "megatron" and not job.launch.transformer_engine:
         yield (
             "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "
@@ -50,7 +50,7 @@ def _size_problems(latent: Latent) -> Iterator[str]:
 
 
 def attributes(model: Model) -> dict[str, Any]:
-    """`latent`, and its sizes in elements where there is one."""
+    """`latent`, and its sizes (numbers of elements) if the model has it."""
     latent = model.latent
     return {
         "latent": latent is not None,
@@ -59,6 +59,6 @@ def attributes(model: Model) -> dict[str, Any]:
 
 
 def kept_of_a_token(model: Model) -> int:
-    """Numbers in the KV cache per token and layer: the latent and the key's positional part, or keys and values."""
+    """Numbers in the KV cache per token and layer: the latent and the key's positional part, else keys and values."""
     latent = model.latent
     return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

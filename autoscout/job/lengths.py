@@ -1,8 +1,7 @@
-"""Lengths of fine-tuning samples, and their effect on a batch. `traffic.lengths` names a file of them or gives
-quantiles.
+"""Lengths of fine-tuning samples, and their effect on a batch. `traffic.lengths` names their file or gives quantiles.
 
-A sample alone in a sequence is padded to the length of the sequence or of the longest sample in its micro batch. When
-packed, several samples share a sequence, and each attends only to itself.
+A sample that is alone in a sequence is padded to the length of the sequence, or of the longest sample in its micro
+batch. When packed, several samples share a sequence, and each attends only to itself.
 """
 
 import csv
@@ -34,19 +33,19 @@ def of_file(path: Path) -> list[int]:
             raise AutoscoutError(f"{path} has no column tokens or length; it has {', '.join(rows[0])}", 2)
         column = named[0] if named else 0
     if len(rows) == first:
-        raise AutoscoutError(f"{path} has no lengths; write one number of tokens a line", 2)
+        raise AutoscoutError(f"{path} has no lengths; write one number of tokens per line", 2)
     found = []
     for line, row in enumerate(rows[first:], start=first + 1):
         text = row[column] if column < len(row) else ""
         number = _number(text)
         if not number:
-            raise AutoscoutError(f"{path}, line {line}: '{text}' is no number of tokens from 1 on", 2)
+            raise AutoscoutError(f"{path}, line {line}: '{text}' is not a whole number of tokens, at least 1", 2)
         found.append(number)
     return quantiles(found)
 
 
 def quantiles(lengths: Sequence[int]) -> list[int]:
-    """From the smallest to the largest; all lengths if there are few."""
+    """Quantiles from the smallest to the largest length; all lengths if there are few."""
     ordered = sorted(lengths)
     if len(ordered) <= QUANTILES:
         return ordered
@@ -88,7 +87,7 @@ def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 
 
 def _number(text: str) -> int:
-    """0 if the text is not a whole number from 1 on."""
+    """The number in a text; 0 if it is not a whole number of at least 1."""
     try:
         value = float(text)
     except ValueError:

@@ -27,7 +27,7 @@ from kb.door import shown
 from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-# Sizes computed from these fit into 64 bits.
+# Sizes computed from these values fit into 64 bits.
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}
 _MOST |= {"window": 2**28}
 _NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
@@ -43,7 +43,7 @@ _STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files t
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
-    ("traffic", "lengths"),  # a file, or quantiles instead
+    ("traffic", "lengths"),  # a file, or quantiles
     ("cluster", "hosts"),
     ("launch", "recorded"),
     ("launch", "model_path"),
@@ -61,10 +61,10 @@ def read_job(path: str | Path) -> Job:
     path = job_file(path)
     if path.suffix == ".py" and path.is_file():
         line = f"autoscout init --out job.toml -- torchrun --nproc-per-node 2 {path}"
-        raise AutoscoutError(f"{path}: this is a script; a job is made from the line that starts it: {line} …", 2)
+        raise AutoscoutError(f"{path}: this is a script; make a job from the line that starts it: {line} …", 2)
     if path.suffix in _STARTS_FROM and path.is_file():
         raise AutoscoutError(
-            f"{path}: this is no job file; `autoscout init {path} --out job.toml` writes one from it", 2
+            f"{path}: this is not a job file; `autoscout init {path} --out job.toml` writes one from it", 2
         )
     return job_of_file(read_toml(path, "job file"), path, Path.cwd() if is_pipe(path) else path.parent)
 
@@ -77,7 +77,7 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     if isinstance(model := data.get("model"), dict) and "from" in model:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
-            raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
+            raise AutoscoutError(f"{path}: model.from must be one config.json, instead of a preset", 2)
         data["model"] = {**shape_of(Path(config), str(data.get("task", "pretrain"))), **model}
     if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
         usual = finetune.usual_modules(data.get("target", ""), bool(model.get("experts")))
@@ -98,8 +98,7 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or one that is raised while looking for
-    problems."""
+    """Reports the first problem of a job file, or one raised while looking. Errors: AutoscoutError (exit 2)."""
     try:
         problem = next(problems, None)
     except AutoscoutError as error:
@@ -109,8 +108,8 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def from_here(text: bytes) -> bytes:
-    """A job file without a place of its own, with paths made relative to the working directory; unchanged if it is no
-    job file."""
+    """A job file that has no folder of its own, with paths made relative to the working directory; unchanged if it is
+    not a job file."""
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)
@@ -125,7 +124,7 @@ def is_pipe(path: Path) -> bool:
 
 
 def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Makes the paths of a job file, which are relative to its folder, absolute. Values of a wrong type stay."""
+    """Makes a job file's paths, which are relative to its folder, absolute. Values of a wrong type stay as they are."""
 
     def absolute(name: Any) -> Any:
         is_path = isinstance(name, str) and name and not Path(name).is_absolute()
@@ -140,15 +139,15 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(keys, dict) and keys.get(key) not in (None, "slurm", "ray"):
             keys[key] = [absolute(each) for each in keys[key]] if isinstance(keys[key], list) else absolute(keys[key])
     draft = launch.get("draft") if isinstance(launch, dict) else None
-    # Otherwise it is a name on the Hub.
+    # Otherwise it is a name on the Hugging Face Hub.
     if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):
         launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
     return placed
 
 
 def _of_records(cluster: Cluster) -> Cluster:
-    """Replaces the names that drivers, schedulers and tables use for devices by their records' names, so that one job
-    with two spellings is one job. A node that states its memory keeps its own name."""
+    """Replaces the names that drivers, schedulers and tables use for devices by those of the records, so that a job
+    spelled in two ways is the same job. A node that states its memory keeps its own name."""
     nodes = [
         node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
         for node in cluster.nodes
@@ -157,7 +156,7 @@ def _of_records(cluster: Cluster) -> Cluster:
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
-    """Identifies a trace by its content: its path is private and may change."""
+    """Identifies a trace by its content, since its path is private and may change."""
     if not traffic.trace:
         return msgspec.structs.replace(traffic, trace_id="")
     try:
@@ -189,7 +188,7 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
     presets = models()
     if not isinstance(name, str) or name not in presets:
         unknown = f"model.preset = {name!r}{nearest_name(str(name), presets)}"
-        raise AutoscoutError(f'{path}: {unknown} Any other model: from = "its config.json", in place of a preset', 2)
+        raise AutoscoutError(f'{path}: {unknown} Any other model: from = "its config.json", instead of a preset', 2)
     return presets[name]
 
 
@@ -233,11 +232,11 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield from _metric_problems(f"launch.metrics.{name}", source)
     yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
-        yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
+        yield "launch.launcher = 'replay' needs launch.recorded, the journal with the recorded answers"
     if not (0 <= job.budget.failures < 1 or (job.budget.failures >= 1 and job.budget.failures.is_integer())):
         yield (
-            f"budget.failures = {job.budget.failures:g} is no share of the experiments (0, the usual, or more, below "
-            f"1) and no number of them (1 or more)"
+            f"budget.failures = {job.budget.failures:g} is neither a share of the experiments (from 0, the default, "
+            "to below 1) nor a number of them (1 or more)"
         )
     for name in ("wall", "device_time"):
         if seconds(getattr(job.budget, name)) <= 0:
@@ -255,7 +254,7 @@ def _guard_problems(guard: Guard) -> typing.Iterator[str]:
     except re.error as error:
         yield f"guard.pattern: {error}"
     if guard.at_least is None and guard.at_most is None:
-        yield "guard needs at_least or at_most, the limit of the number that its command prints"
+        yield "guard needs at_least or at_most, a limit for the number that its command prints"
 
 
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
@@ -268,10 +267,10 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
         try:
             compiled = re.compile(pattern)
         except re.error as error:
-            yield f"{where}: '{pattern}' is no pattern ({error}); brackets and dots of its own need a backslash"
+            yield f"{where}: '{pattern}' is not a valid pattern ({error}); literal brackets and dots need a backslash"
         else:
             if pattern and pattern in (source.pattern, source.counter) and not compiled.groups:
-                yield f"{where}: '{pattern}' has no group; put what is the number into brackets: ([\\d.]+)"
+                yield f"{where}: '{pattern}' has no group; put the number into parentheses: ([\\d.]+)"
 
 
 def _model_problems(model: Model) -> typing.Iterator[str]:
@@ -292,7 +291,7 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
         yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
     head_dim = model.head_dim or model.hidden // model.heads
     if model.position == "rope" and not model.latent and head_dim % 2:
-        yield f"rotary positions need an even size of a head; here it is {head_dim}"
+        yield f"rotary positions need an even head size; here it is {head_dim}"
     if model.experts and model.topk > model.experts:
         yield f"model.topk {model.topk} is more than model.experts {model.experts}"
 
@@ -302,7 +301,7 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     for name, most in _MOST_TRAFFIC.items():
         if getattr(traffic, name) > most:
             yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
-    if job.task != "serve":  # a user's own script states both, or leaves them to the configuration
+    if job.task != "serve":  # a user's own script states both, or the configuration decides
         own = job.launch.command or job.launch.script or job.task == "rl"
         refused = _negative if own else _not_positive
         yield from refused("traffic", traffic, ("seq_len", "global_batch"))
@@ -322,7 +321,7 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
         if not traffic.trace and not (lengths and min(lengths) > 0):
             yield f"traffic.{name} = {getattr(traffic, name)} must be more than 0 (or give a trace)"
         if lengths != sorted(lengths):
-            yield f"traffic.{name} gives quantiles from the least to the largest: {sorted(lengths)}"
+            yield f"traffic.{name} must give quantiles from the smallest to the largest: {sorted(lengths)}"
 
 
 def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[str]:
@@ -330,9 +329,9 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
     yield from _negative("traffic.sessions", sessions, ("think_s", "sub_calls"))
     turns = sessions.turns if isinstance(sessions.turns, list) else [sessions.turns]
     if not turns or min(turns) < 1 or turns != sorted(turns):
-        yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles from the least to the largest)"
+        yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles in ascending order)"
     if sessions.groups > 1 and not traffic.shared_prefix:
-        yield "traffic.sessions.groups share a beginning; give its length in traffic.shared_prefix"
+        yield "traffic.sessions.groups share a prefix; give its length in traffic.shared_prefix"
     if traffic.trace:
         yield "traffic has both sessions and a trace; a trace of block hashes already tells what continues what"
 

@@ -11,11 +11,11 @@ from kb.records import Job, Objective, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
-# An experiment searches for it, with that many requests per load and that many loads at most.
+# An experiment searches for it, with at most this many requests per load and this many loads.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
-DEVICES = "devices"  # how many serve; an objective or a limit of it lets a job use fewer than its cluster has
-RATES_APART = 1.25 ** (1 / 8)  # from one that is simulated to the next
+DEVICES = "devices"  # number of devices that serve; with an objective or limit on it a job may use only some of them
+RATES_APART = 1.25 ** (1 / 8)  # ratio between two neighbouring rates that are simulated
 SERVING_METRICS = (
     *LATENCIES,
     "requests_per_s",
@@ -34,19 +34,18 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # whether more of another metric is better is unknown
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # for any other metric it is unknown whether more is better
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
 def named_metrics(objective: Objective) -> list[str]:
-    """Metrics of the objectives, then those of the limits. Errors: AutoscoutError (exit 2) for one that cannot be
-    parsed."""
+    """The metrics of the objectives, then those of the limits. Errors: AutoscoutError (exit 2) for an invalid one."""
     further = [one.metric for one in others(objective)]
     return [objective.metric, *further, *(constraint(text)[0] for text in objective.constraints)]
 
 
 def counts_devices(job: Job) -> bool:
-    """Whether the objective or a limit names the number of devices, so that fewer of a node may serve."""
+    """Whether the objective or a limit names the number of devices, so that only a part of a node may serve."""
     return job.task == "serve" and DEVICES in named_metrics(job.objective)
 
 
@@ -55,7 +54,7 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 
 def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
-    """Problems of the job's objectives and constraints, one sentence each. `known`: the metrics that its runs report,
+    """A sentence for each problem with the job's objectives and constraints. `known`: the metrics that its runs report,
     () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
     objective = job.objective
     further = others(objective)
@@ -81,14 +80,13 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         yield "joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes; use it on GPUs only"
     if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
-            yield "max_rate_rps searches the rate at which requests arrive: take traffic.concurrency out"
+            yield "max_rate_rps searches for the rate at which requests arrive: remove traffic.concurrency"
         if not any(metric in LATENCIES for metric in named[len(wanted) :]):
-            yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
+            yield "max_rate_rps needs limits to meet, for example constraints = ['ttft_p99_ms <= 500']"
 
 
 def _not_reported(metric: str, known: tuple[str, ...]) -> str:
-    """Continues a sentence about a metric that runs do not report. Of a metric in several units, only the first is
-    listed."""
+    """Continues a sentence about a metric that runs do not report. Of several units only the first is listed."""
     in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
     if metric == HIGHEST_RATE:
         more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"

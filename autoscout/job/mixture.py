@@ -1,5 +1,5 @@
-"""A mixture of experts in a job: mistakes in its shared experts and its first layers without experts, and in the fields
-that only servers read: formats of stored weights, and windows of attention."""
+"""Problems with a job's mixture of experts: its shared experts, its first layers without experts, and the fields that
+only servers read, which are formats of stored weights and windows of attention."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ FIELDS = {"shared_ffn": "the experts that every token takes", "dense_layers": "t
 
 
 def mixture_problems(job: Job) -> Iterator[str]:
-    """Problems of a job's mixture of experts, one sentence each."""
+    """A sentence for each problem with a job's mixture of experts."""
     model = job.model
     given = {name: getattr(model, name) for name in FIELDS if getattr(model, name)}
     for name, value in given.items():
@@ -26,6 +26,6 @@ def mixture_problems(job: Job) -> Iterator[str]:
     if model.plain_attention and model.stored in ("", *ONLY_EXPERTS):
         yield "model.plain_attention has no effect without model.stored, the format of the other weights; leave it out"
     if model.stored in ONLY_EXPERTS and not model.experts:
-        yield f"model.stored = '{model.stored}' is a format of experts, and this model has none; leave it out"
+        yield f"model.stored = '{model.stored}' is a format for experts, but this model has none; leave it out"
     if model.dense_layers >= model.layers > 0:
         yield f"model.dense_layers = {model.dense_layers} leaves none of {model.layers} layers with experts"

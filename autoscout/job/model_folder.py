@@ -1,4 +1,4 @@
-"""A model's files on this machine, the shape that they describe, and the number of tokens that its tokenizer knows."""
+"""A model's files on this machine: its shape, and the number of tokens that its tokenizer knows."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ def folder_of(named: str) -> Path | None:
 
 
 def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
-    """[model] for what a line serves or trains: from a folder, a config.json, the download cache, or a known model of
-    that name (for trainings without its stored format); {} with a note where nothing is found."""
+    """[model] for the model that a line serves or trains: from a folder, a config.json, the download cache, or a known
+    model of that name (for training without its stored format); {} with a note if nothing is found."""
     folder = folder_of(named)
     path = Path(named) if folder is None else folder / "config.json"
     if path.is_file():
@@ -27,14 +27,14 @@ def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any
     if known := published(named):
         return known if task == "serve" else {"preset": known["preset"]}
     notes.append(
-        f"model: {door.shown(named)} is not here; to have it predicted write [model] with from = its config.json"
+        f"model: {door.shown(named)} is not on this machine; to predict it, write [model] with from = its config.json"
     )
     return {}
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """[model] of a server's or a DeepSpeed line from a config.json; {} where it describes a shape we do not know, with
-    a note of what is `lost`, and why."""
+    """[model] of a server's or a DeepSpeed line, from a config.json; {} if we do not support the shape, with a note on
+    what is `lost`, and why."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:
@@ -45,13 +45,13 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
             f"model: {lost}: it has latent attention, which is modelled for Megatron-core and for servers only"
         )
         return {}
-    # In a download cache the file is a link to one without a readable name.
+    # In a download cache the file is a link to one whose name means nothing to people.
     return {"from": str(config.parent.resolve() / config.name)}
 
 
 def tokens_of(named: str) -> int:
-    """The number of tokens that a model's tokenizer knows: its len() by the tokenizer.json in the named folder or the
-    model's, else the vocabulary in config.json; 0 if neither can be read here."""
+    """The number of tokens that a model's tokenizer knows: len() of the tokenizer.json in the given folder, or in the
+    model's; else the vocabulary in config.json; 0 if neither can be read here."""
     for folder in (Path(named), folder_of(named)):
         if folder is None:
             continue

@@ -1,4 +1,4 @@
-"""The names that jobs may have."""
+"""The names that jobs may have, and names made from other texts."""
 
 import re
 
@@ -11,5 +11,5 @@ def is_name(text: str) -> bool:
 
 
 def as_name(text: str, otherwise: str) -> str:
-    """A job's name made from that of a file, a folder or a model; `otherwise` where no allowed character is left."""
+    """A job's name made from that of a file, a folder or a model; `otherwise` if no allowed character is left."""
     return re.sub(r"[^\w.-]", "-", text, flags=re.ASCII).lstrip("-_.")[:LONGEST_NAME] or otherwise

@@ -1,4 +1,4 @@
-"""Converts a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
+"""Converts a measurement to a cost: positive, lower is better, None if the measurement does not qualify."""
 
 import functools
 import math
@@ -30,14 +30,14 @@ def constraint(text: str) -> tuple[str, str, float]:
 
 
 def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
-    """Whether metrics (numbers, or (n,) each) keep the objective's constraints."""
+    """Whether metrics (numbers, or (n,) each) meet the objective's constraints."""
     limits = map(constraint, objective.constraints)
     kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
     return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:
-    """Latency limits of a good request in ms, by ttft, tpot and e2el, taken from the constraints."""
+    """Latency limits in ms that make a request good, by ttft, tpot and e2el, taken from the constraints."""
     found: dict[str, float] = {}
     for metric, bound in latency_limits(objective):
         what = metric.split("_")[0]
@@ -47,7 +47,7 @@ def request_limits(objective: Objective) -> dict[str, float]:
 
 
 def latency_limits(objective: Objective) -> list[tuple[str, float]]:
-    """(metric, bound in ms) of each constraint that no latency may exceed."""
+    """(metric, bound in ms) of each constraint on a latency."""
     limited = [constraint(text) for text in objective.constraints]
     return [
         (metric, bound)
@@ -76,8 +76,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
-    """As `cost`, also for a run that breaks a constraint: its measurement is still true of the configuration, which
-    just may not be recommended. What a run took on a machine that drifted (tuning/anchors.py) is converted to the
+    """Like `cost`, but also for a run that breaks a constraint: its measurement is still true of the configuration,
+    which just may not be recommended. Times on a machine that drifted (tuning/anchors.py) are converted to the
     session's start."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
@@ -91,7 +91,7 @@ def measurable(value: float) -> bool:
 
 
 def others(objective: Objective) -> list[Objective]:
-    """The further objectives, each as one of its own. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
+    """The further objectives, each as a separate one. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -105,15 +105,14 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """The costs by the first objective and by each of `also`; None if the measurement does not qualify by any one of
-    them."""
-    raw = msgspec.structs.replace(measurement, conditions={})  # the drift is the first objective's
+    """The costs by the first objective and by each of `also`; None if it does not qualify by one of them."""
+    raw = msgspec.structs.replace(measurement, conditions={})  # the drift applies to the first objective only
     found = [cost(objective, measurement), *(cost(other, raw) for other in others(objective))]
     return _all_known(found)
 
 
 def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """As `costs`, also for a run that breaks a constraint."""
+    """Like `costs`, but also for a run that breaks a constraint."""
     raw = msgspec.structs.replace(measurement, conditions={})
     return _all_known([cost_of_run(objective, measurement), *(cost_of_run(each, raw) for each in others(objective))])
 
@@ -121,7 +120,7 @@ def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] 
 def rows_of(
     objective: Objective, measurements: Iterable[Measurement]
 ) -> tuple[list[Row], list[tuple[Configuration, float]]]:
-    """The rows that a search learns from: the cost of each (None: it failed), and separately the costs of those that
+    """The rows from which a search learns: the cost of each (None: it failed), and separately the costs of those that
     ran but broke a constraint."""
     rows: list[Row] = []
     broken: list[tuple[Configuration, float]] = []
@@ -146,7 +145,7 @@ def memory_bounds(objective: Objective) -> list[float]:
 
 
 def broken(objective: Objective, measurement: Measurement) -> str:
-    """Which constraint a successful run breaks, as a sentence; "" if it keeps all."""
+    """Which constraint a successful run breaks, as a sentence; "" if it meets all."""
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
         known = measurement.metrics.get(metric)
@@ -157,8 +156,8 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """The successful run that comes nearest to keeping all constraints, and which one it breaks; "" if none breaks
-    any."""
+    """A sentence on the successful run that comes nearest to meeting all constraints, and the constraint that it
+    breaks; "" if none breaks any."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""

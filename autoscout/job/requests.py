@@ -15,17 +15,17 @@ DEFAULT_REQUESTS = 1000  # as many as `vllm bench serve` sends
 @dataclass(frozen=True)
 class Requests:
     """Arrays (n,). `concurrency` > 0: a closed loop of that many users, each of whom sends the next request when one
-    has ended. `arrival_s` is then unused; where all are 0, the requests are a fixed batch. `front_end_s`, for closed
-    loops: mean seconds until the engine has a request, and the part of it during which the front end serves no other.
-    `received`: prompts were prefilled elsewhere and arrive with the KV cache of all but their last token."""
+    has ended. `arrival_s` is then unused; if all are 0, the requests are a fixed batch. `front_end_s`, for closed
+    loops: mean seconds until the engine has a request, and the part of this time in which the front end serves no other
+    request. `received`: prompts were prefilled elsewhere and arrive with the KV cache of all but their last token."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
     output_len: np.ndarray
     shared_prefix: int = 0
     concurrency: int = 0
-    talks: Talks | None = None  # the sessions that the requests continue
-    blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, where a trace has them
+    talks: Talks | None = None  # how requests continue each other in sessions
+    blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, if a trace has them
     received: bool = False
     front_end_s: tuple[float, float] = (0.0, 0.0)
 
@@ -34,13 +34,13 @@ class Requests:
 
     @property
     def mean_rate(self) -> float:
-        """Requests per second, from the first to the last; 1 where all arrive at once."""
+        """Requests per second, from the first to the last; 1 if all arrive at once."""
         last = float(self.arrival_s[-1])
         return (len(self) - 1) / last if last > 0 else 1.0
 
 
 def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
-    """All at once, as an offline benchmark submits them."""
+    """Requests that all arrive at once, as an offline benchmark submits them."""
     full = np.ones(batch, dtype=int)
     return Requests(np.zeros(batch), full * int(input_len), full * int(output_len))
 
@@ -65,7 +65,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
         if own_arrivals and arrival is not None:
             first = blocks[:count] or None
             return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
-        # Cached blocks are reused by requests that follow soon, so the order is kept.
+        # Cached blocks are reused by requests that follow soon, so their order is kept.
         some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
         hashed = [blocks[i] for i in some] if blocks else None
@@ -79,8 +79,8 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
-    """Sessions start at the rate that gives the traffic's mean rate of requests. `arrival_s` holds the sessions'
-    arrivals."""
+    """Requests in sessions. Sessions start at the rate that gives the traffic's mean rate of requests. `arrival_s` has
+    the sessions' arrivals."""
     begun = np.zeros(int(found.session[-1]) + 1)
     if traffic.rate:
         begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)
@@ -89,7 +89,6 @@ def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Re
 
 
 def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(count,) arrival times in seconds, the first at 0; stretched so that the rate is met exactly, as vLLM's bench
-    does."""
+    """(count,) arrival times in seconds, the first at 0; scaled so that the rate is met exactly, as in vLLM's bench."""
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, count - 1))])
     return arrivals * ((count - 1) / max(rate, 1e-9) / arrivals[-1] if count > 1 else 1.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kb.records import Sessions, Traffic
 
-_PART = 4  # an agent's side call adds 1/4 of what a turn adds
+_PART = 4  # an agent's side call adds 1/4 of the tokens that a turn adds
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Talks:
     """Arrays (n,), ordered by session, and by stage within a session. The requests of a stage are sent when all of the
     previous stage have been answered: turns have even stages, side calls odd ones. `on`: the index of the request whose
     prompt and answer this prompt continues, -1 for none. `own`: tokens that the prompt adds (on a first turn, after the
-    shared beginning of its `group`). `input_len`: tokens of the whole prompt."""
+    prefix that its `group` shares). `input_len`: tokens of the whole prompt."""
 
     session: np.ndarray
     stage: np.ndarray

@@ -1,4 +1,4 @@
-"""What ships with AutoScout: jobs and recordings, which can be named without a path, and hardware files."""
+"""Files that ship with AutoScout: jobs and recordings, which can be named without a path, and hardware files."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from kb.records import AutoscoutError
 
 
 def folder() -> Path:
-    """Inside the installed package, or in the repository."""
+    """The folder of these files, inside the installed package or in the repository."""
     installed = Path(__file__).parents[1] / "shipped"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures"
 
@@ -24,4 +24,4 @@ def job_file(given: str | Path) -> Path:
         return given
     if given.name in jobs():
         return folder() / "jobs" / f"{given}.toml"
-    raise AutoscoutError(f"{given}: no such file, and no job that comes with AutoScout: {', '.join(jobs())}", 2)
+    raise AutoscoutError(f"{given}: neither a file nor a job that comes with AutoScout: {', '.join(jobs())}", 2)

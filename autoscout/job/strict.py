@@ -1,4 +1,4 @@
-"""Strict TOML for files that people write: every mistake gives one sentence that names the file and the key."""
+"""Strict TOML for files that people write: every mistake gives one sentence that names file and key."""
 
 import codecs
 import math
@@ -59,7 +59,7 @@ def unsaid(value: Any) -> Any:
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """msgspec stops at an unknown key or value too, but cannot name the nearest known one."""
+    """Reports unknown keys with the nearest known one, which msgspec cannot name."""
     if typing.get_origin(kind) is typing.Literal:
         known = typing.get_args(kind)
         if data not in known and type(data) is type(known[0]):
@@ -89,7 +89,8 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
 
 
 def _check_values(path: Path, data: Any, where: str) -> None:
-    """TOML has infinity and nan, but journals are JSON, which has not. Paths and programs accept no NUL."""
+    """Refuses values that TOML allows but that cannot be used: infinity and nan, which journals (JSON) cannot hold, and
+    NUL in paths and programs."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:
@@ -103,7 +104,8 @@ def _check_values(path: Path, data: Any, where: str) -> None:
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:
-    """ "Expected `int`, got `str` - at `$.layers`", within "model" → "model.layers: expected `int`, got `str`"."""
+    """Rewrites an error of msgspec: "Expected `int`, got `str` - at `$.layers`", within "model" → "model.layers:
+    expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
     key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):

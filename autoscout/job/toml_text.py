@@ -1,4 +1,4 @@
-"""Plain data as a person would write it in TOML: plain keys first, then tables; nested tables are written inline."""
+"""Writes plain data as a person would write it in TOML: plain keys first, then tables; nested tables are inline."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Traces of requests, with arrivals and lengths, as a serving job's traffic names them."""
+"""Traces of requests, with arrivals and lengths, which a serving job's traffic may name."""
 
 import csv
 import gzip
@@ -14,9 +14,9 @@ from kb.records import AutoscoutError, Job
 
 HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
 BLOCK = 512  # tokens per block
-_SAMPLE = 200  # sampled requests that represent all sessions
+_SAMPLE = 200  # number of requests that stand for all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
-# Column names of the Azure LLM inference traces (AzurePublicDataset), whose arrivals are times of day.
+# Column names of the Azure LLM inference traces (AzurePublicDataset), in which arrivals are times of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
@@ -35,8 +35,8 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
             missing = [name for name in _TRACE_COLUMNS if name not in names]
             if missing:
                 raise AutoscoutError(
-                    f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}; name those that are "
-                    f"meant arrival_s (seconds), input_tokens and output_tokens in its first line",
+                    f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}; rename the columns to "
+                    "arrival_s (seconds), input_tokens and output_tokens in its first line",
                     2,
                 )
             rows = [_trace_row(path, i, row) for i, row in enumerate(reader, start=2)]
@@ -103,7 +103,7 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
         arrival = _seconds(row.get("arrival_s") or "0")
         inputs, outputs = (float(row.get(k) or 0) for k in _TRACE_COLUMNS)
     except ValueError as error:
-        raise AutoscoutError(f"{path}, line {line}: {error}; a trace holds numbers only", 2) from error
+        raise AutoscoutError(f"{path}, line {line}: {error}; a trace may only contain numbers", 2) from error
     if not (np.isfinite(arrival) and arrival >= 0 and 1 <= inputs < 1e9 and 1 <= outputs < 1e9):
         raise AutoscoutError(
             f"{path}, line {line}: arrival {arrival:g} s, {inputs:g} in, {outputs:g} out; "

@@ -1,4 +1,4 @@
-"""Units. A value is converted only if both sides state their units."""
+"""Conversion of units. A value is converted only if both sides state their units."""
 
 import re
 
@@ -11,7 +11,7 @@ _SPELLINGS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "msec": "m
 
 
 def unit_of(name: str) -> str:
-    """The unit that a column's name ends with, "" if it states none; rates such as tokens_per_s have none."""
+    """The unit with which a column's name ends, "" if it states none; rates such as tokens_per_s have none."""
     lower = name.lower().strip().rstrip(")").replace(" (", "_").replace("(", "_").replace(" ", "_")
     if lower.endswith(("_per_s", "_rps", "/s")):
         return ""
@@ -35,7 +35,7 @@ def factor(column: str, unit: str, wanted: str) -> float:
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
-            # Equal units give exactly 1, and a thousandth stays exact instead of 0.0009999….
+            # Equal units give exactly 1, and a thousandth is exactly 0.001 instead of 0.0009999….
             return kind[unit] / kind[wanted]
     known = ", ".join((*_TIME, *_SIZE))
     raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

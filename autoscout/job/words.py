@@ -7,12 +7,12 @@ from typing import Any
 
 def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
     """Ends a sentence that begins with an unknown name: "… is unknown; did you mean 'mbs'?" `listing`: the names to
-    list if none is near, where these are not all known ones."""
+    list if no known one is near, if not all known names."""
     return f" is unknown{meant(name, known, listing)}"
 
 
 def meant(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
-    """As `nearest_name`, where the sentence already says that there is no such name."""
+    """Like `nearest_name`, for a sentence that already says that there is no such name."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; known: {listed(sorted(listing or known))}"
@@ -22,7 +22,7 @@ def none_of(name: str, known: Iterable[str]) -> str:
     """Continues a sentence about a value that must be one of a few names."""
     few = list(known)
     close = difflib.get_close_matches(name, few, n=1, cutoff=0.5)
-    return f" is none of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")
+    return f" is not one of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
 def several(count: int, what: str) -> str:

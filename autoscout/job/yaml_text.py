@@ -1,4 +1,4 @@
-"""Reads and edits users' YAML: manifests, compose files, settings of a server or of a training."""
+"""Reads and edits users' YAML: manifests, compose files, and settings files of servers and trainers."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyY
 
 
 class _Loader(_FASTEST):
-    """Accepts any tag: only the program that reads the settings knows those such as !ENV."""
+    """Accepts any tag, since only the program that reads the settings knows tags such as !ENV."""
 
 
 def _tagged(loader: Any, node: yaml.Node) -> Any:
@@ -32,8 +32,8 @@ _Loader.add_constructor(None, _tagged)
 
 
 def emitted(value: Any) -> str:
-    """A value on one line of YAML: as JSON, except for characters that JSON escapes as surrogate pairs, which YAML does
-    not know."""
+    """A value on one line of YAML: written as JSON, except for characters that JSON escapes as surrogate pairs, which
+    YAML does not support."""
     text = json.dumps(value)
     if not re.search(r"\\ud[89ab]", text):
         return text
@@ -50,7 +50,7 @@ def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
     except yaml.YAMLError as error:
         mark, first = getattr(error, "problem_mark", None), str(error).splitlines()[0]
         why = f"{getattr(error, 'problem', '')} in line {mark.line + 1}" if mark else first
-        raise ValueError(f"it is no YAML: {why}") from error
+        raise ValueError(f"it is not YAML: {why}") from error
 
 
 def settings(text: str) -> dict[Any, Any]:
@@ -59,7 +59,7 @@ def settings(text: str) -> dict[Any, Any]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names mean one key: GPT-NeoX accepts a-b for a_b, and no file has both."""
+    """Whether two names mean the same key: GPT-NeoX accepts a-b for a_b, and no file has both."""
     return one.replace("-", "_") == other.replace("-", "_")
 
 
@@ -80,7 +80,7 @@ def put(text: str, values: Mapping[str, Any]) -> str:
     except ValueError:
         kept = False
     if not kept:
-        raise ValueError(f"{' or '.join(values)} stands for several places (&name); write each value out")
+        raise ValueError(f"{' or '.join(values)} is shared by several places (&name); write each value out")
     return text
 
 
@@ -92,13 +92,13 @@ def _pages(text: str) -> list[Any]:
 
 
 def _page_of(pages: Sequence[Any], key: str) -> int:
-    """The index of the document that has a key, else of the first that has keys, or could have."""
+    """The index of the document that has a key, else of the first that has keys, or could have some."""
     having = [at for at, page in enumerate(pages) if isinstance(page, dict)]
     saying = [at for at in having if any(alike(str(name), key) for name in pages[at])]
     could = [at for at, page in enumerate(pages) if page is None]
     found = [*saying, *having, *could]
     if not found:
-        raise ValueError("it is a list or a word, which has no keys")
+        raise ValueError("it is a list or a single value, which has no keys")
     return found[0]
 
 
@@ -110,7 +110,7 @@ def _written_out(tree: Any) -> Any:
 
 
 def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
-    """Whether the value was different before."""
+    """Sets a value in a parsed tree; returns whether it was different before."""
     for depth, key in enumerate(keys):
         key = key if key in tree else next((name for name in tree if alike(str(name), key)), key)
         if depth == len(keys) - 1:
@@ -134,7 +134,7 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
     if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):
-        assert isinstance(node, yaml.MappingNode)  # as in the tree
+        assert isinstance(node, yaml.MappingNode)  # as in the parsed tree
         same = [pair for pair in node.value if pair[0].value == key]
         same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
         if not same:
@@ -142,7 +142,7 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
         name, inner = same[-1]  # of repeated keys, the last one counts
         # An alias: its value is written elsewhere, and used by other keys, too.
         if inner.start_mark.index < name.end_mark.index:
-            raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write what it stands for")
+            raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write its value")
         if depth == len(keys) - 1:
             return _with_value(text, name, inner, json.dumps(value) if node.flow_style else _scalar(value))
         if inner.tag == _NOTHING:  # a key without a value gets a block of keys
@@ -172,7 +172,7 @@ def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """The end of a node's own text; the marks of a block lie after the comments that follow it."""
+    """The end of a node's own text; a block node's mark is after the comments that follow it."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         name, node = last if isinstance(last, tuple) else (last, last)

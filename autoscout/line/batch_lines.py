@@ -1,4 +1,4 @@
-"""What the #SBATCH lines of a script, or a line of srun, ask for: nodes, devices, and their kind."""
+"""The nodes, devices, and kind of device that the #SBATCH lines of a script, or a line of srun, ask for."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ _ON_GPUS = ("--fp16", "--num_gpus")
 
 
 def asked(text: str) -> Batch | None:
-    """None where the lines ask for neither devices nor several nodes."""
+    """What the lines ask for; None if they ask for neither devices nor several nodes."""
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
     gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
@@ -42,7 +42,7 @@ def unexpanded(text: str) -> list[str]:
 
 
 def asked_of_line(line: Line) -> Batch | None:
-    """The GPUs that a line of srun, or of a container, asks for itself; None where it asks for none."""
+    """The GPUs for which a line of srun, or of a container, asks; None if it asks for none."""
     if (at := runs_image(line)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(line.words[at:]))):
         return Batch(1, found[2].count(",") + 1 if found[2] else int(found[1]))
     if line.first != "srun":
@@ -81,7 +81,7 @@ def _batch(options: Mapping[str, str]) -> Batch | None:
 def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(options.get("gpus-per-node", "")) or _of_gres(options.get("gres", "")):
         return Batch(nodes, found[1], found[0] or _named(options))
-    if found := _gpus(options.get("gpus", options.get("G", ""))):  # of all nodes
+    if found := _gpus(options.get("gpus", options.get("G", ""))):  # of all nodes together
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(options))
     each, all_tasks = (options.get(option, "") for option in ("ntasks-per-node", "ntasks"))
     if found := _gpus(options.get("gpus-per-task", "")):
@@ -89,11 +89,11 @@ def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
         return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(options))
     if each.isdecimal():
         return Batch(nodes, int(each), by_tasks=True)
-    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None  # of whole nodes, whose devices their users know
+    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None  # whole nodes, whose devices only the user knows
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """The kind of GPU that the nodes' features or the partition are named after; "" if none."""
+    """The kind of GPU after which the nodes' features or the partition are named; "" if none."""
     names = " ".join(options.get(option, "") for option in ("constraint", "C", "partition", "p"))
     words = re.findall(r"[a-z0-9]+", names.lower())
     return next((word for word in words if stem_of(word) and not is_cpu(word)), "")
@@ -115,7 +115,7 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
             f"{known}, and give its memory_gib"
         ]
     others = [other for other in kinds() if other.startswith(f"{name}-")]
-    notes = [f"cluster: '{kind}' is taken for {name}; if it is {listed(others)}, write that"] if others else []
+    notes = [f"cluster: '{kind}' is assumed to be {name}; if it is {listed(others)}, write that"] if others else []
     return {"device": name}, notes if kind.lower() == name else []
 
 

@@ -1,4 +1,4 @@
-"""A line that calls a shell script: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
+"""Lines that call a shell script: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
 
 import os.path
 import re
@@ -12,7 +12,7 @@ from autoscout.line.shell_words import assigned
 _SHELLS = ("bash", "sh", "sbatch")
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 _MOST = 9  # $1 to $9
-# Where a script does these, `$1` and `$@` no longer mean the script's own arguments: loops over them, and functions.
+# After these constructs (loops over arguments, functions), `$1` and `$@` no longer mean the script's own arguments.
 _NOT_FOLLOWED = re.compile(
     r"\bgetopts?\b|^\s*set\s+--|\bwhile\b[^\n]*\$(?:#|\{#|1)|\bfor\s+\w+(?:\s*;?\s*do\b|\s*$|\s+in\b[^\n]*\$\{?[@*])"
     r"|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)",
@@ -21,7 +21,7 @@ _NOT_FOLLOWED = re.compile(
 
 
 class Called(NamedTuple):
-    """The script and the arguments it is called with. `asked`: sbatch's own options, which override the script's
+    """The script and the arguments with which it is called. `asked`: sbatch's own options, which override the script's
     #SBATCH lines. `variables`: those that the line sets for it."""
 
     path: Path
@@ -31,7 +31,7 @@ class Called(NamedTuple):
 
 
 def called(line: Sequence[str], folder: Path) -> Called | None:
-    """None where the line calls no script. `folder`: the folder it is called from."""
+    """The call in a line; None if the line calls no script. `folder`: the folder from which it is called."""
     variables, words = assigned([*line])
     if not words:
         return None
@@ -57,8 +57,8 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
         return {}, []
     if _NOT_FOLLOWED.search(text):
         return {}, [
-            "launch.current: what its script makes of what it is called with is not followed (a loop or a function "
-            "reads it); write into the line what it changes"
+            "launch.current: the script's arguments are read by a loop or a function, which is not evaluated here; "
+            "write into the line what they change"
         ]
     numbered = {str(i): "" for i in range(1, _MOST + 1)}
     numbered |= {str(i): word for i, word in enumerate(given, 1)}
@@ -66,7 +66,7 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
 
 
 def _of_option(words: Sequence[str], at: int, shell: str) -> bool:
-    """Whether the word may be the value of one of sbatch's options, such as the name of an existing log file."""
+    """Whether a word may be the value of one of sbatch's options, such as the name of an existing log file."""
     after = re.fullmatch(r"-[a-zA-Z]|--[a-z-]+", words[at - 1]) is not None
     return shell == "sbatch" and after and not words[at].endswith(_SUFFIXES)
 

@@ -1,5 +1,4 @@
-"""The container that a line runs in, adapted for experiments, which follow each other without a person at the
-terminal."""
+"""The container in which a line runs, adapted for experiments, which run without a user at the terminal."""
 
 import re
 from itertools import pairwise
@@ -28,8 +27,7 @@ def runs_image(line: Line) -> int:
 
 
 def repeatable(line: Line) -> Line:
-    """Drops the options that keep one container for interactive use; each is removed afterwards, since others
-    follow."""
+    """Drops options that keep a container or use it interactively; containers are removed afterwards."""
     words = line.words
     kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]
@@ -38,8 +36,7 @@ def repeatable(line: Line) -> Line:
 
 
 def mounted(line: Line, folder: str) -> Line:
-    """The line with `folder` mounted under the same path in the container that it starts; unchanged without a
-    container."""
+    """The line with `folder` mounted at the same path in its container; unchanged without one."""
     words = line.words
     for i, (name, after) in enumerate(pairwise(line.names)):
         verbs, mount = _STARTS.get(name, ((), ""))

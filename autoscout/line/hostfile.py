@@ -19,7 +19,7 @@ def read(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no text"
+        why = error.strerror if isinstance(error, OSError) else "is not text"
         raise AutoscoutError(f"cluster.hosts: {path}: {why}", 2) from error
     found: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -33,20 +33,20 @@ def read(path: Path) -> dict[str, int]:
                 f"{path}, line {number}: '{bare[:80]}' is not 'HOST slots=N' with 1 to {_MOST} slots", 2
             )
         if parts[1] in found:
-            raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; one line a host", 2)
+            raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; write one line per host", 2)
         found[parts[1]] = int(slots)
     if not found:
-        raise AutoscoutError(f"{path}: names no host; write 'HOST slots=N', one a line", 2)
+        raise AutoscoutError(f"{path}: names no host; write 'HOST slots=N', one per line", 2)
     return found
 
 
 def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[str, list[int]]:
-    """Indices of devices by host that DeepSpeed's --include or --exclude leaves: "node1@node2:0,2".
+    """Host → indices of its devices, after DeepSpeed's --include or --exclude: "node1@node2:0,2".
 
     Errors: AutoscoutError (exit 2) for unknown hosts or devices, or if both are given.
     """
     if include and exclude:
-        raise AutoscoutError("cluster.include and cluster.exclude: give one of them", 2)
+        raise AutoscoutError("cluster.include and cluster.exclude: give only one of them", 2)
     everything = {host: list(range(count)) for host, count in slots.items()}
     if include:
         chosen = _named(include, everything, "include")
@@ -65,10 +65,10 @@ def _named(words: str, known: dict[str, list[int]], key: str) -> dict[str, list[
     for word in words.split("@"):
         host, _, listed = word.strip().partition(":")
         if host not in known:
-            raise AutoscoutError(f"cluster.{key}: there is no host '{host}'; there are {', '.join(known)}", 2)
+            raise AutoscoutError(f"cluster.{key}: there is no host '{host}'; the hosts are {', '.join(known)}", 2)
         indices = listed.split(",") if listed else [str(index) for index in known[host]]
         for index in indices:
             if not index.strip().isdecimal() or int(index) not in known[host]:
-                raise AutoscoutError(f"cluster.{key}: {host} has no device '{index}', but 0 to {known[host][-1]}", 2)
+                raise AutoscoutError(f"cluster.{key}: {host} has devices 0 to {known[host][-1]}, but no '{index}'", 2)
         found[host] = sorted({*found.get(host, []), *(int(index) for index in indices)})
     return found

@@ -1,15 +1,15 @@
-"""What each argument of a program's parser means to a job, as data: arguments/PROGRAM.csv, one row an argument.
+"""What each argument of a program's parser means to a job, as data: arguments/PROGRAM.csv, one row per argument.
 
 `knob` changes speed or memory but not what is trained. `model` and `workload` describe the job itself. `numerics`
-changes what is computed but not how long it takes. `launcher` and `machine` give where it runs. `neutral` are logs,
-checkpoints and learning-rate schedules, which a measured run leaves out. `refused` makes a model or task that a job
+changes what is computed but not how long it takes. `launcher` and `machine` say where it runs. `neutral` arguments
+(logs, checkpoints, learning-rate schedules) are left out of a measured run. `refused` makes a model or task that a job
 cannot describe.
 
-`measured` tells where our own training loop, which has no more of Megatron-LM, gets the value: from the `job` or a
-knob; `always` from the line (it costs memory and time, and losses of layouts stay comparable); or only at the `end`
-(losses then depend on how the batch is split, or diverge). `usual` is the program's default. `values` are those that a
-job can express. `since` and `until` are the first and last release whose parser has the argument; empty if the oldest
-or newest release that we asked has it.
+`measured` tells where our own training loop, which supports no other arguments of Megatron-LM, gets the value: from the
+`job` or a knob; `always` from the line (it costs memory and time, and losses of layouts stay comparable); or from the
+line only at the `end` (it makes losses depend on how the batch is split, or diverge). `usual` is the program's default.
+`values` are those that a job can express. `since` and `until` are the first and last release whose parser has the
+argument; empty if the oldest or newest release that we asked has it.
 """
 
 import csv
@@ -52,7 +52,7 @@ def arguments(program: str) -> Mapping[str, Argument]:
 
 
 def refused(program: str, given: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The arguments of a line, each with its words, that make a model or task that a job cannot describe."""
+    """The arguments in a line, each with its words, that make a model or task which a job cannot describe."""
     known = arguments(program)
     for name, words in given.items():
         found = known.get(name)
@@ -72,8 +72,8 @@ def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
     if not strange:
         return []
     return [
-        f"no known {title} has {listed(strange)}: {fate}; if it changes neither the model nor the speed, declare it: "
-        f"launch.neutral = {[*strange]}"
+        f"no known version of {title} has {listed(strange)}: {fate}; if it changes neither the model nor the speed, "
+        f"declare it: launch.neutral = {[*strange]}"
     ]
 
 

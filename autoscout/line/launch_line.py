@@ -19,10 +19,10 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 
 
 class Batch(NamedTuple):
-    """What a batch script or allocation provides. `nodes`: 0 where only a variable gives the number. `each`: devices of
-    a node, 0 if only their presence is known. `kind`: the site's name for them, "" if the lines do not say. `by_tasks`:
-    the lines give tasks instead of devices, and a launcher such as torchrun is one task. `tasks`: how many start on
-    each node, 0 if unknown."""
+    """What a batch script or allocation provides. `nodes`: 0 if only a variable gives the number. `each`: devices of a
+    node, 0 if it has an unknown number of them. `kind`: the site's name for them, "" if the lines do not say.
+    `by_tasks`: the lines give tasks instead of devices, and a launcher such as torchrun is one task. `tasks`: how many
+    start on each node, 0 if unknown."""
 
     nodes: int
     each: int
@@ -65,7 +65,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def settings_files(self) -> list[str]:
-        """The YAML files that it names, as words of their own or as values of flags."""
+        """The YAML files that it names, as separate words or as values of flags."""
         return [word.rpartition("=")[2] for word in self.words if word.endswith((".yaml", ".yml"))]
 
     @cached_property
@@ -75,13 +75,12 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """As `flags`, with a second entry under underscores for each name with hyphens; a Trainer accepts both
-        spellings."""
+        """As `flags`, with a second entry, with underscores, for each name with hyphens; a Trainer accepts both."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:
-        """As `flags`, for the flags after a file of this name, which may be inside the text of a `bash -c`; {} without
-        that file.
+        """Like `flags`, for the flags after a file of this name, which may be inside the text of a `bash -c`; {}
+        without that file.
 
         Errors: AutoscoutError (exit 2) for an unclosed quote in that text."""
         return _after(self.words, script)
@@ -130,11 +129,11 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return self.with_(flag, None)
 
     def of(self, words: Iterable[str]) -> "Line":
-        """With other words in the same place."""
+        """A copy with other words."""
         return msgspec.structs.replace(self, words=tuple(words))
 
     def __str__(self) -> str:
-        """As a shell reads it."""
+        """The line as a shell would read it."""
         return shlex.join(self.words)
 
     @cached_property
@@ -148,20 +147,20 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
 
 def given(words: Iterable[str], place: Path, variables: Mapping[str, str], allocation: Batch | None = None) -> Line:
-    """A line as a person starts it in a folder; its first words may set variables."""
+    """A line as a user starts it in a folder; its first words may set variables."""
     first, own = assigned([*words])
     return Line(tuple(own), {**variables, **first}, allocation, place)
 
 
 @lru_cache(maxsize=256)
 def read(text: str, where: str) -> Line:
-    """A line of a job file, text with placeholders; "" gives an empty line. A line that begins with a flag continues
-    the previous one, as after a backslash.
+    """Parses a line of a job file, which may have placeholders; "" gives an empty line. A line that begins with a flag
+    continues the previous one, as after a backslash.
 
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     places: list[str] = []
 
-    def put_by(found: re.Match[str]) -> str:  # hides expressions from the shell's syntax: they hold spaces and signs
+    def put_by(found: re.Match[str]) -> str:  # hides expressions, with their spaces and operators, from shell parsing
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"
 
@@ -177,7 +176,7 @@ def read(text: str, where: str) -> Line:
 
 
 def split(text: str, where: str) -> list[str]:
-    """The words of a text. Errors: AutoscoutError (exit 2) for an unclosed quote, with the text read before it."""
+    """The words of a text. Errors: AutoscoutError (exit 2) for an unclosed quote, with the text before it."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     found: list[str] = []

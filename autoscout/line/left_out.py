@@ -1,4 +1,4 @@
-"""Variables and flags of a launch line that a job file must not hold, or cannot fill in."""
+"""Variables and flags of a launch line that a job file must not contain, or that it cannot expand."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,14 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(the variables without secrets, notes for the user to review): a job is kept with its measurements, exported and
-    shared."""
+    """(the variables without secrets, notes for the user to review): a job is stored, exported and shared."""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:
         return kept, []
     return kept, [
-        f"launch.environment: left out {listed(sorted(secret))}, since a job file is kept and shared; set it where you "
-        f"run AutoScout, whose variables its runs have"
+        f"launch.environment: left out {listed(sorted(secret))}, since a job file is stored and shared; set it where "
+        "you run AutoScout, since its runs inherit those variables"
     ]
 
 
@@ -32,8 +31,8 @@ def secret_flags(words: Sequence[str], field: str) -> list[str]:
     if not found:
         return []
     return [
-        f"launch.{field}: the value of {listed(found)} looks like a secret, and a job file is kept and shared; give it "
-        f"by a variable of where you run AutoScout"
+        f"launch.{field}: the value of {listed(found)} looks like a secret, but a job file is stored and shared; pass "
+        "it in an environment variable when you run AutoScout"
     ]
 
 
@@ -42,4 +41,4 @@ def unfilled(variables: Mapping[str, str]) -> list[str]:
     names = [name for name, value in variables.items() if re.search(r"\$\(|`|\$\{?[A-Za-z_]", value)]
     if not names:
         return []
-    return [f"launch.environment: write the value of {listed(names)}, or take it out; no shell fills it in"]
+    return [f"launch.environment: write the value of {listed(names)}, or remove it; no shell fills it in"]

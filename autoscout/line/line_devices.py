@@ -30,7 +30,7 @@ _TASKS = ("--ntasks", "-n")  # only for srun and mpirun: in scripts -n has other
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
 _DEFAULT_HOSTS = "/job/hostfile"  # where DeepSpeed looks without --hostfile
-# What to add to torchrun's arguments for programs that start ranks by variables.
+# Arguments to add to torchrun's for programs that start ranks by variables.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
     "NODE_RANK": "{node}",
@@ -43,18 +43,18 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-# One start of these reaches all nodes. What a script does is not known.
+# A single start of these reaches all nodes; whether a script does so is unknown.
 REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
     "cluster: `accelerate launch --cpu` starts one process, whatever --num_processes is; for CPU ranks begin the "
     "line with torchrun --nproc-per-node"
 )
-NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
+NO_HOSTS = "cluster.hosts: name a host file of the line's nodes there ('HOST slots=N', one per line), or 'slurm'"
 
 
 class Devices(NamedTuple):
-    """`counts`: the number of devices of each node, 0 where the line does not give it. `hosts`: the host file of a
+    """`counts`: the number of devices of each node, 0 if the line does not give it. `hosts`: the host file of a
     DeepSpeed line for several nodes, with `include` or `exclude` from its flags. `notes`: what could not be read."""
 
     counts: list[int]
@@ -94,7 +94,7 @@ def devices(line: Line) -> Devices:
     needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
     if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):
         who = needs.about.partition(" (")[0]
-        notes = (*notes, f"launch.environment: {who} heeds NPROC_PER_NODE only where it sees several GPUs, or with "
+        notes = (*notes, f"launch.environment: {who} uses NPROC_PER_NODE only if it sees several GPUs, or with "
                  f"{needs.ranks_need} = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
 
@@ -122,7 +122,7 @@ def starts_ranks_itself(line: Line) -> bool:
 
 
 def nodes_unread(line: Line) -> str:
-    """The flag whose value for the number of nodes is no number (a variable, a range); "" if there is none."""
+    """The flag whose value for the number of nodes is not a number (but a variable or a range); "" if there is none."""
     values = ((flag, line.launcher.value(flag)) for flag in _NODES)
     return next((f"{flag} {value}" for flag, value in values if isinstance(value, str)), "")
 
@@ -136,23 +136,23 @@ def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
     if _variable(line, "NNODES") == nodes and not line.number(_NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
     return {}, [
-        f"cluster.hosts: the line starts one node of {nodes}, and so would experiments, here alone: name a host file "
-        f"or 'slurm' there, and write launch.command with {flags_of_a_node(line)}"
+        f"cluster.hosts: the line starts one of {nodes} nodes, so experiments would only run on this one: give a host "
+        f"file or 'slurm' there, and write launch.command with {flags_of_a_node(line)}"
     ]
 
 
 def flags_of_a_node(line: Line) -> str:
-    """The flags or variables that give a line's launcher the node's rank, with placeholders."""
+    """The flags or variables, with placeholders, that give a line's launcher the node's rank."""
     return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(line) else ""]
 
 
 def _of_deepspeed(line: Line) -> Devices:
-    """Counts as DeepSpeed's runner does: the first hosts of its file and the first devices of each host; on this
+    """The counts, by DeepSpeed's own rules: the first hosts of its file and the first devices of each host; on this
     machine, all visible devices."""
     nodes, each = line.number(_NODES), line.number(_PER_NODE)
     named = line.value("--hostfile") or line.value("-H")
     include, exclude = (str(line.value(flag) or "") for flag in ("--include", "--exclude"))
-    if not named and nodes < 2:  # only this machine; a hostfile option such as localhost:0,1 may name a part of it
+    if not named and nodes < 2:  # only this machine; a hostfile option such as localhost:0,1 may select a part of it
         visible = visible_gpus.named(line.environment.get("CUDA_VISIBLE_DEVICES", ""))
         return Devices([each or include.count(",") + (":" in include) or len(visible)])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
@@ -166,7 +166,8 @@ def _of_deepspeed(line: Line) -> Devices:
 
 
 def _of_recipe(line: Line) -> int:
-    """The devices of a node by the framework: 1 for its recipes for one device, else its usual number; 0: unknown."""
+    """The number of devices of a node that the framework implies: 1 for its recipes for one device, else its usual
+    number; 0 if unknown."""
     known = frameworks().get(recognised(line))
     if known is None:
         return 0
@@ -175,8 +176,8 @@ def _of_recipe(line: Line) -> int:
 
 
 def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(the numbers of accelerate's configuration file, YAML or JSON; notes). Without --config_file it is the one in
-    accelerate's home, as `default_config_file` in accelerate's config_args.py."""
+    """(the numbers in accelerate's configuration file, YAML or JSON; notes). Without --config_file it is the file in
+    accelerate's home, see `default_config_file` in accelerate's config_args.py."""
     name, notes = line.value("--config_file"), ()
     if not name:
         around = {**os.environ, **line.environment}
@@ -196,7 +197,7 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """Whether accelerate starts the line. A framework may call it, too, unless the line names another launcher."""
+    """Whether accelerate starts the line. A framework may also call it, unless the line names another launcher."""
     names = {*line.launcher.names}
     own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
     return "accelerate" in names or bool(names & own and line.value("--launcher") in (None, "accelerate"))
@@ -212,6 +213,6 @@ def _variable(line: Line, name: str) -> int:
 
 
 def _apart(line: Line) -> Line:
-    """-N2 as -N 2."""
+    """The line with -N2 split into -N 2."""
     found = ((_ATTACHED.fullmatch(word), word) for word in line.words)
     return line.of(part for match, word in found for part in (match.groups() if match else (word,)))

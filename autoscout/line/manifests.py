@@ -1,4 +1,4 @@
-"""The launch line of a container in a Kubernetes manifest or a compose file, and the GPUs that it is given."""
+"""Finds the launch line of a container in a Kubernetes manifest or a compose file, and the container's GPUs."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ _SERVES = re.compile(r"vllm|sglang|trtllm")
 _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 
-# As Kubernetes' device plug-ins name what they hand out, and operators of whole deployments what they ask these for.
+# Names of GPUs in Kubernetes' device plugins, and in the resources that operators of whole deployments request.
 _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
@@ -29,7 +29,7 @@ _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-
 
 class Container(NamedTuple):
     """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
-    how many it gets, 0 where no number is stated, None where it asks for none. `kind`: the GPUs' name, "" if none is
+    how many it gets, 0 if no number is stated, None if it requests none. `kind`: the GPUs' name, "" if none is
     stated. `nodes`: how many pods or machines with GPUs work together, 0 if that is not stated. `others`: how many more
     containers serve a model. `no_gpu`: the name of another accelerator that it gets."""
 
@@ -57,12 +57,12 @@ def container_in(text: str, where: str) -> Container:
             for each in _containers(document)
         ]
         found += [task for document in read if (task := _of_a_task(document, found))]
-    except ValueError as error:  # an invalid date, or a command with an unclosed quotation mark
+    except ValueError as error:  # an invalid date, or a command with an unclosed quote
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
         raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
     if other := next((each.no_gpu for each in found if each.no_gpu), ""):
-        raise AutoscoutError(f"{where}: a container gets {other}; only GPUs and CPU ranks are tuned", 2)
+        raise AutoscoutError(f"{where}: a container gets {other}, but only GPUs and CPU ranks can be tuned", 2)
     found = [each for each in found if each.words or each.script]
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
@@ -74,13 +74,13 @@ def container_in(text: str, where: str) -> Container:
             2,
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
-    on_gpus = [each for each in serve if each.gpus is not None]  # a router between them has none
+    on_gpus = [each for each in serve if each.gpus is not None]  # a router between them has no GPUs
     servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
     return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
 
 
 def _of_chart(document: Any) -> Any:
-    """Values of llm-d's chart with the command that it gives a container; any other document as it is."""
+    """Values of llm-d's chart get the command that the chart would add; any other document is returned unchanged."""
     model = nested.at(document, "modelArtifacts.name")
     for section in document.values() if model else ():
         for spec in nested.at(section, "containers") or ():
@@ -106,7 +106,7 @@ def _of_a_task(document: Any, found: list[Container]) -> Container | None:
 
 
 def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
-    """`around`: the resources of what a container is in, which are its own where it states none."""
+    """The containers in a document. `around`: the enclosing object's resources, for a container that states none."""
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if isinstance(document, dict):
         around = document.get("resources", around)
@@ -124,7 +124,7 @@ def _container(spec: dict[str, Any]) -> Container:
     words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
     if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
         return Container(image, [], words[2], variables)
-    # Without a command, the image's entry point receives the args; so it does a compose file's command.
+    # Without a command, the args go to the image's entry point; so does a compose file's command.
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
@@ -150,7 +150,7 @@ def _variables(declared: Any) -> dict[str, str]:
 
 
 def _gpus(container: dict[str, Any]) -> int | None:
-    """From Kubernetes' limits, or a compose file's devices, `gpus` or `runtime`."""
+    """The number of GPUs, from Kubernetes' limits, or a compose file's devices, `gpus` or `runtime`."""
     counts = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
     asked = container.get("gpus")
     devices = [asked] if isinstance(asked, str | int) else asked or _reserved(container)

@@ -1,5 +1,5 @@
-"""Sets values in a configuration file at paths such as zero_optimization.stage: JSON, YAML, TOML. JSON is parsed and
-rewritten. In YAML and TOML only the values change, which keeps comments and order.
+"""Sets values in a JSON, YAML or TOML file at paths such as zero_optimization.stage. JSON is parsed and rewritten. In
+YAML and TOML only the values change, which keeps comments and order.
 """
 
 import json
@@ -48,12 +48,12 @@ def _json(text: str, keys: list[str], value: Any, where: str) -> str:
     try:
         tree = door.parsed_json(text or "{}")
     except ValueError as error:
-        raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
+        raise AutoscoutError(f"{where}: is not JSON ({error})", 2) from error
     inner = tree
     for key in keys[:-1]:
         inner = inner.setdefault(key, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict):
-        raise AutoscoutError(f"{where}: {'.'.join(keys)} leads through something that is no object", 2)
+        raise AutoscoutError(f"{where}: {'.'.join(keys)} leads through something that is not an object", 2)
     inner[keys[-1]] = value
     return json.dumps(tree, indent=2) + "\n"
 

@@ -1,5 +1,5 @@
-"""How to recognise the launch lines of frameworks, as data: one file a framework, in frameworks/ and in a folder of
-that name next to the knowledge base, where a user adds more. The same file declares what can be tuned
+"""How to recognise the launch lines of frameworks, as data: one file per framework, in frameworks/ and in a folder of
+that name next to the knowledge base, where users can add more. The same file declares what can be tuned
 (targets/command/preset.py).
 """
 
@@ -20,13 +20,13 @@ from kb.store import default_path
 
 class Framework(Strict, frozen=True, kw_only=True):
     """`recognises`: words that only this framework's lines have: a script, a module, or a program with its verb
-    (`axolotl train`). `known_by`: patterns of flags that identify a line whose script has a name of its own; all must
-    match. `unlike`: flags of other programs with such names. `has`: settings in the file of a line whose script may
-    have any name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML file, and
-    key=value words after it override them. `launches`: further programs and verbs that start a run.
+    (`axolotl train`). `known_by`: patterns of flags that identify a line whose script may have any name; all must
+    match. `unlike`: similar flags of other programs. `has`: settings whose presence in the line's file identifies it,
+    whatever the script's name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML
+    file, and key=value words after it override them. `launches`: further programs and verbs that start a run.
 
     Devices. `starts_ranks`: its program starts a node's ranks, as torchrun does. `by_accelerate`: it does so through
-    accelerate. `ranks_need`: the variable without which it starts ranks only where it sees several GPUs. `reaches_all`:
+    accelerate. `ranks_need`: the variable without which it starts ranks only if it sees several GPUs. `reaches_all`:
     one start reaches all nodes. `node_devices` and `nodes`: its settings for the devices of a node and the number of
     nodes. `usual_devices`: devices of a node if nothing states them. `one_device`: the suffix of recipes for one
     device. `gpus`: whether it runs "usually" or "only" on GPUs."""
@@ -72,7 +72,7 @@ def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
 
 @cache
 def frameworks() -> dict[str, Framework]:
-    """By name. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
+    """Frameworks by name. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
     known = {field.name for field in fields(Framework)}
     return {
         name: converted(path, {key: value for key, value in found.items() if key in known}, Framework)
@@ -82,7 +82,7 @@ def frameworks() -> dict[str, Framework]:
 
 @cache
 def verbs() -> dict[str, tuple[set[str], bool]]:
-    """Programs that start frameworks → (the words by which they start a run, empty if every word does; whether they
+    """Programs that start frameworks → (the words with which they start a run, empty if any does; whether they
     train)."""
     found: dict[str, tuple[set[str], bool]] = {}
     for each in frameworks().values():
@@ -94,7 +94,7 @@ def verbs() -> dict[str, tuple[set[str], bool]]:
 
 def recognised(line: Line) -> str:
     """The framework of a line; "" if there is none."""
-    from autoscout.line import settings_files  # imports YAML, which the first screen must not wait for
+    from autoscout.line import settings_files  # imports YAML, for which the first screen must not wait
 
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
@@ -112,7 +112,7 @@ def recognised(line: Line) -> str:
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(alike, name)  # the variant whose settings are flags, without a file that they override
+        name = next(alike, name)  # the variant whose settings are flags, not a file
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
@@ -123,7 +123,7 @@ def _all_match(patterns: list[str], flags: set[str]) -> bool:
 
 
 def not_read(line: Line) -> str:
-    """The framework whose flags a line has, if only the source of its script could confirm it and is not here."""
+    """The framework whose flags a line has, if only its script, which is not here, could confirm this."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
     if _source(line) is not None:
         return ""
@@ -132,8 +132,8 @@ def not_read(line: Line) -> str:
 
 
 def _parses(line: Line, known: Framework) -> bool:
-    """Whether the script reads the framework's flags from its command line, by what it imports; one that is given a
-    file of settings reads that instead."""
+    """Whether the script reads the framework's flags from its command line, judged by what it imports; a script that
+    gets a settings file reads that instead."""
     if not known.imports or any(word.endswith((".yaml", ".yml", ".json")) for word in line.program.words[1:2]):
         return False
     source = _source(line)

@@ -1,5 +1,5 @@
-"""The folder that a script's line runs in. bash and sbatch start a script in the folder that they are called from (for
-`init` the current one), not in the script's own folder; `#SBATCH --chdir` and `cd` lines change it."""
+"""The folder in which a script's line runs. bash and sbatch start a script in the folder from which they are called
+(for `init` the current one), not in the script's own folder; `#SBATCH --chdir` and `cd` lines change it."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ _FILE = re.compile(r"(?!/)[\w./-]{1,200}")
 
 
 def with_folders(text: str, script: Path, folder: Path) -> str:
-    """A script's text with $SLURM_SUBMIT_DIR replaced by the folder that it is started in, and $(dirname "$0") by its
-    own folder (also under sbatch, which runs a copy elsewhere)."""
+    """A script's text with $SLURM_SUBMIT_DIR replaced by the folder in which it is started, and $(dirname "$0") by the
+    script's own folder (also under sbatch, which runs a copy elsewhere)."""
     text = _SUBMITTED.sub(lambda _: str(folder.resolve()), text)
     return _PRINTED.sub(r"\1", _OWN.sub(lambda _: str(script.resolve().parent), text))
 
@@ -26,13 +26,13 @@ def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tu
     for name in goes:
         place /= Path(name).expanduser()
         if "$" in name or not place.is_dir():
-            return folder, [f"launch.path: the folder that the script runs in, '{name}', is not here; write it"]
+            return folder, [f"launch.path: the folder in which the script runs, '{name}', is not here; write its path"]
     own = script.resolve().parent
     files = [name for word in words if _FILE.fullmatch(name := word.rpartition("=")[2])]
     there = next((name for name in files if (own / name).is_file()), "")
     if goes or not there or any((place / name).is_file() for name in files):
         return place.resolve(), []
     return own, [
-        f"launch.path: {own}, since {there} lies there and not in {folder.resolve()}; bash and sbatch run a script "
-        f"in the folder that they are called from"
+        f"launch.path: {own}, since {there} lies there and not in {folder.resolve()}; bash and sbatch run a script in "
+        "the folder from which they are called"
     ]

@@ -26,8 +26,8 @@ _LAUNCHERS = (
     *("numactl", "nsys"),
     *_RUN_IN,
 )
-# For programs that also do other things (download, infer): the words that begin a launch. recognition.py has those of
-# frameworks.
+# For programs that also do other things (download, infer): the words with which a launch begins. recognition.py has
+# those of frameworks.
 _BEGINS = {
     **dict.fromkeys(("lightning", "fabric", "colossalai", "torchx"), ("run",)),
     "accelerate": ("launch",),
@@ -37,7 +37,7 @@ _BEGINS = {
 _IN_AN_IMAGE = ("run", "exec", "start", "compose")  # a container's program also builds, imports and removes images
 _RANKS = ("torchrun", "deepspeed", "mpirun", "composer", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# Slurm's variables for the number of devices of a node, and of nodes.
+# Slurm's variables for the number of devices of a node, and for the number of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _ALONE = ("python", "bash", "sh")  # a command that prepares a launch, or reads its results, begins with one of these
@@ -60,10 +60,9 @@ class Launched(NamedTuple):
 
 
 def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, str] = MappingProxyType({})) -> Launched:
-    """`unsure`: whether conditions that are not known are taken to hold. `given`: the script's arguments, and the
-    variables set for it.
+    """`unsure`: unknown conditions are assumed to hold. `given`: the script's arguments, and the variables set for it.
 
-    Errors: AutoscoutError (exit 2) where no line launches anything.
+    Errors: AutoscoutError (exit 2) if no line launches anything.
     """
     batch = asked(text)
     known = {
@@ -148,7 +147,7 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
     """Notes about conditions whose outcome only the user knows."""
     try:
         other = launch_in(text, where, False, given).words
-    except AutoscoutError:  # no launch line is outside such a branch
+    except AutoscoutError:  # outside such branches there is no launch line
         return []
     each = ((line, {*other}), (other, {*line}))
     more, less = ([word for word in one if word not in two] for one, two in each)
@@ -156,7 +155,7 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
         return []
     differs = f"'{shlex.join(more)[:100]}' goes" if more else ""
     differs += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
-    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {differs}"]
+    return [f"launch.current: conditions of the script with unknown outcome are assumed to hold; else {differs}"]
 
 
 def of_loops(line: list[str], text: str) -> list[str]:
@@ -167,8 +166,8 @@ def of_loops(line: list[str], text: str) -> list[str]:
         last = [word for word in line if values and values[-1] in word]
         if len(values) > 1 and last and re.search(rf"\$\{{?{name}\b", text):
             found.append(
-                f"launch.current: the script starts it for each of {listed(values)}, and this is the last; for another "
-                f"one write its line"
+                f"launch.current: the script starts it for each of {listed(values)}, and the last is used; for "
+                "another one, write its line"
             )
     return found
 
@@ -192,7 +191,7 @@ def launches(words: list[str]) -> bool:
 
 
 def handed_on(words: Sequence[str]) -> list[str]:
-    """The launch that a Python program is given after `--`, to submit it elsewhere; [] where there is none."""
+    """The launch that a Python program gets after `--`, to submit it elsewhere; [] if there is none."""
     before = [*takewhile(lambda word: word != "--", words)]
     after = [*words[len(before) + 1 :]]
     while "&&" in after:
@@ -201,16 +200,16 @@ def handed_on(words: Sequence[str]) -> list[str]:
 
 
 def _program(words: list[str]) -> str:
-    """The name of the program that a command starts, python's without its version; "" if none."""
+    """The name of the program that a command starts, without a version for Python; "" if none."""
     command = shell_words.assigned(words)[1]
     name = Path(command[0]).name if command else ""
     return "python" if _PYTHON.fullmatch(name) else name
 
 
 def _starts_ranks(words: list[str]) -> bool:
-    """Whether a command starts ranks itself, so that it is not preparation."""
+    """Whether a command itself starts ranks, so that it is not just preparation."""
     program = _program(words)
-    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # decided by the command that they run
+    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # the command that they run decides
         inside = range(1, len(words))
         return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in (*_RANKS, *verbs(), "python"))
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)

@@ -1,6 +1,6 @@
 """The commands of a bash script that would run, in order.
 
-Nothing is executed. Of an `if` or a `case` whose outcome is unknown, the first branch is read; loops are read once. A
+Nothing is executed. If the outcome of an `if` or a `case` is unknown, its first branch is read; loops are read once. A
 script is assumed to have no arguments unless they are known, so tests of `$1` see an empty text.
 """
 
@@ -25,8 +25,9 @@ _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
-    """Commands end at a newline, `;`, `&&` or `||`; the last two do not end one in the condition of an `if`. Comments
-    are left out, and so are here-documents that no shell reads. Quoted text and arrays may span lines."""
+    """Splits a text into commands, which end at a newline, `;`, `&&` or `||`; in the condition of an `if` the last two
+    do not end one. Comments are left out, and so are here-documents that no shell reads. Quotes and arrays may span
+    lines."""
     text = text.replace("\r\n", "\n")
     now: list[str] = []
     quote, depth, at, ends = "", 0, 0, ""
@@ -80,8 +81,8 @@ def _started(command: str, after: str, ends: str) -> bool:
 
 
 def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[str]:
-    """The commands in the branches that are taken, judged by the variables known so far. `unsure`: whether an unknown
-    condition is taken to hold; of a case whose subject is unknown, the first branch is taken, or else the second."""
+    """The commands in the branches that are taken, judged by the variables known so far. `unsure`: an unknown condition
+    is assumed to hold; of a case with an unknown subject, the first branch is taken, or otherwise the second."""
     opened: list[_Opened] = []
     for command in commands(text):
         word, _, rest = command.partition(" ")
@@ -118,7 +119,7 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 class _Opened(NamedTuple):
     """An open block: whether any branch of it was `taken`, and whether this one is. `subject`: that of a case, None if
-    unknown; then so many branches are `passed` by before one is taken."""
+    unknown; then this many branches are `passed` by before one is taken."""
 
     kind: str
     taken: bool
@@ -130,14 +131,14 @@ class _Opened(NamedTuple):
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
 
     def at(self, patterns: list[str]) -> "_Opened":
-        """At the branch of a case that these patterns open."""
+        """The block at the branch of a case that these patterns open."""
         if self.subject is None:
             return self.next(self.passed == 0)._replace(passed=self.passed - 1)
         return self.next(any(fnmatch.fnmatchcase(self.subject, pattern) for pattern in patterns))
 
 
 def _holds(condition: str, given: str) -> bool | None:
-    """None: not known. `given`: the number of the script's arguments."""
+    """Whether a condition holds; None if unknown. `given`: the number of the script's arguments."""
     condition = _GIVEN.sub("", condition.replace("$#", given))
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
@@ -151,7 +152,7 @@ def _is(test: str) -> bool | None:
     if test.startswith("getopts "):
         return False
     found = _TEST.fullmatch(test)
-    # In brackets: as the first word of a command, an `eval`, which is a usual name of a mode, would be dropped.
+    # In brackets, because as the first word of a command `eval`, a usual name for a mode, would be dropped.
     asked = words(f"[ {found[3]}")[1:] if found else []
     if found is None or any("$" in word for word in asked):
         return None
@@ -166,9 +167,9 @@ def _is(test: str) -> bool | None:
 
 
 def unwrapped(line: list[str]) -> list[str]:
-    """A line that ends in `bash -c TEXT`, as a container's, with TEXT replaced by the words of its last command, so
-    that they can be changed: bash runs what comes before and then becomes that command. Unchanged where a shell has to
-    fill in some of the words."""
+    """A line that ends in `bash -c TEXT`, such as a container's, with TEXT replaced by the words of its last command,
+    so that they can be changed: bash runs what comes before, and then becomes that command. Unchanged if a shell has to
+    expand some of the words."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":

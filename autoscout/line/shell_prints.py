@@ -11,7 +11,7 @@ _SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast
 
 
 def printed(command: str) -> str | None:
-    """None for an unknown command, or unknown arguments."""
+    """The output of a command; None if the command or its arguments are unknown."""
     try:
         program, *words = shlex.split(command) or [""]
     except ValueError:
@@ -30,7 +30,7 @@ def printed(command: str) -> str | None:
 
 
 def total(text: str) -> str | None:
-    """The value of a sum of whole numbers, as a shell computes it; None if it is no such sum."""
+    """The value of a sum of whole numbers, as a shell computes it; None if the text is not such a sum."""
     try:
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))

@@ -1,6 +1,6 @@
 """How bash expands the words of a command, and the variables that a command sets.
 
-Nothing is executed: `$(…)`, a command's output, stands for itself. A loop's variable has its last value.
+Nothing is executed: `$(…)`, a command's output, stays as it is. A loop's variable has its last value.
 """
 
 import fnmatch
@@ -25,7 +25,7 @@ _WITHIN = r"[^()]"
 for _ in range(3):  # three levels of nesting: `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
 _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
-# Quoted text or a command's output; else a redirection, or the end of the command.
+# Quoted text or a command's output; otherwise a redirection, or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
@@ -90,7 +90,7 @@ def _split(value: str) -> str:
 
 
 def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) -> str:
-    """`put`: how to write a value into the text."""
+    """The text with known variables replaced. `put`: how to write a value into the text."""
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
@@ -119,7 +119,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
 
 def _part(value: str, found: re.Match[str]) -> str:
-    """Applies `${NAME#…}`, `${NAME%…}` (a part is cut off) and `${NAME,,}` (the case changes)."""
+    """Applies `${NAME#…}`, `${NAME%…}` (which cut off a part) and `${NAME,,}` (which changes the case)."""
     if found["case"]:
         return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:

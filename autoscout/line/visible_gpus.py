@@ -9,5 +9,5 @@ def named(text: str) -> list[str]:
 
 
 def visible(variables: Mapping[str, str]) -> list[str]:
-    """The GPUs that the variables name; none where CUDA_VISIBLE_DEVICES is not set."""
+    """The GPUs that the variables name; none if CUDA_VISIBLE_DEVICES is not set."""
     return [name for name in named(variables.get("CUDA_VISIBLE_DEVICES", "")) if name != "-1"]

@@ -1,8 +1,7 @@
 """`autoscout calibrate`: measures this machine and writes a device record, like those in fixtures/hardware.
 
-The micro-benchmarks (microbench.py) run under the target's interpreter, in a process of their own that ends with us.
-What one machine cannot measure (the network between nodes; links if it has only one device) comes from a shipped
-record.
+The micro-benchmarks (microbench.py) run under the target's interpreter, in a separate process that ends with us. What a
+single machine cannot measure (the network between nodes; links if it has only one device) comes from a shipped record.
 """
 
 import contextlib
@@ -39,8 +38,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
-    """Measures the machine with the interpreter `python` (its command), as the device `name` ("": named after its
-    kind, such as "cpu").
+    """Measures the machine with the interpreter `python` (a command), as device `name` ("": its kind, such as "cpu").
 
     Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails.
     """
@@ -74,9 +72,9 @@ def _rounded(value: Any) -> Any:
 
 
 def measure(python: list[str], quick: bool, progress: Callable[[str], None]) -> Groups:
-    """Rows by group, as microbench.py prints them."""
+    """Rows by group, as printed by microbench.py."""
     if shutil.which(python[0]) is None:
-        raise AutoscoutError(f"{python[0]}: there is no such interpreter; name one that has torch with --python", 2)
+        raise AutoscoutError(f"{python[0]}: there is no such interpreter; give one that has torch with --python", 2)
     command = [*python, str(_SCRIPT), "auto", "1" if quick else "0", str(processes.WORKER / "leash.py")]
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Checks a job's hosts before anything is measured there: which are reached, which are sick, how fast the network is.
+"""Checks a job's hosts before anything is measured there: which can be reached, which are sick, how fast the network.
 
-A smoke test of all nodes of a host file, an allocation or a cluster: what each reports of itself, and a message from
-every host to the next. Sick hosts are written to a list that the scheduler reads.
+It tests all nodes of a host file, an allocation or a cluster: each reports its state, and every host sends a message to
+the next. Sick hosts are written to a list that the scheduler reads.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ _SCRIPT = processes.WORKER / "node_health.py"
 _LINKS = processes.WORKER / "links.py"
 _ASK_S, _LINKS_S = 20.0, 60.0
 _MIB, _TIMES = 16, 4
-_SLOW = 0.5  # share of the median link speed below which a link is slow
+_SLOW = 0.5  # a link is slow below this share of the median link speed
 _LEAST_SHM_GIB = 1.0
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`sick`: host → (why, remedy); `healthy`: every other host → its hardware; `remarks`: healthy host → (what would
-    disturb a measurement there, remedy); `links`: (host, next host) → GiB/s."""
+    """`sick`: host → (reason, remedy); `healthy`: every other host → its hardware; `remarks`: healthy host → (what
+    would disturb a measurement there, remedy); `links`: (host, next host) → GiB/s."""
 
     sick: dict[str, tuple[str, str]]
     healthy: dict[str, str]
@@ -95,13 +95,13 @@ def smoke(job: Job) -> Health:
 
 
 def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
-    """Why a node is sick according to its report, and the remedy; None if it is healthy."""
+    """Why a node is sick according to its report, with the remedy; None if it is healthy."""
     gpus = report["gpus"]
     broken = [gpu for gpu in gpus if gpu["ecc"]]
     held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > IDLE * gpu["total_gib"]]
     if report["lost"]:
         return (
-            f"the driver lost a GPU: {report['lost'][0]}",
+            f"the driver can no longer reach a GPU: {report['lost'][0]}",
             "reset or replace it (`nvidia-smi -r`), or restart the node",
         )
     if broken:
@@ -115,21 +115,21 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
     if held:
         first = held[0]
         took = f"{first['used_gib']:.1f} of {first['total_gib']:.1f} GiB"
-        return f"others hold {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
+        return f"other processes use {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
     if found := gpu_state.slowed(gpus):
         return found
     if report["shm_free_gib"] < _LEAST_SHM_GIB:
         return (
             f"{report['shm_free_gib']:.2f} GiB free in /dev/shm",
-            "make room there; containers get more by --shm-size",
+            "make room there; containers get more with --shm-size",
         )
     return None
 
 
 def busy(node: dict[str, Any]) -> tuple[str, str] | None:
-    """How busy other processes keep a host, and the remedy: it is not sick, but they would disturb measurements."""
+    """How much other processes use a host, with the remedy: it is not sick, but measurements would be disturbed."""
     what = conditions.competing(node["load"], node["cores"])
-    return (what, "end what else runs there (`top`), or wait: it would slow measurements") if what else None
+    return (what, "end the other programs there (`top`), or wait: they would slow measurements") if what else None
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
@@ -179,7 +179,7 @@ def findings(job: Job, health: Health) -> list[Finding]:
 
 
 def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float], dict[str, tuple[str, str]]]:
-    """(speeds of links, hosts that failed meanwhile)."""
+    """(speeds of links, hosts that failed during the measurement)."""
     placement = Placement(tuple(msgspec.structs.replace(host, devices=host.devices[:1]) for host in hosts))
     names = [host.name for host in hosts]
     over = OverHosts(job, _LINKS, lambda ranks, avoided: placement, False, {"OMP_NUM_THREADS": "1"})
@@ -199,7 +199,7 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
         if failed and not found:
             log = Path(folder) / f"rank-{failed[0]}.log"
             last = log.read_text(errors="replace").strip().rpartition("\n")[2][:200] if log.is_file() else ""
-            return found, {names[failed[0]]: (f"no message went from host to host ({last})", "try `--format command`")}
+            return found, {names[failed[0]]: (f"no message arrived at another host ({last})", "try `--format command`")}
     return found, {}
 
 

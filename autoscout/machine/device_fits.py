@@ -13,19 +13,19 @@ from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.device import Hardware, shipped
 from autoscout.simulate.serving import operators as op
 
-_REFERENCE_US = 4.9  # time of a small torch operator on the machine behind the shipped CPU host constants
+_REFERENCE_US = 4.9  # time of a small torch operator on the machine where the shipped CPU host constants were measured
 Groups = dict[str, list[Any]]  # rows by group, as microbench.py prints them
 Found = dict[str, Any]  # content of a record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(content of the record, mean error by fit). If `name` is "", the driver's name becomes one of its names."""
+    """(content of the record, mean error by fit). If `name` is "", the record is also found under the driver's name."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
     reference = shipped(like)
-    # The cost of a training framework's Python shows only in whole jobs, so the shipped constants are scaled by the
-    # speed of this machine's Python.
+    # The cost of a training framework's Python code only shows in whole jobs, so the shipped constants are scaled by
+    # the speed of this machine's Python.
     python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
     peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
@@ -33,7 +33,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     ratio = peak["bf16"] / reference.peak_tflops["bf16"]
     peak |= {format_: ratio * tflops for format_, tflops in reference.peak_tflops.items() if format_ not in peak}
     launch = next(us for what, _, us in memory if what == "launch")
-    # The largest buffers fit in no cache.
+    # The largest buffers do not fit into any cache.
     rate, norm_rate = (
         max((b, b / us * 1e-3) for what, b, us in memory if what == kind)[1] for kind in ("copy", "norm")
     )
@@ -44,7 +44,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
         "name": facts["name"] if not name else f"{facts['name']} as {name}",
         "like": like,
         **({} if name else {"names": [facts["name"]]}),
-        "source": f"{measured}; a device is one {'thread' if cpu else 'GPU'}; values that are absent were not measured",
+        "source": f"{measured}; a device is one {'thread' if cpu else 'GPU'}; missing values were not measured",
         "memory_gib": facts["memory_gib"] / (facts["count"] if cpu else 1),
         "memory_gb_s": rate,
         "multiprocessors": facts["multiprocessors"],
@@ -73,12 +73,12 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # That record has neither experts nor host constants: take the first record's that has.
+    # If that record has no experts and no host constants, those of the first record that has are used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
     found["sources"] = {
-        "clocks": "predictions use the times that were measured in a loop",
+        "clocks": "predictions use times measured in a loop",
         "gemm": f"{len(products)} shapes, mean error {gemm_error:.0%}",
         "attention": f"{len(groups['prefill'])} shapes, mean error {attention_error:.0%}",
         "elementwise": f"{len(memory)} sizes",
@@ -97,11 +97,11 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 def likest(facts: dict[str, Any]) -> str:
     """The shipped record most similar to a machine's device: the one with its driver's name; else the newest one of its
-    vendor that is no newer than the device, where a measured record precedes one from a data sheet, and one with less
-    doubt another; else the first."""
+    vendor that is no newer than the device, preferring measured records to those from data sheets, and records with
+    less doubt; else the first."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # the name belongs to an earlier calibration
+    while stem and stem not in known:  # the name is that of an earlier calibration
         stem = contents()[stem].get("like", "")
     if stem:
         return stem
@@ -159,7 +159,7 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """Latency from the smallest message, bandwidth from the largest, counting the bytes that each rank must move."""
+    """Latency from the smallest message and bandwidth from the largest, counting the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -167,7 +167,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # the backend lacks it: estimate it as half an all-reduce
+            if not found and name != "all_reduce" and rows:  # the backend lacks it, so half an all-reduce is assumed
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -193,7 +193,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
         [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
         us,
         [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
-        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # weights that stay in a cache are faster than the memory
+        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # weights that fit in a cache are read faster than from memory
     )
     batch, heads, context, dim, us = np.array(groups["decode"], dtype=float).T
     one, decode_error = _fit(
@@ -246,7 +246,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """The constants with the least robust error of the logarithms, and the remaining mean relative error."""
+    """The constants that minimize a robust error of the logarithms, and the remaining mean relative error."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

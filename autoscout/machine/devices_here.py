@@ -6,7 +6,8 @@ from autoscout.job.device_names import device_meant
 from autoscout.running.cluster import gpus
 from autoscout.targets.vllm import SERVED_S
 
-# Timeout of an experiment on GPUs, including its start: loading, compiling and recording large models takes minutes.
+# Timeout of an experiment on GPUs, including its start: loading, compiling and recording CUDA graphs of large models
+# takes minutes.
 GPU_TIMEOUT_S = 900
 NO_GPU = "cluster: this machine shows no GPU"
 

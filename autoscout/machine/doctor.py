@@ -1,4 +1,4 @@
-"""Reports what this machine can profile (devices, frameworks and versions, launchers, limits) and what is missing."""
+"""Reports what this machine can run (devices, frameworks and versions, launchers, limits) and what is missing."""
 
 import contextlib
 import json
@@ -34,11 +34,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool | None  # None: not known yet
     found: str
     remedy: str = ""
-    needed: bool = False  # nothing works without it
+    needed: bool = False  # nothing works if this finding is not ok
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """Findings, the most important for an operator first; with a job, also whether it can run here."""
+    """The findings, the most important for an operator first; with a job, also whether it can run here."""
     return [
         _python(),
         _processor(),
@@ -81,7 +81,7 @@ def _target(job: Job | None) -> list[Finding]:
                 found=str(error),
                 remedy=""
                 if ";" in str(error)
-                else "install it, or name another interpreter in the job's launch.python",
+                else "install it, or give another interpreter in the job's launch.python",
                 needed=job is not None,
             )
         ]
@@ -107,7 +107,7 @@ def engine(fit: SeamFit | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    """Asks the driver for its GPUs, since a driver that is installed may not answer."""
+    """Asks the driver for its GPUs, since an installed driver may not answer."""
     seen = gpus.look()
     if not seen:
         silence = gpus.silence()
@@ -124,13 +124,13 @@ def _gpu() -> Finding:
         return Finding(
             subject="gpu",
             ok=False,
-            found=f"{len(seen)} answer, but the driver lost {len(lost)}: {lost[0]}",
+            found=f"{len(seen)} answer, but the driver can no longer reach {len(lost)}: {lost[0]}",
             remedy="reset or replace it (`nvidia-smi -r`, `dmesg | grep Xid`), or restart the machine",
         )
     counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
     found = ", ".join(f"{count} × {name}" for name, count in counted.items())
     if busy := gpus.held():
-        return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end what else runs there, or wait")
+        return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end the programs there, or wait")
     return Finding(subject="gpu", ok=True, found=found)
 
 
@@ -145,7 +145,7 @@ def _gpu_limits() -> list[Finding]:
 
 
 def _shared_memory() -> Finding:
-    """NCCL, vLLM and data loaders exchange data in /dev/shm; containers have 64 MiB of it by default."""
+    """Checks /dev/shm, where NCCL, vLLM and data loaders exchange data; containers have 64 MiB of it by default."""
     try:
         free = shutil.disk_usage(_SHM).free / 2**30
     except OSError as error:
@@ -175,7 +175,7 @@ def _knowledge_base(kb: Path) -> Finding:
 
 
 def _filesystem(kb: Path) -> Finding:
-    """File locks do not hold on every filesystem."""
+    """Warns of filesystems on which file locks may not work."""
     best, kind = "", ""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs, *_ = line.split()

@@ -1,7 +1,7 @@
 """Judges a node's report (worker/node_health.py) on its GPUs' clocks and connections.
 
-A GPU that is slowed by heat or its power supply is sick, because it is slower than the others, and not always. A power
-or clock limit is only reported, since it may be intended; so are links that differ between hosts.
+A GPU that is slowed by heat or its power supply counts as sick, because it is slower than others, and only at times. A
+power or clock limit is only reported, since it may be intended; so are links that differ between hosts.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import Any
 
 from autoscout.running.conditions import SLOWED
 
-_LIMITED = 0.98  # share of the default power or clock below which a limit is reported; drivers round
+_LIMITED = 0.98  # a limit below this share of the default power or clock is reported; drivers round
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """Which GPU is slowed by its hardware now, and the remedy."""
+    """Which GPU its hardware is slowing now, with the remedy; None if none."""
     for gpu in gpus:
         reasons = str(gpu.get("throttled", "")).strip()
         if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
@@ -39,7 +39,7 @@ def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
         first = clocks[0]
         found.append(f"{_names(clocks)} held at {first['application_mhz']:.0f} of {first['default_mhz']:.0f} MHz")
         mend.append("`nvidia-smi -rac`")
-    return ("; ".join(found), f"{' and '.join(mend)} unless it is intended") if found else None
+    return ("; ".join(found), f"{' and '.join(mend)}, unless this is intended") if found else None
 
 
 def joined(matrix: str) -> str:
@@ -56,7 +56,7 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """Host → most hosts' connections, for hosts whose GPUs are connected differently."""
+    """Host → the connections that most hosts have, for hosts whose GPUs are connected differently."""
     known = {host: links for host, links in by_host.items() if links}
     if len(known) < 2:
         return {}

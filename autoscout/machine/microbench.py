@@ -2,13 +2,13 @@
 
     python microbench.py KIND QUICK LEASH      KIND: auto | cpu | cuda; QUICK: 0 | 1; LEASH: path of leash.py
 
-Prints one line of JSON per finished group on stdout: {"group": …, "rows": […]}. Times are microseconds, medians of
+Prints one line of JSON per finished group on stdout: {"group": …, "rows": […]}. Times are in microseconds, medians of
 repeats. A CPU "device" is what one rank of a job gets: one thread.
 """
 
 import sys
 
-sys.path.pop(0)  # the script's own folder: its modules would hide some of the standard library's
+sys.path.pop(0)  # this script's own folder: its modules would hide some of the standard library's
 
 import json
 import os
@@ -30,7 +30,7 @@ QUICK = sys.argv[2] == "1"
 LEAST_S = 0.02 if QUICK else 0.1  # shortest duration of a measurement
 REPEATS = 5 if QUICK else 9
 CUDA = KIND == "cuda"
-# A rank on a CPU is one thread, so its CPU time is what it needs, whatever else runs.
+# A rank on a CPU is one thread, so its CPU time is the time that it needs, whatever else runs.
 clock = time.perf_counter if CUDA else time.process_time
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -45,7 +45,7 @@ def wait():
 
 
 def micros(work):
-    """Median microseconds of one call. Calls are timed in bundles, so that the clock's own cost hardly counts."""
+    """Median microseconds of one call. Calls are timed in bundles, so that the clock's own cost hardly matters."""
     work()
     wait()
     calls = 1
@@ -109,7 +109,7 @@ def products():
 
 
 def attention():
-    """Causal attention: of whole new sequences, forward and backward; then of one new token after a context."""
+    """Causal attention: first of whole new sequences, forward and backward; then of one new token after a context."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]
@@ -152,7 +152,7 @@ def memory():
 
 
 def host():
-    """Time that Python and torch need for each small operator."""
+    """The time that Python and torch need for each small operator."""
     layer = torch.nn.Linear(8, 8, device=KIND)
     x = torch.zeros(1, 8, device=KIND)
     say("host", [["forward", micros(lambda: layer(x))]])
@@ -167,7 +167,7 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, since NCCL may print a lot too
+            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, since NCCL may also print a lot
                 ranks = [
                     subprocess.Popen(
                         [*me, leash, str(rank), str(world), folder], stdout=output if rank == 0 else sys.stderr

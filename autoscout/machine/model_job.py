@@ -20,15 +20,15 @@ _HF = {
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
 }
-# For these architectures the fields above are the whole shape, unless the config has experts, latent attention or a
-# format of stored weights. For others the job file names the config, from which query norms and biases are read too.
+# For these architectures the fields above describe the whole shape, unless the config has experts, latent attention or
+# a format for stored weights. For others the job file names the config, which also gives query norms and biases.
 _BY_FIELDS = ("", "llama", "mistral")
 _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns a job, and notes that a person should review. `text`: the content of the config.json at `path`. Errors:
-    AutoscoutError (exit 2) if it does not describe a transformer, or one that no job can have."""
+    """Returns a job, and notes that the user should review. `text`: the content of the config.json at `path`. Errors:
+    AutoscoutError (exit 2) if it does not describe a transformer, or describes one that jobs do not support."""
     try:
         config = door.parsed_json(text)
     except ValueError as error:
@@ -38,7 +38,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     refuse_other_layers(path, config)
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
     if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
-        raise AutoscoutError(f"{path} describes no transformer (it lacks num_hidden_layers, hidden_size, …)", 2)
+        raise AutoscoutError(f"{path} does not describe a transformer (it lacks num_hidden_layers, hidden_size, …)", 2)
     if "rms_norm_eps" in config:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
@@ -52,7 +52,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
             f"model: the architecture '{kind}' is unknown; compare its sizes, gates, norms and biases with these"
         )
     if "from" in model or is_known(kind):
-        shape_of(path, "pretrain")  # report an impossible shape now, since every verb would refuse the job
+        shape_of(path, "pretrain")  # reports an impossible shape now, since every verb would refuse the job
     if flags := _flags_of_megatron(config):
         notes.append(f"export: a launch of Megatron-LM also needs flags that [model] cannot express: {flags}")
     longest = config.get("max_position_embeddings")
@@ -75,13 +75,13 @@ def _flags_of_megatron(config: dict[str, Any]) -> str:
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns a job that trains a model on this machine's devices, and notes to review. `model`: its shape, or
-    {"preset": …}."""
+    """Returns a job that trains a model on this machine's devices, and notes to review. `model`: shape or {"preset":
+    …}."""
     kind, count = here()
     notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
     if kind == "cpu":
         model = {**model, "dtype": "fp32"}
-        notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
+        notes.append("dtype: single precision is set, since most CPUs only emulate bf16; on GPUs, remove it")
         notes.append(
             f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = '{an_example()}', count = 8 }}], "
             f"with your kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
@@ -95,6 +95,6 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
-    if kind != "cpu":  # experiments on GPUs need it
+    if kind != "cpu":  # experiments on GPUs need this
         made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
     return made, notes

@@ -1,6 +1,6 @@
-"""Drafts a new job file from a person's answers to a few questions before the first session.
+"""Drafts a new job file from a user's answers to a few questions before the first session.
 
-The code of `autoscout init` reads model, launch line and devices; the answers then replace its assumptions.
+The code of `autoscout init` reads model, launch line and devices; the answers then replace what it assumed.
 """
 
 import shutil
@@ -20,13 +20,13 @@ from autoscout.targets.guessed_load import REVIEW_PROMISE
 from autoscout.targets.target import target
 
 _TRAINS = ("pretrain", "finetune")
-_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where other interpreters may be, relative to the current folder
+_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # folders with other interpreters, relative to the current folder
 _SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
 
 
 class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that can run a model from its shape. `python`: the interpreter that has it, "" for ours. `missing`: how
-    to get it, "" if it is installed."""
+    """A target that can run a model, given its shape. `python`: the interpreter that has it, "" for ours. `missing`:
+    how to get it, "" if it is installed."""
 
     name: str
     serves: bool
@@ -37,8 +37,8 @@ class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """`source`: a preset's name, a config.json or its folder, or anything else that `init` reads. "" and 0 keep the
-    value that `init` chooses. `length` and `batch`: tokens a sample and samples a step for training; prompt tokens and
-    users for serving. `limits`: constraints with commas between them."""
+    value that `init` chooses. `length` and `batch`: for training tokens per sample and samples per step, for serving
+    prompt tokens and users. `limits`: constraints, separated by commas."""
 
     source: str
     engine: str = ""
@@ -53,8 +53,8 @@ class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
-    """`text`: the job file's text; `notes`: points that a person should review; `own`: the source is a person's own
-    launch line, so that its engine, and what it trains on, cannot be chosen."""
+    """`text`: the job file's text; `notes`: points that the user should review; `own`: the source is the user's own
+    launch line, which determines the engine and what it trains on."""
 
     name: str
     text: str
@@ -64,7 +64,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engines(folder: Path) -> list[ModelEngine]:
-    """The engines that can run a model from its shape, installed ones first. Imports and starts nothing."""
+    """The engines that can run a model, given its shape, installed ones first. Nothing is imported or started."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 
@@ -85,8 +85,8 @@ def _engine(name: str, serves: bool, folder: Path) -> ModelEngine:
 
 
 def drafted(answers: JobAnswers, folder: Path) -> Drafted:
-    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, a limit that is no
-    constraint, or a time that is none."""
+    """Drafts the job file. Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, a
+    limit that is not a constraint, or a text that is not a time."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
     if not own and answers.engine:

@@ -27,14 +27,15 @@ from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
-_ANSWERED = 0.95  # answered share of an open load's requests from which the load limits the rate, not the server
-_SEARCHED = "the search looks for configurations that keep it; if none does, it names the nearest and recommends none"
+_ANSWERED = 0.95  # if an open load's requests are answered to this share, the load limits the rate, not the server
+_SEARCHED = "the search looks for configurations that meet it; if none does, it reports the nearest and recommends none"
 _SAMPLE = 1000  # requests
-_RARELY = 0.05  # chance of running out of memory from which it is mentioned
+_RARELY = 0.05  # chance of running out of memory from which it is reported
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
+    """The findings, in the order in which a session meets problems. Errors: AutoscoutError for a job without a
+    space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
@@ -96,7 +97,7 @@ def _devices(job: Job, predicted: bool) -> Finding:
 
 
 def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
-    """Warns of a pattern that `init` guessed: it times whatever it matches until a run's own lines confirm it."""
+    """Warns of a pattern that `init` guessed: it times whatever it matches, until the lines of a run confirm it."""
     guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
     if not guesses:
         return []
@@ -143,8 +144,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """Findings on the simulators' predictions of the reference's memory and objective, and the predicted seconds of one
-    run after its start; 0 if unknown."""
+    """Findings on predictions of the reference's memory and objective, and the predicted seconds of one run after its
+    start (0 if unknown)."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -166,13 +167,13 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
         prediction.metric == "step_time_s"
         and prediction.low * (job.launch.warmup + LEAST_ITERATIONS) > job.launch.timeout_s
     )
-    remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
+    remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or use other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=sentence, remedy=remedy if hopeless else "")
     broken = [
         Finding(
             subject="constraint",
             ok=False,
-            found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
+            found=f"{b.text}: predicted for the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
             remedy=_SEARCHED,
         )
         for b in prediction.bounds
@@ -190,7 +191,8 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: nothing can be gained."""
+    """Warns if requests arrive at a fixed rate and the reference already answers nearly all, so that nothing can be
+    gained."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []
@@ -206,7 +208,7 @@ def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
             subject="load",
             ok=False,
             found=f"requests arrive so rarely that {_figure(most)} {metric} is the maximum for any configuration",
-            remedy='maximize = "max_rate_rps" with limits of latencies, minimize a latency, or raise traffic.rate',
+            remedy='maximize = "max_rate_rps" with limits on latencies, minimize a latency, or raise traffic.rate',
         )
     ]
 
@@ -220,13 +222,13 @@ def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
     if predicted is None:
         cpu = device_kind(job) == "cpu"
         unknown = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
-        why = unknown or ("CPU ranks" if cpu else f"nothing models the memory of {job.target}")
+        why = unknown or ("CPU ranks" if cpu else f"no simulator models the memory of {job.target}")
         if not cpu and job.task == "serve" and job.target != "vllm" and not unknown:
-            why = "an engine takes the share of a GPU that its line sets"
+            why = "an engine takes the share of a GPU's memory that its line sets"
         if not cpu and job.target == "vllm":
             why = (
-                "an engine takes the share of a GPU that gpu_memory_utilization sets; "
-                "the space leaves out configurations whose weights and one request exceed it"
+                "an engine takes the share of a GPU's memory that gpu_memory_utilization sets; the space has no "
+                "configurations whose weights and one request exceed it"
             )
         return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
     room = "" if predicted.device_gib is None else f" of {predicted.device_gib:.1f} GiB"
@@ -268,7 +270,7 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
 
 
 def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
-    """`run_s`: the predicted seconds of one run after its start, 0 if unknown."""
+    """How long a session takes. `run_s`: the predicted seconds of one run after its start, 0 if unknown."""
     job, searched = space.job, min(space.job.budget.profiles, space.count)
     finalists, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
@@ -277,20 +279,20 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
         late = wall + (1 + finalists) * job.launch.timeout_s  # the experiment that runs at the deadline, and one round
-        found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run took launch.timeout_s"
+        found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
-            " and all rounds were needed"
+            " and all rounds are needed"
             if every <= late
             else f": budget.wall = {job.budget.wall}, the experiment that runs then, and {finalists} runs that confirm"
         )
         if run_s:
             runs = searched + finalists * repeats
             minutes = several(max(1, round(runs * min(run_s, job.launch.timeout_s) / 60)), "minute")
-            found = f"by prediction {minutes} of measuring, and {several(runs, 'start')}; {found}"
+            found = f"{minutes} of measuring are predicted, plus {several(runs, 'start')}; {found}"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
-                f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, and loading, compiling and "
-                f"recording a large model on GPUs takes minutes: write timeout_s = {GPU_TIMEOUT_S}"
+                f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, but loading and compiling a large "
+                f"model and recording CUDA graphs takes minutes: write timeout_s = {GPU_TIMEOUT_S}"
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
         return Finding(subject="time", ok=None, found=found)

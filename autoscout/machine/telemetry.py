@@ -1,5 +1,4 @@
-"""Load and memory of this machine's devices, from NVML or else nvidia-smi; without GPUs, from the kernel's CPU and
-memory counters."""
+"""Load and memory of this machine's devices, from NVML or nvidia-smi; without GPUs, from the kernel's counters."""
 
 import contextlib
 from pathlib import Path
@@ -21,7 +20,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Reads every device, by name. Keeps NVML open, and the previous CPU counters."""
+    """Reads all devices, by name. Keeps NVML open, and the previous CPU counters."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
@@ -60,13 +59,13 @@ def _nvml() -> Any:
         import pynvml  # type: ignore[import-not-found]
 
         pynvml.nvmlInit()
-    except Exception:  # module or driver are missing; NVMLError cannot be named, since it is in the module
+    except Exception:  # no such module or driver; NVMLError cannot be named here, since the module defines it
         return None
     return pynvml
 
 
 def _gpus(nvml: Any) -> dict[str, DeviceReading]:
-    """Device → reading; empty if the driver stopped answering. A GPU that the driver lost is left out."""
+    """Device → reading; empty if the driver no longer answers. A GPU that the driver cannot reach is left out."""
     readings = {}
     with contextlib.suppress(nvml.NVMLError):
         for i in range(nvml.nvmlDeviceGetCount()):
@@ -76,8 +75,8 @@ def _gpus(nvml: Any) -> dict[str, DeviceReading]:
 
 
 def _gpu(nvml: Any, handle: Any) -> DeviceReading:
-    """One GPU's reading; values that it does not report (slices, unified memory) are as in `parsed`. Errors: NVMLError
-    for a lost GPU."""
+    """One GPU's reading; for values that it does not report (slices, unified memory) see `parsed`. Errors: NVMLError
+    for a GPU that cannot be reached."""
 
     def asked(ask: str, *arguments: Any) -> Any:
         try:

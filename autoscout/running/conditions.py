@@ -1,10 +1,10 @@
-"""Measuring conditions: the load of others on this machine while an experiment ran.
+"""Measuring conditions: how much other processes used this machine while an experiment ran.
 
 CPU, from the kernel's counters: `cpu_share` (share of all CPU time in use), `foreign_cpu_share` (share used by
 processes that are not ours), `steal_share` (given to other machines by the hypervisor), `cpu_pressure` (share of time
 in which some process waited for a CPU; our own ranks may wait for each other). GPUs, from nvidia-smi during the run:
 the lowest `clock_mhz` and the mean `power_w` of all busy GPUs, the highest `temperature_c`, `throttled` (1 if heat or
-power slowed one); `per_rank` has the same of each rank's device.
+power slowed one); `per_rank` has the same values for each rank's device.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ BUSY = 0.15
 _FOREIGN = 0.5  # tolerated load per core from other processes
 _EVERY_S = 2.0
 _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active,memory.used"
-# NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal (software,
+# NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal slowdown (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are normal operation.
 _IDLE = 0x01
 SLOWED = 0x08 | 0x20 | 0x40 | 0x80
@@ -61,7 +61,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask; `memory_gib`: in use by all processes."""
+    """A GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask; `memory_gib`: used by all processes."""
 
     index: int
     name: str
@@ -103,7 +103,7 @@ class MachineWatch:
         return found
 
     def _sample(self) -> None:
-        # The first sample precedes the run's own allocations.
+        # The first sample is taken before the run allocates memory.
         while table := gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0):
             self.samples += parsed(table)
             if self._over.wait(_EVERY_S):
@@ -126,7 +126,7 @@ def parsed(table: str) -> list[Sample]:
 def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
-    # Start-up and shutdown are not part of the measurement.
+    # Leaves out start-up and shutdown, which are not part of the measurement.
     working = [s for s in samples if not s.reasons & _IDLE] or samples
     return {
         "clock_mhz": min(s.clock_mhz for s in working),
@@ -138,7 +138,7 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 
 def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
     """Adds peak_memory_gib to a training run that does not report it: the largest increase on the fullest of its
-    `devices` GPUs, if this machine has no others. Samples suffice, because a caching allocator keeps its memory."""
+    `devices` GPUs, if this machine has no other GPUs. Samples suffice, because a caching allocator keeps its memory."""
     first: dict[int, float] = {}  # GPU → GiB that others hold
     for sample in samples:
         first.setdefault(sample.index, sample.memory_gib)
@@ -150,8 +150,7 @@ def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> 
 
 def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
     """Adds the conditions of each rank's device. A run that does not report its ranks' devices (a server, a user's own
-    command) gets one value per GPU instead. Ranks on other machines are not visible from here: then nothing is
-    added."""
+    command) gets one value per GPU instead. Nothing is added for ranks on other machines."""
     by_index = {i: [s for s in samples if s.index == i] for i in sorted({s.index for s in samples})}
     devices = measurement.rank_devices or [f"{hosts.host()}:{found[0].name}:{i}" for i, found in by_index.items()]
     here = [device.split(":")[0] == hosts.host() for device in devices]
@@ -164,7 +163,7 @@ def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
 
 
 def counters() -> Counters:
-    """Zeros if the kernel does not report them."""
+    """The kernel's counters; zeros if it does not report them."""
     tick = os.sysconf("SC_CLK_TCK")
     try:
         first = Path("/proc/stat").read_text().splitlines()[0]

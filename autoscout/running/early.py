@@ -1,8 +1,8 @@
-"""Ending a run early: if it can no longer win, or if its cost is known as precisely as one run allows.
+"""Decides whether a run may end early: it can no longer win, or its cost is known as precisely as one run allows.
 
 A run reports its cost per iteration. It is ended when it is slower than the best by more than noise explains: noise
-within its iterations, and between two runs of one configuration. If that noise stays as it was so far, the risk of
-wrongly giving up a configuration is the tail of a normal deviate beyond `ending.Z`, about 1 in 1000. Such a run has
+within its iterations, and between two runs of one configuration. If the noise does not change, the risk of wrongly
+giving up a configuration is the tail of a normal distribution beyond `ending.Z`, about 1 in 1000. Such a run has
 fidelity "short": the search learns from it, but it is never recommended.
 """
 
@@ -18,7 +18,7 @@ from autoscout.job.objective import cost
 from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_SPREAD = 0.03  # prior relative spread between runs of one configuration, weighted as one repeat
+_SPREAD = 0.03  # prior relative spread between runs of one configuration; it has the weight of one repeat
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -44,8 +44,8 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """Why a run may end, "" if it may not: its mean is settled after `wanted` iterations (fewer if `wanted` is at most
-    `ending.USUAL`, and fewest in a search), or its time is up."""
+    """Why a run may end, "" if it may not: its mean is settled after `wanted` iterations (after fewer if `wanted` is at
+    most `ending.USUAL`, and in a search after fewest), or its time is up."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
@@ -78,6 +78,6 @@ def bar(objective: Objective, measurements: Iterable[Measurement], gives_up: boo
     if not by_id:
         return None
     best = min(statistics.median(costs) for costs in by_id.values())
-    # Differences of successive runs exclude slow drift.
+    # Differences between successive runs are not affected by slow drift.
     steps = [math.log(b / a) ** 2 / 2 for costs in by_id.values() for a, b in itertools.pairwise(costs)]
     return Bar(best if gives_up else math.inf, math.sqrt((_SPREAD**2 + sum(steps)) / (1 + len(steps))))

@@ -1,4 +1,4 @@
-"""The equivalence check: a configuration must compute the same as the reference, not only be fast.
+"""The equivalence check: a configuration must not only be fast, but compute the same as the reference.
 
 Before a server is put under load, it answers a fixed set of prompts greedily; its tokens must match the reference's.
 
@@ -19,17 +19,17 @@ from kb.records import Guard, Measurement
 # docs/lab/gpu-check.md, made by tests/tools/guard_table.py.
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
-# Smallest accepted share of a greedy answer's tokens before the first that differs. Engines with one number format gave
-# equal answers, whatever their batch limits, block sizes and speculation; with an 8-bit KV cache, answers of random
-# weights diverged after a tenth to a fifth of their tokens; an engine that computes something else differs from the
-# first token on.
-GUARDED = 4  # prompts, targets/vllm/worker/prompts.py
+# The smallest accepted share of a greedy answer's tokens before the first one that differs. Engines with the same
+# number format gave equal answers, whatever their batch limits, block sizes and speculation. With an 8-bit KV cache,
+# answers of random weights diverged after a tenth to a fifth of their tokens. An engine that computes something else
+# differs from the first token on.
+GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
-# Environment key: the user's training settings, if they differ from the search's. Dropout or a balanced router compute
-# something else each time, by design.
+# Environment key: the user's training settings, if they differ from the search's. With dropout or a balanced router,
+# runs differ by design.
 SETTINGS = "settings"
-QUALITY = "quality"  # metric reported by a user's own check (tuning/quality.py)
+QUALITY = "quality"  # the metric that a user's own check reports (tuning/quality.py)
 _COMPARED = 3  # losses compared per run; worker/train.py trains at least this many steps
 
 
@@ -46,7 +46,7 @@ class Check(Protocol):
 
 
 class Losses:
-    """For training: the first losses and gradient norms, within the tolerance of a number format.
+    """For training: compares the first losses and gradient norms, within the tolerance of a number format.
 
     The first loss and norm are computed from the same weights; later ones also carry the rounding of a small step."""
 
@@ -67,7 +67,7 @@ class Losses:
 
 
 class Answers:
-    """For serving: greedy answers to a fixed set of prompts."""
+    """For serving: compares greedy answers to a fixed set of prompts."""
 
     def flaw(self, measured: Measurement) -> str:
         return _flaw("greedy answers", measured.losses)
@@ -77,7 +77,7 @@ class Answers:
 
 
 class IfTold:
-    """For runs that may not report what they computed: applies another check if both runs did."""
+    """For runs that may not report what they computed: applies another check if both runs report it."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -90,7 +90,7 @@ class IfTold:
 
 
 class Floor:
-    """For runs with a score from the user's own quality check: its limit, then another check."""
+    """For runs with a score from the user's own quality check: applies the check's limit, then another check."""
 
     def __init__(self, check: Check, guard: Guard) -> None:
         self._check, self._guard = check, guard
@@ -108,7 +108,7 @@ class Floor:
 
 
 def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
-    """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
+    """The measurement; with status "wrong" and the evidence if it is "ok" but does not agree."""
     if measured.status != "ok":
         return measured
     evidence = check.compare(reference, measured)
@@ -119,8 +119,8 @@ class Reference:
     """The run that others are compared with: the expert default's if it works, else the first that a second one agrees
     with.
 
-    Until then a wrong first run could make all correct ones look wrong, so runs that disagree with it are kept as
-    challengers. Only runs of other configurations support a run: a repeat agrees with itself even if it is wrong.
+    Until then, a wrong first run could make all correct ones look wrong, so runs that disagree with it are kept as
+    challengers. Only a run of another configuration can support a run: a repeat would agree even if both are wrong.
     """
 
     def __init__(self, check: Check, default_id: str) -> None:
@@ -132,7 +132,7 @@ class Reference:
         self._challengers: list[Measurement] = []
 
     def judge(self, measurement: Measurement) -> Measurement:
-        """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
+        """The measurement; with status "wrong" and the evidence if it is "ok" but does not agree."""
         if measurement.status != "ok":
             return measurement
         reference = self.measurement
@@ -159,7 +159,7 @@ class Reference:
         return judged
 
     def rejudge(self, measurement: Measurement) -> Measurement:
-        """judge() for a run that an earlier session may have found wrong against another reference."""
+        """Like judge(), for a run that an earlier session may have found wrong by comparison with another reference."""
         if measurement.status == "wrong":
             measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
         return self.judge(measurement)
@@ -170,7 +170,7 @@ def _differ(one: Measurement, other: Measurement) -> bool:
 
 
 def _flaw(what: str, found: list[float]) -> str:
-    """ "" or why a run's own numbers cannot be right, regardless of other runs."""
+    """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
     if len(found) < _COMPARED:
         return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
     return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
@@ -200,7 +200,8 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """How two series differ; "" if they agree. `tolerances`: for the first of every three steps, and for the others."""
+    """How two series differ; "" if they agree. `tolerances`: for every third step from the first, and for the
+    others."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

@@ -2,9 +2,10 @@
 
     python -m autoscout.running.every_host SPEC.json
 
-If another host's command fails first, its log is printed last, not the others' secondary errors. The host that failed
-first is recorded in the folder's `failed` ("HOST<tab>OOM kills by its kernel"), a lost one in `lost` ("HOST<tab>why").
-A command that a signal ended gets a shell's exit code, 128 + n. When this process ends, everything on all hosts ends.
+If the command fails first on another host, that host's log is printed last, instead of the secondary errors of the
+others. The host that failed first is recorded in the folder's file `failed` ("HOST<tab>OOM kills by its kernel"), a
+lost host in `lost` ("HOST<tab>why"). If a signal ended the command, the exit code is a shell's, 128 + n. When this
+process ends, everything on all hosts ends.
 """
 
 import base64
@@ -22,7 +23,7 @@ from autoscout.running.cluster.placement import Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 
-NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values known only on the host
+NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values that only the host knows
 LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
 _OTHERS_S = 2.0  # grace for the other hosts after the first failure
@@ -32,7 +33,7 @@ _TAIL = 2**16
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """`python`: the command that starts the agents; `hosts`: as in a job's cluster; `variables`: added to the host's
-    own for the command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
+    own environment for the command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
 
     hosts: str
     placement: Placement
@@ -135,7 +136,7 @@ class _Run:
             for agent in waiting:
                 ended |= heard([agent], "ended", 0.0, lambda: False, lambda m, host=agent.host: self._kept(host, m))
                 report = ended.get(agent.host, {})
-                if problem := report.get("problem"):  # nothing was started there
+                if problem := report.get("problem"):  # then nothing was started there
                     gone = self._spec.cwd and problem.startswith(self._spec.cwd)
                     mend = "; copy it there, or keep it in a folder that the hosts share" if gone else ""
                     agent.lost = f"{agent.host}: {problem}{mend}"

@@ -10,15 +10,14 @@ from kb.records import Configuration, Measurement
 
 
 class Profiler(Protocol):
-    """What a session needs from a target. Runs one experiment at a time."""
+    """The part of a target that a session needs. Runs one experiment at a time."""
 
     def environment(self) -> dict[str, str]:
         """Versions and devices, without starting an experiment. Errors: AutoscoutError."""
         ...
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment; failures are measurements. Errors: AutoscoutError if no experiment is possible at
-        all."""
+        """Runs one experiment; failures are measurements. Errors: AutoscoutError if none is possible at all."""
         ...
 
     def adopt(self, folder: Path) -> Measurement | None:
@@ -45,7 +44,7 @@ class Confirming(Protocol):
 
 @runtime_checkable
 class Placed(Protocol):
-    """A profiler that can choose among more devices than the job asks for."""
+    """A profiler that can choose from more devices than the job asks for."""
 
     def place(self, elsewhere: bool) -> None:
         """Whether to use other devices than usual for the next run, if some are free."""
@@ -62,8 +61,9 @@ class OnHosts(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`.
-    `unfit` (known after `start`): the launcher does not work on this machine, so each rank needs a fresh process."""
+    """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`
+    becomes true. `unfit` (known after `start`): it does not work on this machine, so each rank needs a fresh
+    process."""
 
     @property
     def unfit(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Finds the software and devices that an experiment would use, with a probe that starts no experiment."""
+"""Finds out which software and devices an experiment would use, with a probe that starts no experiment."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,8 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """The Python that runs a program: the program itself, or its shebang's; "" if there is none. `path`: as $PATH."""
+    """The Python interpreter that runs a program: the program itself, or the one in its shebang; "" if there is none.
+    `path`: as in $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""
@@ -51,14 +52,13 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
 
 def own_variables(job: Job) -> dict[str, str]:
-    """The variables that the job sets, hashed, for an environment, since they may affect measurements. Secrets are left
-    out, since another token does not make another machine."""
+    """The variables that the job sets, as a hash for an environment, since they may affect measurements. Secrets are
+    left out, since another token does not change the machine."""
     return {"variables": content_hash(secrets.without(job.launch.environment))} if job.launch.environment else {}
 
 
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
-    """The JSON object on the last line that a command prints. Errors: AutoscoutError (exit 2) naming the
-    interpreter."""
+    """The JSON object on the last line that a command prints. Errors: AutoscoutError (exit 2)."""
     with results.writing("temporary files"):
         output = tempfile.TemporaryFile()  # noqa: SIM115 - later failures have other causes
     with output:
@@ -94,7 +94,7 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
 
 
 def _why(program: str, error: OSError) -> str:
-    """The error's text; if access to the program is denied, with its owner."""
+    """The error's text; if access to the program is denied, also its owner."""
     reason = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
         return reason
@@ -106,7 +106,7 @@ def _why(program: str, error: OSError) -> str:
 
 
 def hash_of(files: Iterable[Path]) -> str:
-    """Hash of the measuring code: measurements by different versions of it are not comparable."""
+    """Hash of the measuring code: measurements by different versions of it cannot be compared."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())

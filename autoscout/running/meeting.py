@@ -1,4 +1,4 @@
-"""The rendezvous of ranks on several hosts, and the environment variables they inherit from us."""
+"""The rendezvous of ranks on several hosts, and the environment variables that they inherit from us."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from autoscout.running.node_agents import NodeAgent, wait_for
 
 _ASK_S = 60.0
-# Prefixes of our variables that ranks on other hosts get, too; all others are the host's own.
+# Prefixes of those of our variables that ranks on other hosts also get; all others are the host's own.
 ALLOWED = (
     *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
     *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),
@@ -19,8 +19,8 @@ def allowed() -> dict[str, str]:
 
 
 def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Callable[[], bool]) -> tuple[str, int]:
-    """An address of the first host that all others can reach, and a free port there; ("", 0) if there is none, and then
-    a host that cannot reach it is marked lost. `known`: cache of addresses by hosts."""
+    """An address of the first host that all others can reach, and a free port there. ("", 0) if there is none; then a
+    host that cannot reach it is marked as lost. `known`: cache of addresses by hosts."""
     first, others = agents[0], agents[1:]
     key = tuple(agent.host for agent in agents)
     if key not in known:
@@ -37,14 +37,14 @@ def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Ca
             if silent is None:
                 ways = "; ".join(f"{agent.host} by {', '.join(reached[agent.host])}" for agent in others)
                 others[-1].lost = (
-                    f"{others[-1].host}: no address of {first.host} is reached by all ({ways}); name hosts by the "
-                    f"addresses of a network that they share"
+                    f"{others[-1].host}: no address of {first.host} can be reached by all ({ways}); name hosts by "
+                    "their addresses in a network that they share"
                 )
             elif not silent.lost:
                 tried = ", ".join(meet["addresses"])
                 silent.lost = (
-                    f"{silent.host}: reaches no address of {first.host} ({tried}); open the network between them "
-                    f"for any port, or name hosts by the addresses of a network that they share"
+                    f"{silent.host}: cannot reach any address of {first.host} ({tried}); open all ports between them, "
+                    "or name hosts by their addresses in a network that they share"
                 )
             return "", 0
         known[key] = common[0]

@@ -1,7 +1,7 @@
 """The controller's side of the agents on an experiment's hosts (worker/agent.py).
 
-Agents need only the ranks' interpreter on their host, because our scripts are sent along. They end when we do, however
-we end, because their stdin closes.
+Agents only need the ranks' interpreter on their host, because our scripts are sent to them. They end when we do,
+however we end, because their stdin then closes.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from autoscout.running import processes, results
 from autoscout.running.cluster.reach import Way, on_host, refusal
 from kb import dates
 
-_ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts; they import each other relative to it
+_ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts, which import each other relative to it
 _BEAT_S = 2.0
 _START_S = 120.0
 _LOST_S = 30.0  # silence after which a node counts as lost
@@ -50,7 +50,7 @@ agent.main(home)
 
 
 def packed(folders: Iterable[Path]) -> bytes:
-    """The scripts of these folders as an archive for the agents."""
+    """The scripts in these folders, as an archive for the agents."""
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in dict.fromkeys([processes.WORKER, *folders]):
@@ -66,12 +66,12 @@ def sent(path: Path) -> str:
 
 
 def _place(path: Path) -> Path:
-    """Path in the archive; scripts of a target from another package go under "other"."""
+    """A script's path in the archive; scripts of a target from another package go under "other"."""
     return path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path("other", path.parent.name, path.name)
 
 
 class NodeAgent:
-    """The agent of one host. `lost`: "" or why it is given up."""
+    """The agent of one host. `lost`: why it was given up, or ""."""
 
     def __init__(self, way: Way, host: str, python: list[str], archive: bytes) -> None:
         self.host, self.lost = host, ""
@@ -119,7 +119,7 @@ class NodeAgent:
         for line in filter(None, lines):
             try:
                 found.append(json.loads(line))
-            except ValueError:  # not ours, but output of a login shell
+            except ValueError:  # not our output, but a login shell's
                 continue
         for message in found:
             if "hello" in message:
@@ -169,7 +169,7 @@ class NodeAgent:
             self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
             return
         why = [
-            f"its agent ended in the middle (exit code {code})",
+            f"its agent ended too early (exit code {code})",
             refusal(self.host, errors),
             last and f"its last line: {last}",
         ]
@@ -183,8 +183,8 @@ def heard(
     stopping: Callable[[], bool],
     also: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> dict[str, Any]:
-    """Each agent's message under `word`, by host, without agents that were lost or did not answer in time. `also` gets
-    all other messages."""
+    """Each agent's message under `word`, by host, without agents that were lost or did not answer in time. `also` is
+    called with all other messages."""
     waiting = [agent for agent in agents if not agent.lost]
     found: dict[str, Any] = {}
     until = time.monotonic() + within_s
@@ -203,7 +203,7 @@ def heard(
 
 
 def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any]:
-    """As `heard`, but marks agents that do not answer in time as lost."""
+    """Like `heard`, but marks agents that do not answer in time as lost."""
     asked = list(agents)
     found = heard(asked, word, limit_s, stopping)
     for agent in asked:

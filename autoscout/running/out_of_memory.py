@@ -1,9 +1,9 @@
-"""How much memory a run that ran out of it needed at least, by the messages that it left.
+"""How much more memory a run that ran out of memory would have needed at least, judged by its messages.
 
     short = in use + tried to allocate − the device's memory       (GiB)
 
-In use is what the process itself held, so that memory of others does not count. Where a message lacks it, what it tried
-to allocate less what was free. Forms of PyTorch (CUDA, HIP and XPU; before 2.1 and since), of XLA, and of vLLM's cache.
+"In use" is what the process itself held, so memory of other processes does not count; if a message lacks it, `short` is
+what it tried to allocate less what was free. Covers PyTorch (CUDA, HIP and XPU; before 2.1 and since), XLA and vLLM.
 """
 
 import re
@@ -19,7 +19,8 @@ _SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?"
 
 
 def _form(pattern: str, short: Callable[..., float]) -> tuple[re.Pattern[str], Callable[..., float]]:
-    """`short`: of the sizes in the pattern, None for one that the message lacks."""
+    """A form of message. `short`: computes GiB from the sizes in the pattern, which are None if the message lacks
+    them."""
     return re.compile(pattern.replace("SIZE", _SIZE), re.DOTALL), short
 
 
@@ -49,7 +50,7 @@ _FORMS = [
 
 
 def short_gib(text: str) -> float:
-    """The most that any message in a text says was lacking; 0 if none says."""
+    """The largest shortage that any message in a text reports, in GiB; 0 if none does."""
     found = [0.0]
     for pattern, short in _FORMS:
         for match in pattern.finditer(text):
@@ -60,7 +61,7 @@ def short_gib(text: str) -> float:
 
 
 def of_run(folder: Path) -> dict[str, float]:
-    """SHORT as a metric of the run in this folder, by its ranks' errors and logs; {} if none says."""
+    """SHORT as a metric of the run in this folder, from its ranks' errors and logs; {} if no message reports it."""
     texts = [*(error.message for error in results.errors(folder)), *results.logs(folder).values()]
     short = max(map(short_gib, texts), default=0.0)
     return {SHORT: short} if short > 0 else {}

@@ -1,4 +1,4 @@
-"""Explains why an experiment failed: its class, and the root cause in one sentence."""
+"""Explains why an experiment failed: the failure class, and the root cause in one sentence."""
 
 import contextlib
 import re
@@ -19,15 +19,15 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     codes: dict[int, int] = {}  # rank → exit code (-n: signal n), for ranks that ended by themselves
     timed_out: bool = False
-    stopped: bool = False  # by interrupt()
+    stopped: bool = False  # ended by interrupt()
     launcher_code: int | None = None  # exit code of the launcher, if it ended by itself
     output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
     hosts: dict[int, str] = {}  # rank → host, if there are several hosts
-    oom_kills: int = 0  # by the kernels of other hosts
+    oom_kills: int = 0  # processes killed by the kernels of other hosts for lack of memory
 
 
-# Errors in a rank because another one died: never the root cause.
+# Errors of a rank that failed because another one died: never the root cause.
 _SECONDARY = (
     "gloo/transport",  # connections closed, reset or refused
     "connectFullMesh failed",
@@ -39,16 +39,16 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
-# torch's store lost its server or a client: secondary if a rank was killed, otherwise the network failed.
+# torch's store lost its server or a client: a secondary error if a rank was killed, otherwise the network failed.
 _STORE = ("DistNetworkError", "DistStoreError")
-# A collective that timed out is secondary, too; if there is no other error, the ranks hang.
+# A collective that timed out is a secondary error, too; if there is no other error, the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
     *("AssertionError", "ValueError", "RuntimeError", "NotImplementedError", "TypeError"),
     *("IndexError", "KeyError", "NameError", "AttributeError"),
 )
-# Errors of a device or its libraries: the log may have the cause.
+# Errors of a device or its libraries, for which the log may show the cause.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
 _NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -60,7 +60,8 @@ _COLLECTIVE = re.compile(
 
 
 def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: by this kernel during the run.
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: processes that this kernel killed
+    during the run for lack of memory.
 
     Causes in order of precedence: a rank that failed by itself, then a machine fault or lack of memory in any log, then
     a rank that died; ranks that timed out waiting for others come last.
@@ -127,7 +128,7 @@ def _of_ranks(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: in
 
 
 def oom_kills() -> int:
-    """Number of OOM kills so far, on this machine and in our control group."""
+    """Number of processes killed for lack of memory so far, on this machine and in our control group."""
     count = 0
     for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
         with contextlib.suppress(OSError):
@@ -164,7 +165,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return spoken.symptom.status, _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
         return "error", _sentence(error, folder)
-    # Many of Megatron's checks, and unchecked but unsupported combinations, fail in the first step.
+    # Many of Megatron's checks, and unsupported combinations that it does not check, fail in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
     raised_there = error.type != "RuntimeError" or "/megatron/" in raised.file
     refused = raised_there and not causes.below(raised.file) and (error.phase in _REFUSING_PHASES or first_step)
@@ -198,13 +199,13 @@ def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
 
 
 def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
-    """Which collective hung, which ranks waited in it and which did not; "" if none hung."""
+    """Which collective hung, which ranks waited in it, and which did not join; "" if none hung."""
     if not waited:
         return ""
     first = waited[min(waited)]
     absent = sorted(rank for rank in logs if rank >= 0 and rank not in waited)
     others = f"; {_ranks(absent)} did not join" if absent else ""
-    return f"{first} hung: {_ranks(sorted(waited))} waited in vain{others} (logs: {folder}/rank-*.log)"
+    return f"{first} hung: {_ranks(sorted(waited))} waited for it{others} (logs: {folder}/rank-*.log)"
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -1,7 +1,7 @@
 """Runs an experiment on several hosts: an agent on each starts its ranks, and they meet at an address of the first.
 
-A placement has the hosts and the ranks on each. A host that does not share the experiment's folder is sent the ranks'
-input files and sends back their output files.
+A placement has the hosts and the ranks on each. A host that does not share the experiment's folder receives the ranks'
+input files, and sends back their output files.
 """
 
 import base64
@@ -34,8 +34,8 @@ _MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 class OverHosts:
-    """A launcher (interfaces.Launcher), one experiment at a time. All methods raise AutoscoutError if no hosts are
-    left. `warm`: ranks are forked from a process on each host that has done their imports.
+    """A launcher (interfaces.Launcher) for one experiment at a time. All methods raise AutoscoutError if no hosts are
+    left. `warm`: on each host, ranks are forked from a process that has done their imports.
     """
 
     unfit = False
@@ -85,9 +85,9 @@ class OverHosts:
             if differs := _differs(self._found[first], versions):
                 name, here, there = differs
                 raise AutoscoutError(
-                    f"{host}: has {name} {there or 'not at all'}, and {first} has {here or 'none'}; ranks of one "
-                    f"experiment need the same: install it there, or name an interpreter in launch.python that is the "
-                    f"same on all hosts",
+                    f"{host}: has {name} {there or '(not installed)'}, but {first} has {here or 'none'}; ranks of one "
+                    "experiment need the same version: install it there, or name an interpreter in launch.python "
+                    "that is the same on all hosts",
                     2,
                 )
         return _together([(len(host.devices), self._found[host.name]) for host in hosts])
@@ -101,7 +101,7 @@ class OverHosts:
         self._roster.nodes = nodes
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Starts agents, and the ranks' imports, on the hosts that would be used now."""
+        """Starts agents on the hosts that would be used now, and the ranks' imports there."""
         agents = self._begun(self._roster.chosen(self._job.devices).hosts, stopping)
         if self._warm:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
@@ -213,7 +213,7 @@ class OverHosts:
             ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
         for agent in waiting:
-            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when asked to"
+            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when told to"
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
@@ -261,14 +261,14 @@ class OverHosts:
     def _looked(
         self, agents: list[NodeAgent], folder: Path, commands: dict[str, list[str]], files: Sequence[Path] = ()
     ) -> dict[str, Any]:
-        """By host: its disk space, file hashes, the commands' output, and whether it shares the folder."""
+        """For each host: its disk space, file hashes, the commands' output, and whether it shares the folder."""
         asked = {"folder": str(folder.resolve()), "token": self._token, "files": [str(path) for path in files]}
         for agent in agents:
             agent.say({"look": {**asked, "commands": commands, "limit_s": _LOOK_S}})
         return wait_for(agents, "looked", _LOOK_S, lambda: False)
 
     def _lost(self, agents: list[NodeAgent]) -> str:
-        """What happened to lost hosts, which the roster notes; "" if none was lost."""
+        """A sentence on what happened to lost hosts, which is noted in the roster; "" if none was lost."""
         return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
 
 
@@ -278,8 +278,8 @@ def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"
         return (
-            f"{agent.host}: its clock is {abs(skew):,.0f} s {how} ours, so times and files do not compare; set it "
-            f"there (`chronyc makestep`)"
+            f"{agent.host}: its clock is {abs(skew):,.0f} s {how} ours, so times and files cannot be compared; set it "
+            "there (`chronyc makestep`)"
         )
     if looked.get("free_gib", math.inf) < _ROOM_GIB:
         return f"{agent.host}: {looked['free_gib']:.2f} GiB are free on its disk; make room there"
@@ -299,7 +299,7 @@ def _kept(folder: Path, message: dict[str, Any]) -> None:
 
 
 def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
-    """A file that differs on the other host; "" if none does."""
+    """The name of a file that differs on the other host; "" if none does."""
     return next((name for name, content in first.items() if other[name] != content), "")
 
 

@@ -30,8 +30,8 @@ def left_path() -> Path:
 
 @contextlib.contextmanager
 def capped(configuration: Configuration) -> Iterator[None]:
-    """Applies the configuration's limit while an experiment runs, on the GPUs in CUDA_VISIBLE_DEVICES (all if unset);
-    the caller holds the machine. Errors: AutoscoutError if the driver refuses."""
+    """Applies the configuration's limit while an experiment runs, to the GPUs in CUDA_VISIBLE_DEVICES (all if unset);
+    the caller must hold the machine. Errors: AutoscoutError if the driver refuses."""
     restore()
     share = float(configuration.knobs.get(KNOB, 100)) / 100
     if share == 1.0:
@@ -51,8 +51,8 @@ def capped(configuration: Configuration) -> Iterator[None]:
 
 
 def restore() -> None:
-    """Restores the limits recorded by us or by a killed holder. Trusts only files of root or of this user, since the
-    folder is world-writable. Errors: AutoscoutError if the driver refuses."""
+    """Restores the limits recorded by us or by a holder that was killed. Trusts only files of root or of this user,
+    since the folder is world-writable. Errors: AutoscoutError if the driver refuses."""
     try:
         if left_path().stat().st_uid not in (0, os.geteuid()):
             return
@@ -67,7 +67,7 @@ def restore() -> None:
 
 
 def refused() -> str:
-    """Why no limit can be set here, "" if one can; tried by setting the current limits."""
+    """Why no limit can be set here, "" if one can; found out by setting the current limits again."""
     try:
         for index, (now, _, _) in _limits().items():
             _set(index, now)
@@ -81,9 +81,7 @@ def advice(configuration: Configuration) -> list[str]:
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []
-    return [
-        f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), which it was measured with"
-    ]
+    return [f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), as in the measurement"]
 
 
 def _limits() -> dict[str, tuple[float, float, float]]:
@@ -98,11 +96,11 @@ def _limits() -> dict[str, tuple[float, float, float]]:
             now, usual, least = map(float, watts)
         except ValueError:
             raise AutoscoutError(
-                f"GPU {index}: the driver reports no power limit, so {KNOB} has no effect; take it out of [space]"
+                f"GPU {index}: the driver reports no power limit, so {KNOB} has no effect; remove it from [space]"
             ) from None
         found[index] = (now, usual, least)
     if not found:
-        raise AutoscoutError(f"{KNOB} needs nvidia-smi, which shows no GPU here; take it out of [space]")
+        raise AutoscoutError(f"{KNOB} needs nvidia-smi, which shows no GPU here; remove it from [space]")
     return found
 
 
@@ -118,6 +116,6 @@ def _set(index: str, watts: float) -> None:
     if done.returncode:
         reason = " ".join((done.stderr or done.stdout).split())[:200]
         raise AutoscoutError(
-            f"GPU {index}: its power limit cannot be set to {watts:.0f} W ({reason}); run as root, or take {KNOB} out "
-            "of [space]"
+            f"GPU {index}: its power limit cannot be set to {watts:.0f} W ({reason}); run as root, or remove {KNOB} "
+            "from [space]"
         )

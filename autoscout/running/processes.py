@@ -29,7 +29,7 @@ class Owned(Protocol):
 
 
 def leashed(command: list[str]) -> list[str]:
-    """The command, tied to the calling thread: the kernel kills it when the thread ends, for whatever reason."""
+    """The command, tied to the calling thread: the kernel kills it when the thread ends, for any reason."""
     return [sys.executable, str(WORKER / "leash.py"), str(os.getpid()), *command]
 
 
@@ -52,7 +52,7 @@ def exited(process: Owned, within_s: float) -> bool:
 def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> None:
     """SIGTERM to the process, SIGKILL to its whole family after `grace_s`, then waits until all are gone.
 
-    Only then is their memory free for the next experiment. The process must lead its own session
+    Only then their memory is free for the next experiment. The process must lead its own session
     (start_new_session=True). `seen`: earlier family members that can no longer be found from the process.
     """
     members = (seen or {}) | family(process.pid)
@@ -72,7 +72,7 @@ def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> N
 
 
 def family(pid: int) -> dict[int, str]:
-    """All processes in the session that `pid` leads, and all their descendants: pid → start time."""
+    """All processes in the session that `pid` leads, and all their descendants, as pid → start time."""
     found: dict[int, str] = {}
     children: dict[int, list[int]] = {}
     started: dict[int, str] = {}
@@ -112,7 +112,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def shared_memory(members: dict[int, str]) -> set[Path]:
-    """Files in /dev/shm that these processes have mapped or open, which stay behind when they are killed. Matched by
+    """Files in /dev/shm that these processes have mapped or open, which stay behind when they are killed. Found by
     inode, since a semaphore is created under a temporary name and then renamed.
     """
     inodes = set()
@@ -153,6 +153,6 @@ def _stat(pid: int) -> _Stat | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return None
-    # A zombie with several threads has one that is still exiting and holds all of the process's memory.
+    # A zombie with several threads is still exiting in one of them, and holds all of the process's memory.
     ended = fields[0] in "ZX" and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[3]), fields[19], ended)

@@ -1,4 +1,4 @@
-"""Finds stragglers: the rank that the others wait for, by each device's time for the same arithmetic alone."""
+"""Finds stragglers, ranks for which the others wait, by each device's time for the same arithmetic alone."""
 
 import statistics
 
@@ -6,11 +6,11 @@ import msgspec
 
 from kb.records import Measurement
 
-SLOWED = 1.3  # ratio to its peers' time above which a device is reported as slow
+SLOWED = 1.3  # a device is reported as slow if it takes this many times as long as its peers
 
 
 class Slowest(msgspec.Struct, frozen=True):
-    """`times`: the rank's time for the same arithmetic / the median of the other ranks (of those with its kind of
+    """`times`: the rank's time for the same arithmetic / the median of the other ranks (those with the same kind of
     device, if there are any)."""
 
     rank: int

@@ -13,7 +13,7 @@ _LONGEST_S = 0.05
 
 
 class Replay:
-    """Repeats of a configuration are answered in recorded order, then from the start again.
+    """Answers repeats of a configuration in recorded order, then from the start again.
 
     Errors: AutoscoutError if `launch.recorded` is not the journal of a session with the same workload.
     """
@@ -28,7 +28,7 @@ class Replay:
         for event in journal.events(path):
             if isinstance(event, journal.SessionStarted):
                 if event.job.id != job.id:
-                    raise AutoscoutError(f"{path}: it was recorded for another model or traffic than this job's", 2)
+                    raise AutoscoutError(f"{path}: it was recorded for a different model or traffic", 2)
                 self._environment = event.environment
             elif isinstance(event, journal.ExperimentEnded):
                 found = event.measurement

@@ -18,7 +18,7 @@ _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behi
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of experiment.json that describes the experiment, without the worker's input."""
+    """The part of experiment.json that describes the experiment, as opposed to the worker's input."""
 
     configuration: Configuration
     name: str
@@ -38,7 +38,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # its device's free_gib before its first allocation, total_gib, peak reserved_gib
+    memory: dict[str, float] = {}  # of its device: free_gib before its first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
 
 
 def in_context(found: Measurement, about: About, started: float, cost_s: float, devices: int) -> Measurement:
-    """Adds to `found` its context and cost. `started`: unix time; `cost_s`: seconds on each of the `devices`."""
+    """Adds context and cost to `found`. `started`: unix time; `cost_s`: seconds on each of the `devices`."""
     return msgspec.structs.replace(
         found,
         context=about.context,

@@ -8,12 +8,12 @@ from autoscout.running.cluster.choosing import Choose, first, of_nodes
 from autoscout.running.cluster.placement import Placement
 from kb.records import AutoscoutError, Node
 
-DRAINED = 2  # failures after which a host is not used any more
+DRAINED = 2  # failures after which a host is no longer used
 
 
 class Roster:
-    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: the subset
-    of the job's nodes they use if it mixes kinds of device; empty: the first ranks."""
+    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: if the job
+    mixes kinds of device, the subset of its nodes that they use; empty: the first ranks."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None
@@ -38,7 +38,7 @@ class Roster:
         except AutoscoutError as error:
             if not drained:
                 raise
-            reasons = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
+            reasons = "; ".join(f"{host} is no longer used: {self._failures[host][-1]}" for host in sorted(drained))
             raise AutoscoutError(f"{error}; {reasons}") from error
 
     def _chosen(self, ranks: int, avoided: frozenset[str]) -> Placement:
@@ -54,4 +54,4 @@ class Roster:
         self._failures.setdefault(host, []).append(message)
         if len(self._failures[host]) < DRAINED:
             return message
-        return f"{message}; {host} has failed {len(self._failures[host])} times and is not used any more"
+        return f"{message}; {host} has failed {len(self._failures[host])} times and is no longer used"

@@ -1,5 +1,5 @@
-"""Asks a worker script about configurations without running them, in one process under the target's interpreter with a
-time limit. Each question and each answer is a file."""
+"""Puts questions about configurations to a worker script, which does not run them: one process under the target's
+interpreter, with a time limit. Each question and each answer is a file."""
 
 import json
 import os
@@ -20,9 +20,9 @@ def shadows_of(
     environment: Mapping[str, str],
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any] | None]:
-    """The worker script's answer to each question; None for those open at the time limit. One process answers all of
-    them; at the limit its whole process tree is ended. Errors: AutoscoutError if it ends early without an answer, or
-    files cannot be written."""
+    """The worker script's answer to each question; None for those without one at the time limit. One process answers
+    all of them; at the limit its whole process tree is ended. Errors: AutoscoutError if it ends early without an
+    answer, or files cannot be written."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:
@@ -31,7 +31,7 @@ def shadows_of(
         folder = Path(place)
         for number, question in enumerate(asked):
             (folder / f"question-{number}.json").write_text(json.dumps(question))
-        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # its working directory differs
+        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # its working folder is another
         ended = supervised.run(
             [program, *python[1:], str(script), place],
             environment,

@@ -1,6 +1,6 @@
 """Runs a user's own command, reads its output while it runs, and ends it with everything it started.
 
-Output is read from a pipe and only its beginning and end are kept, so a log of any size fits in memory and on disk.
+Output is read from a pipe; only its beginning and end are kept, so that a log of any size fits in memory and on disk.
 """
 
 import json
@@ -61,9 +61,9 @@ def run(
     grace_s: float = 5.0,
     begin: Begin | None = None,
 ) -> Ended:
-    """Runs a command until it ends, the limit, `stopping()`, or until `enough()` returns a reason; it is called after
-    every piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts the command, by default as a
-    new process. Errors: AutoscoutError if `folder` cannot be written."""
+    """Runs a command until it ends, the limit is reached, `stopping()` is true, or `enough()` returns a reason; this is
+    called after every piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts the command, by
+    default as a new process. Errors: AutoscoutError if `folder` cannot be written."""
     status = folder / "ended.json"
     with results.writing(folder):
         status.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def run(
     try:
         _follow(process, read, started, heard, end, seen)
     finally:
-        if process.poll() is None or not status.is_file():  # otherwise the supervisor has ended them all
+        if process.poll() is None or not status.is_file():  # otherwise the supervisor has already ended all of them
             processes.end(process, 0.0, seen)
         os.close(read)
         kept.close()
@@ -112,7 +112,7 @@ class _End:
         return bool(self.timed_out or self.stopped or self.why)
 
     def look(self, now: float) -> bool:
-        """Whether the command must end from now on. `now`: seconds since its start."""
+        """Whether the command must end now. `now`: seconds since its start."""
         if self.ending:
             return False
         self.why = self._enough()
@@ -129,7 +129,7 @@ def _follow(
     end: _End,
     seen: dict[int, str],
 ) -> None:
-    """Reads a command's output until it has ended; records its family in `seen`."""
+    """Reads a command's output until the command has ended; records its process family in `seen`."""
     looked = 0.0
     gone = os.pidfd_open(process.pid)
     try:
@@ -143,7 +143,7 @@ def _follow(
             elif read in ready:  # end of its output
                 watched = [gone]
             now = time.monotonic() - started
-            if now > looked + _LOOK_S:  # only this finds the command's processes if the supervisor is killed
+            if now > looked + _LOOK_S:  # if the supervisor is killed, only this finds the command's processes
                 looked = now
                 seen |= processes.family(process.pid)
             if end.look(now):
@@ -193,7 +193,7 @@ def _enlarge(pipe: int) -> None:
 
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # above this user's limit: the default size suffices
+    except OSError:  # above this user's limit; the default size suffices
         return
 
 

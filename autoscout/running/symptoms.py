@@ -1,4 +1,4 @@
-"""Failure classes by log text: out of memory, a broken machine, or a hung collective.
+"""Recognizes failures by the text of a log: out of memory, a broken machine, or a hung collective.
 
 The patterns are in failures.toml, with remedies for faults of the machine.
 """
@@ -16,7 +16,7 @@ from kb.records import Status
 
 
 class Symptom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`about`: a short description for people; `mend`: the remedy; `signs`: patterns in a log, if a log shows it."""
+    """`about`: a short description for people; `mend`: the remedy; `signs`: patterns, if the failure shows in a log."""
 
     status: Status
     about: str
@@ -48,7 +48,7 @@ _FULL = re.compile(
 )
 _STARTED = re.compile(r"Free memory on device \(([\d.]+)/([\d.]+) GiB\)")
 _GIB = {"Ki": 2.0**-20, "Mi": 2.0**-10, "Gi": 1.0}
-_SPARE_GIB = 1.5  # for CUDA context, NCCL and allocator fragmentation
+_SPARE_GIB = 1.5  # for the CUDA context, NCCL and fragmentation of the allocator
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -57,8 +57,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS. A logger's
-    warning is no symptom, since its program went on."""
+    """The earliest symptom in the text; of several at the same place, the first in SYMPTOMS. A logger's warning does
+    not count, since its program continued."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _signs(), strict=True):
         matches = sign.finditer(text) if symptom in among else ()
@@ -87,11 +87,10 @@ def hung(text: str) -> str:
 
 
 def taken_by_others(text: str, memory: dict[str, float]) -> float:
-    """GiB of the device held by another process, if there was enough memory without it; otherwise 0.
+    """GiB of the device that another process held, if there would have been enough memory without it; otherwise 0.
 
-    From PyTorch's message (memory in use in all and by this process, which is right even in containers, where pids
-    differ from the host's), or from `memory`: free_gib before the rank's first allocation, total_gib and peak
-    reserved_gib.
+    From PyTorch's message (memory in use in total and by this process, right even in containers, whose process ids
+    differ), or from `memory`: free_gib before the rank's first allocation, total_gib and peak reserved_gib.
     """
     if started := _STARTED.search(text):  # vLLM expects an empty device
         free, total = float(started[1]), float(started[2])
@@ -112,13 +111,13 @@ def sentence(symptom: Symptom, cause: str) -> str:
 
 
 def named(evidence: str) -> Symptom | None:
-    """The infrastructure symptom that an experiment's evidence reports."""
+    """The infrastructure symptom that an experiment's evidence mentions."""
     return next((s for s in SYMPTOM.values() if s.status == "infrastructure" and s.about in evidence), None)
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:
-    """Why a session should stop: two different configurations failed by the same fault of the machine; "" to go on.
-    `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
+    """Why a session should stop: two different configurations failed because of the same fault of the machine; "" to
+    continue. `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
     met: dict[str, set[str]] = {}
     for configuration, evidence in evidences:
         symptom = named(evidence)
@@ -126,5 +125,7 @@ def stop(evidences: Iterable[tuple[str, str]]) -> str:
         met.setdefault(about, set()).add(configuration)
         if len(met[about]) > 1:
             mend = f": {symptom.mend}" if symptom else ""
-            return f"{about}; two configurations failed alike, so the session stops{mend}. The last failure: {evidence}"
+            return (
+                f"{about}; two configurations failed like this: the session stops{mend}. The last failure: {evidence}"
+            )
     return ""

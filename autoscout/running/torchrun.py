@@ -15,7 +15,7 @@ MEETING_PORT = 29500  # rendezvous port on the first node
 _TICK_S = 0.05
 _LOOK_S = 1.0
 _GRACE_S = 5.0
-# torchrun's "Root Cause (first observed failure)" block: it ended the other ranks itself.
+# torchrun's "Root Cause (first observed failure)" block; torchrun itself ended the other ranks.
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -30,7 +30,7 @@ def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: i
 
 
 def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]) -> list[str]:
-    """The commands for a user to start on several nodes; `ranks`: the number on each node. One line for all nodes if
+    """The commands that a user starts on several nodes; `ranks`: the number on each node. One line for all nodes if
     these are equal, with NODE set to 0, 1, …; otherwise one per node. HEAD is the first node's address."""
     alike = len(set(ranks)) == 1
     places = [('"$NODE"', ranks[0])] if alike else [(str(node), own) for node, own in enumerate(ranks)]
@@ -45,8 +45,8 @@ def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]
 
 class Torchrun:
     """Runs one experiment at a time in its own process tree and leaves nothing running. If this process is killed, the
-    kernel kills torchrun and then the ranks; in containers, where that signal does not arrive, the ranks end because
-    their stdin, our pipe, closes.
+    kernel kills torchrun and then the ranks. In containers that signal does not arrive; there the ranks end because
+    their stdin, a pipe from us, closes.
     """
 
     unfit = False
@@ -62,8 +62,7 @@ class Torchrun:
         """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if the folder cannot be
-        written."""
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if it cannot be written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
@@ -102,8 +101,8 @@ class Torchrun:
         stopping: Callable[[], bool],
         seen: dict[int, str],
     ) -> bool:
-        """Waits for the end, the limit or `stopping()`; returns whether it was the limit. Records its family in `seen`:
-        ranks lead their own sessions and cannot be found once torchrun is dead.
+        """Waits for the end, the limit or `stopping()`; returns whether it was the limit. Records the process family in
+        `seen`: ranks lead their own sessions, and cannot be found once torchrun is dead.
         """
         start = looked = time.monotonic()
         while process.poll() is None and not stopping():

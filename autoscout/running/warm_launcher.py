@@ -1,4 +1,4 @@
-"""The warm launcher: a process that imported the target once forks the ranks of every experiment."""
+"""The warm launcher: a process that has imported the target once forks the ranks of every experiment."""
 
 import contextlib
 import json
@@ -19,12 +19,12 @@ from kb.records import Job
 _TICK_S = 0.05
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _STOP_LIMIT_S = 5.0
-_ANSWER_MARGIN_S = 30.0  # added to the experiment's own timeout, which the zygote enforces
+_ANSWER_MARGIN_S = 30.0  # added to the experiment's own time limit, which the zygote enforces
 
 
 class WarmRunner:
-    """Runs one experiment at a time. The zygote is started lazily and restarted if it died. It ends when its stdin
-    closes, also if this process is killed; its ranks die with it.
+    """Runs one experiment at a time. The zygote is started when it is first needed, and restarted if it died. It ends
+    when its stdin closes, also if this process is killed; its ranks die with it.
     """
 
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
@@ -71,7 +71,7 @@ class WarmRunner:
         self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
     ) -> RunOutcome:
         """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: a key; the
-        experiment runs in the rank kept from the last one with this key, or in a new rank that is kept."""
+        experiment runs in the rank kept from the last experiment with this key, or in a new one that is then kept."""
         assert self._process is not None
         answer = None
         if self._ready:
@@ -93,7 +93,7 @@ class WarmRunner:
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died: seen by the missing answer
+        with contextlib.suppress(BrokenPipeError):  # it died, which shows when no answer comes
             os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
 
     def _answer(

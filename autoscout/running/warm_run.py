@@ -1,5 +1,5 @@
-"""Starts a user's own Python script warm: from an interpreter that has done the script's imports and forks a process
-for every run (worker/warm_script.py). It runs their script, or torchrun's own code, unchanged."""
+"""Starts a user's own Python script warm: from an interpreter that has done the script's imports, and forks a process
+for every run (worker/warm_script.py). The process runs the user's script, or torchrun's own code, unchanged."""
 
 import contextlib
 import json
@@ -34,8 +34,8 @@ def startable(line: Line) -> str:
 
 
 class WarmScript:
-    """Keeps one interpreter at a time. Libraries read environment variables on import, so another environment needs a
-    new one."""
+    """Keeps one interpreter at a time. Libraries read environment variables on import, so a different environment needs
+    a new interpreter."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class WarmScript:
                 errors.seek(0)
                 reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
                 self.close()
-                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({reason}); leave it out')
+                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({reason}); omit it')
 
     def begin(
         self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int
@@ -83,7 +83,7 @@ class WarmScript:
         answer = self._answer(_IMPORTS_S, lambda: False)
         if answer is None:
             self.close()
-            raise OSError(0, "the interpreter that starts it warm has died")
+            raise OSError(0, "the warm interpreter has died")
         return _Forked(answer["pid"])
 
     def close(self) -> None:

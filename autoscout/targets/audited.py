@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 
 RECORD = Path(__file__).with_name("audits.json")
-_FEW = 0.02  # share of the forbidden configurations: our rules may describe another release
+_FEW = 0.02  # share of forbidden configurations accepted; above it, our rules may describe another release
 
 
 class Unset(msgspec.Struct, frozen=True):
-    """A flag that no knob sets. `since`: the first recorded release that has it; `words`: of speed or memory in it."""
+    """A flag that no knob sets. `since`: the first recorded release that has it; `words`: those in its name or help
+    text that suggest speed or memory."""
 
     flag: str
     takes: str
@@ -20,11 +21,12 @@ class Unset(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found. `drawn`: the number of valid configurations; `refused`: how many of them by message;
-    `changed`: by field, how many and an example. `forbidden`: the number of configurations that our rules forbid;
-    `accepted`: how many of them by rule, with who checks it by the catalog; `unsaid`: how many were accepted although,
-    by the catalog, the engine's own validation should refuse them. `moved`: field → (default in the catalog's release,
-    default in this one)."""
+    """What an audit found. `drawn`: the number of valid configurations tried; `refused`: error message → how many of
+    them the engine refused with it; `changed`: field → (how many had it changed by the engine, an example).
+    `forbidden`: the number of configurations tried that our rules forbid; `accepted`: rule → how many of its
+    configurations the engine accepted, and who checks the rule according to the catalog; `unsaid`: how many were
+    accepted although, by the catalog, the engine's own validation should refuse them. `moved`: field → (default in the
+    catalog's release, default in this one)."""
 
     engine: str
     recorded: bool

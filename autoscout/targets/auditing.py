@@ -1,5 +1,4 @@
-"""Shared by the audits of all engines: asks an engine, compares its answers with the space, and drafts catalog rows for
-new arguments."""
+"""Shared by the audits of all engines: asks an engine, compares its answers with the space, drafts catalog rows."""
 
 import re
 import subprocess
@@ -18,9 +17,9 @@ from kb.records import AutoscoutError, Configuration
 
 DRAWN = 240
 _LIMIT_S = 600.0
-_WITHIN = ("domain", "inactive", "implied")  # not rules: the engine was not asked this
+_WITHIN = ("domain", "inactive", "implied")  # no rules of the catalog, so the engine is not asked about them
 _TRIES = 20
-# Of speed or memory, by their flag or help.
+# A flag is about speed or memory if its name or help text has one of these words.
 _WORDS = re.compile(
     r"overlap|fus(?:e|ion)|recompute|offload|bucket|buffer|comm(?:unication)?\b|graph|gemm|kernel|memory|stream|_sms\b|"
     r"prefetch|parallel|shard|async|precision|fp8|fp4|cache|stash|chunk|dispatch|pipeline|inflight|nccl|speed|throughput"
@@ -34,7 +33,7 @@ class EngineAnswer(msgspec.Struct, frozen=True):
 
 
 class ValidationAnswers(msgspec.Struct, frozen=True):
-    """As worker/audit_engine.py and worker/audit_vllm.py answer."""
+    """What worker/audit_engine.py and worker/audit_vllm.py answer."""
 
     arguments: dict[str, str]
     helps: dict[str, str]
@@ -58,8 +57,8 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
 def drawn(
     space: Space, rules: Sequence[str], count: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Configuration]]:
-    """("" or the rule that forbids it, a configuration): valid ones, each followed by a neighbour that just one of the
-    rules forbids, if some tries find one."""
+    """Yields (rule, configuration): valid configurations with the rule "", each followed, if a few tries find one, by a
+    neighbour that exactly one of the rules forbids."""
     for _ in range(count):
         valid = space.sample(rng)
         yield "", valid
@@ -79,7 +78,7 @@ def _broken(space: Space, configuration: Configuration) -> list[str]:
 
 
 def counted(rules: Sequence[str], answers: Sequence[EngineAnswer]) -> dict[str, Any]:
-    """The counts of an Audit. `rules`: of each answer the text of the rule that forbids what was asked, "" for none."""
+    """The counts of an Audit. `rules`: for each answer the rule that forbids its configuration, "" for none."""
     pairs = list(zip(rules, answers, strict=True))
     valid = [answer for rule, answer in pairs if not rule]
     examples = {name: (change, a.said) for a in valid for name, change in a.changed.items()}
@@ -118,7 +117,7 @@ def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterat
 
 
 def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
-    """Fields with another default than in the release that the catalog is of."""
+    """Fields whose default differs from that in the release that the catalog describes."""
     if version == catalogs:
         return {}
     before = known.of(catalogs) or {}
@@ -134,7 +133,7 @@ def draft(found: Audit, flags: Sequence[str]) -> str:
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:
-            raise AutoscoutError(f"{found.engine}: {flag} is no flag of speed or memory that no knob sets", 2)
+            raise AutoscoutError(f"{found.engine}: {flag} is not a flag about speed or memory that lacks a knob", 2)
     return "\n".join(_row(known[flag]) for flag in flags)
 
 
@@ -152,7 +151,7 @@ def _row(each: Unset) -> str:
         'kind = "dense"',
         'layer = "own"',
         f"values = {_toml(values)}" + ("" if len(values) > 1 else "  # write values that your job may try"),
-        f"default = {_toml(value)}" if value is not None else "# the engine decides where it is not given",
+        f"default = {_toml(value)}" if value is not None else "# the engine decides if it is not given",
         f"asks = {_toml([v for v in values if v != value])}",
         'asks_for = "drafted from the engine\'s own words; nobody has measured it"',
         f"meaning = {_toml(each.help[:200] or each.flag)}",

@@ -11,8 +11,8 @@ FlagValue = Callable[[str], Value | list[str] | None]  # flag → its value in a
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
-    """If one of `flags` differs between two launches, `says` tells what happens to the checkpoint. `beside`: another
-    flag, without which the rule does not apply."""
+    """If one of `flags` differs between two launches, `says` tells what happens to the checkpoint. `beside`: the rule
+    applies only if this flag is given, too."""
 
     flags: list[str]
     says: str

@@ -1,5 +1,5 @@
-"""The user's current launch (`[launch] current`) as a configuration: the mapping from configurations to flags,
-inverted. What the line leaves out takes the engine's default."""
+"""The user's current launch (`[launch] current`) as a configuration, found by inverting the mapping from configurations
+to flags. What the line leaves out has the engine's default."""
 
 import math
 import re
@@ -18,26 +18,26 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
-_SAME_RUN = "the same run as"  # catalogs say so in the reason of a rule that leaves out a value without effect
+_SAME_RUN = "the same run as"  # rules that exclude a value without effect have this in their reason
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
-)  # shell syntax that is no setting's own reference such as ${a.b}
+)  # shell syntax; excludes a setting's own references such as ${a.b}
 
 
 def line_of(job: Job) -> Line:
-    """Errors: AutoscoutError (exit 2) for an open quote."""
+    """The user's present launch line. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.current, "launch.current")
 
 
 def command_line(job: Job) -> Line:
-    """The command of a job that states one with placeholders, else the line as it is run today.
+    """The job's command with placeholders, if it states one, else the line as it is run today.
 
-    Errors: AutoscoutError (exit 2) for an open quote."""
+    Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.command or job.launch.current, "launch.command")
 
 
 def left_to_a_shell(line: Line) -> list[str]:
-    """Variables and command substitutions that no shell fills in, by name."""
+    """Variables and command substitutions that stay unexpanded because no shell reads them, by name."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
     mine = line.words[: next(shells, None)]  # a shell inside the line expands its own arguments
     return sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
@@ -47,7 +47,7 @@ def for_a_shell(line: Line) -> list[str]:
     """A sentence if a line that no shell reads has variables or command substitutions."""
     if not (found := left_to_a_shell(line)):
         return []
-    return [f"the line has {listed(found)}, which no shell fills in: write what it stands for, or no run may start"]
+    return [f"the line has {listed(found)}, which no shell fills in: write its value, or no run will start"]
 
 
 def whole_number(flags: Flags, flag: str) -> int | None:
@@ -57,7 +57,7 @@ def whole_number(flags: Flags, flag: str) -> int | None:
 
 
 def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """A sentence for each number in the line that differs from the job's, whose flags are `of_job`."""
+    """A sentence for each number that differs between the line and the job. `of_job`: the job's flags."""
     for flag, value in of_job.items():
         there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
@@ -65,8 +65,8 @@ def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
 
 
 class Wished(msgspec.Struct, frozen=True):
-    """How flags set a space's knobs. `knobs`: the knobs that act, each with the value whose flags agree best. `heard`:
-    the given flags that decide each knob."""
+    """How flags set a space's knobs. `knobs`: each active knob with the value whose flags agree best with the line.
+    `heard`: for each knob, the flags of the line that decide it."""
 
     knobs: dict[str, Value]
     heard: dict[str, set[str]]
@@ -88,11 +88,11 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
             } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
+        others = [*flags, mapped(Configuration(wanted))]  # the flags without the knob, in case it has only one value
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & given.keys(), deciding - given.keys()
         far = [sum(apart(given[flag], each.get(flag)) for flag in heard) for each in flags]
-        added = [len(unheard & each.keys()) for each in flags]  # a later knob may decide these
+        added = [len(unheard & each.keys()) for each in flags]  # a later knob may be decided by these flags
         default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
         from_default = [distance(value, default) for value in knob.values]
         at = min(range(len(flags)), key=list(zip(far, added, from_default, strict=True)).__getitem__)
@@ -104,8 +104,7 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
 def configuration(
     space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to the flags, and a note for the user where it sets them differently. `usual`: as
-    for `wished`."""
+    """The valid configuration nearest to the flags, and a note for the user if it differs. `usual`: see `wished`."""
     found = wished(space, given, mapped, usual)
     wanted, implied = found.knobs, {knob.name for knob in space.knobs if knob.implied is not None}
     decided = [name for name, heard in found.heard.items() if heard and name not in implied]
@@ -119,20 +118,20 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    of_line = decided if any(flag in given for flag in other) else wanted  # else only defaults had to give way
+    of_line = decided if any(flag in given for flag in other) else wanted  # else only defaults had to change
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]
     broken = "; ".join(found_wrong)
     if broken and all(_SAME_RUN in sentence for sentence in found_wrong):
         return nearest, [f"launch.current is measured with {moved}: {broken}"]
     why = f" ({broken})" if broken else ""
-    near = f"the nearest valid configuration stands for it, with {moved}{why}"
+    near = f"the nearest valid configuration is used instead, with {moved}{why}"
     return nearest, [f"launch.current is not valid as it is: {near}"]
 
 
 def apart(there: Sequence[str], value: object) -> float:
     """Distance of a flag's words in the line from its value in a configuration (None: not set): 0 if equal, 1 if
-    different, less for close numbers."""
+    different, less than 1 for close numbers."""
     here = None if value is None else _words(value)
     if here == list(there):
         return 0.0

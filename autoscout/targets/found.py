@@ -22,8 +22,9 @@ def number_in(cell: Cell) -> float:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: line 12, trial 3, folder z1_mbs4 …. `problem`: why the file itself marks it as no measurement. `said`:
-    its load, its model and other circumstances (importing/circumstances.py). `part`: its study."""
+    """`where`: the row's place in the file: line 12, trial 3, folder z1_mbs4 …. `problem`: why the file says that it is
+    no measurement. `said`: its load, its model and other circumstances (importing/circumstances.py). `part`: its
+    study."""
 
     where: str
     cells: dict[str, Cell]
@@ -33,20 +34,21 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
-    """`meaning`: column → `name` or `name@unit`, for columns of this format (autoscout/importing/mapping.py)."""
+    """Rows of one file or folder. `meaning`: column → `name` or `name@unit`, for columns of this format
+    (autoscout/importing/mapping.py)."""
 
     reader: str
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # predictions are kept, but not as measurements
-    digest: str = ""  # a digest of its rows; "": the bytes of its files identify them
+    simulated: bool = False  # such rows are kept as predictions, not as measurements
+    digest: str = ""  # identifies its rows; if "", the bytes of its files do
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads one kind of result. `recognizes`: whether a path looks like this kind; tried in the order of `rank`, since
-    some kinds look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon in
-    `--reader NAME:PART`. `folders`: it reads a whole folder, where these files are its own (`has`). Errors of
+    """Reads one kind of result. `recognizes`: whether a path looks like this kind; kinds are tried in the order of
+    `rank`, since some look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon
+    in `--reader NAME:PART`. `folders`: it reads a whole folder, if the folder contains these files (`has`). Errors of
     `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]

@@ -1,4 +1,4 @@
-"""A job of any target: loading and checking its file, and its space."""
+"""Jobs of any target: loading and checking a job's file, and making its space."""
 
 import importlib.metadata
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ def load_job(path: str | Path) -> Job:
 
 
 def drafted_job(data: dict[str, Any], folder: Path) -> Job:
-    """The job of a draft that is to be written to `folder`. Errors: as `load_job`, without a file."""
+    """The job of a draft that will be written to `folder`. Errors: as `load_job`, without a file's name."""
     try:
         return _checked(job_of_file(data, Path("job"), folder), Path("job"))
     except AutoscoutError as error:
@@ -46,7 +46,7 @@ def _checked(job: Job, path: str | Path) -> Job:
 def _problems(job: Job) -> Iterator[str]:
     kind = target_of(job)
     if job.task not in kind.tasks:
-        yield f"task = '{job.task}' does not go with target = '{job.target}': it does {', '.join(kind.tasks)}"
+        yield f"task = '{job.task}' does not go with target = '{job.target}', which does {', '.join(kind.tasks)}"
     if kind.needs_model and not job.model.layers:
         yield f"target = '{job.target}' needs a [model]: layers, hidden, heads, vocab, or a preset"
     yield from metrics.metric_problems(job, kind.metrics(job))
@@ -54,7 +54,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def catalog_of(job: Job) -> Catalog:
-    """The target's catalog, reduced to what the installed version has, with the user's own files.
+    """The target's catalog, reduced to what the installed version has, with the user's own files added.
 
     Errors: AutoscoutError (exit 2) naming the file and the key."""
     kind = target_of(job)
@@ -68,7 +68,7 @@ def declared(job: Job) -> Catalog:
 
 
 def meanings(job: Job) -> dict[str, str]:
-    """What each knob of a job does, in words; {} if its catalog can no longer be read."""
+    """What each knob of a job does; {} if its catalog can no longer be read."""
     try:
         knobs = [*device_knobs(job)[1], *declared(job).knob]
     except AutoscoutError:
@@ -88,7 +88,7 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes, which others are compared with. Errors: AutoscoutError (exit 3)."""
+        """The first of the target's recipes, with which others are compared. Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @property
@@ -142,7 +142,7 @@ class JobSpace(Space):
 
 
 def check_of(job: Job) -> Check:
-    """The equivalence check of a job, with its quality floor."""
+    """The equivalence check of a job, including its quality floor."""
     return Floor(target_of(job).equivalence(job), job.guard)
 
 
@@ -184,4 +184,4 @@ def _check_simulated(names: Iterable[str], job: Job) -> None:
         from autoscout.simulate.iteration.iteration_columns import READ as read
     for name in names:
         if name not in read:
-            raise AutoscoutError(f"simulated.{name} is no column of the simulators{meant(name, read)}", 2)
+            raise AutoscoutError(f"simulated.{name} is not a column of the simulators{meant(name, read)}", 2)

@@ -11,28 +11,28 @@ from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
-# Tells users of a program that needs to know its node which values differ by host, and that they must fill them in.
-PLACES = "NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks"
+# For launches that depend on the node: tells users which values differ by host and are theirs to set.
+PLACES = "NODE, HEAD and RANKS: on each host its number (from 0), the first host's address, and its number of ranks"
 _PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
 # Only the site knows how many CPUs a node has, and whether a job may take a whole node.
 PROCESSORS = (
-    "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
+    "add: --exclusive, or --cpus-per-task and --mem, as your site requires: by default all ranks of a node share one "
     "processor"
 )
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration`: the values that it was made from. `program`: the program without its flags. `arguments`: its
-    flags; True for a flag without a value, a list for several values. `checkpoint`: what happens to the checkpoint of a
-    running training. `ranks`: processes per node, if a launcher starts them (torchrun); [] if the program starts its
-    own. `devices`: per node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: node names, if it
-    was measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what
-    only the user knows. `image`: that of a container. `folder`: where the program runs, "" for anywhere. `resource`:
-    Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `servers`:
-    those that a script starts with a router before them, `name` is what each does. `router`: the words of the router's
+    """`configuration`: the knob values that it was made from. `program`: the program without its flags. `arguments`:
+    its flags; True for a flag without a value, a list for several values. `checkpoint`: what happens to the checkpoint
+    of a running training. `ranks`: processes per node, if a launcher starts them (torchrun); [] if the program starts
+    its own. `devices`: per node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: node names, if
+    it was measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`:
+    what only the user knows and has to add. `image`: a container's. `folder`: where the program runs, "" for anywhere.
+    `resource`: Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `servers`: the
+    servers that a script starts behind a router; `name` of each is its role. `router`: the words of the router's
     command, SERVER-0, SERVER-1, … for the servers' addresses. `variables`: shell variables and substitutions in its
-    words. `fills`: whether the shell that starts it fills them in, as in the script that the line is from; a measured
-    launch had them as plain text."""
+    words. `fills`: whether the shell that starts the launch expands them, as in the script that the line is from; a
+    measured launch got them as plain text."""
 
     job: str
     name: str
@@ -89,12 +89,12 @@ def comments(*texts: str) -> list[str]:
 
 
 def heading(launch: Launch) -> list[str]:
-    """What the user should read first, as comments."""
+    """What the user should read first, as comment lines."""
     missing, filled = [*launch.missing], ""
     if launch.fills:
-        filled = f"the shell that runs this fills in {listed(launch.variables)}"
+        filled = f"the shell that runs this expands {listed(launch.variables)}"
     elif launch.variables:
-        missing.append(f"the values of {listed(launch.variables)}, which stand in quotes")
+        missing.append(f"the values of {listed(launch.variables)}, which are quoted and not expanded")
     add = f"add: {'; '.join(missing)}" if missing else ""
     return comments(f"{launch.job}: {launch.name}", launch.evidence, launch.checkpoint, filled, add)
 
@@ -119,8 +119,8 @@ def program_lines(launch: Launch) -> str:
 
 
 def _for_its_shell(word: str) -> str:
-    """The word quoted so that a shell fills in its variables and substitutions."""
-    outside = re.sub(r"\$\([^()]*\)", "", word)  # quotes inside a substitution are its own
+    """The word quoted so that a shell still expands its variables and substitutions."""
+    outside = re.sub(r"\$\([^()]*\)", "", word)  # a substitution has its own quoting
     fillable = re.search(r"\$[\w{(]", word) and not re.search(r"[\"\\`]", outside)
     return f'"{word}"' if fillable else shlex.quote(word)
 
@@ -146,20 +146,20 @@ def _filled_in(word: str) -> str:
 
 
 def kinds_by_node(launch: Launch) -> list[str]:
-    """The kind of device of each node, if the starter could pick a wrong one; [] if there is only one kind."""
+    """The kind of device of each node, if a scheduler could pick a wrong kind; [] if there is only one."""
     return launch.kinds if launch.mixed or len(set(launch.kinds)) > 1 else []
 
 
 def groups_of(launch: Launch) -> list[tuple[int, int, str]]:
-    """(nodes, devices per node, their kind) of runs of equal consecutive nodes."""
+    """(nodes, devices per node, kind of device) for each run of consecutive equal nodes."""
     kinds = launch.kinds or [""] * launch.nodes
     nodes = zip(launch.devices or [0], kinds, strict=True)
     return [(len(list(alike)), *node) for node, alike in itertools.groupby(nodes)]
 
 
 def batch_head(launch: Launch) -> list[str]:
-    """The first lines of a Slurm script. Different nodes become components of one heterogeneous job, each requesting
-    exactly its devices."""
+    """The first lines of a Slurm script. Different nodes become components of a heterogeneous job, each with exactly
+    its devices."""
     asked: list[str] = []
     groups = groups_of(launch)
     for nodes, count, kind in groups:

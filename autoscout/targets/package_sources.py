@@ -1,5 +1,5 @@
-"""What the sources of Python packages declare under a dotted name. They are read without importing them, since an
-engine may import only where there is a GPU, or take a minute."""
+"""Looks up dotted names in the sources of Python packages without importing them, since an engine may need a GPU to
+import, or take a minute."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +8,16 @@ from pathlib import Path
 
 from kb.records import AutoscoutError
 
-_HOPS = 20  # how many imports between modules, and base classes, are followed
+_HOPS = 20  # most imports between modules, and base classes, that are followed
 
 
 def declared(roots: Mapping[str, Path], name: str) -> str | None:
-    """ "batch, group=…" of a function; "" of a field, an argument of a parser or anything else; None if it is missing.
+    """The parameters "batch, group=…" of a function; "" for a field, a parser's argument or anything else; None if
+    missing.
 
-    `roots`: the folders of packages by their names. `name`: of a function, a class, a field of a class or of those that
-    it inherits from, an argument ("--flag") of the function that makes a parser, or a string that a module names.
-    Errors: AutoscoutError (exit 2) for a source that cannot be read."""
+    `roots`: package name → its folder. `name`: a function, a class, a field of a class or of its base classes, an
+    argument ("--flag") of the function that makes a parser, or a string that a module contains. Errors: AutoscoutError
+    (exit 2) for a source that cannot be read."""
     found = _found(roots, name.split("."), _HOPS)
     return None if found is None else _signature(found) if isinstance(found, ast.FunctionDef) else ""
 

@@ -1,4 +1,4 @@
-"""Recipes: the advice of a target's own guides for a job, before any tuning. Helpers shared by all targets."""
+"""Helpers for all targets' recipes. A recipe is the advice of an engine's own guides for a job, before any tuning."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """The first advised configuration possible in this space (with the user's limits): sparse knobs exactly, dense
-    knobs as close as possible."""
+    """The first advised configuration that is possible in this space (with the user's limits): sparse knobs exactly,
+    dense knobs as close as possible."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))
@@ -34,7 +34,7 @@ def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Va
 
 
 def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
-    """Errors: AutoscoutError (exit 3) for a space without configurations."""
+    """The valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) for a space that has none."""
     found = space.nearest(wanted)
     if found is None:
         raise AutoscoutError("nothing is feasible for this job", 3)
@@ -42,7 +42,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
 
 
 def firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:
-    """The advised values that this space (with the user's limits) has."""
+    """The advised values that exist in this space (with the user's limits)."""
     return {n: v for n, v in wanted.items() if n in space.knob and v in space.knob[n].values}
 
 

@@ -1,6 +1,6 @@
-"""The seams between our workers and an engine. The names of the engine that a worker uses are read from the worker's
-code and compared with the names that a release has: recorded in seams.json of a target, or asked of an installed
-engine.
+"""Checks the interface between our workers and an engine. The names of the engine that a worker uses are read from the
+worker's code, and compared with the names that a release has: these are recorded in a target's seams.json, or asked
+from an installed engine.
 """
 
 import ast
@@ -37,8 +37,8 @@ print(json.dumps(found))
 
 
 class Seam(msgspec.Struct, frozen=True):
-    """A use of `name`. `positional` and `keywords`: those of a call, None if it is not called. `open`: the call also
-    has * or **. `needed`: the worker does not work without it. `where`: file and line."""
+    """A use of `name`. `positional` and `keywords`: the arguments of a call, None if it is not called. `open`: the call
+    also has * or ** arguments. `needed`: the worker does not work without it. `where`: file and line."""
 
     name: str
     positional: int | None
@@ -49,8 +49,7 @@ class Seam(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Signatures of releases. `names`: name → {first release with a signature: the signature, None if it is
-    missing}."""
+    """Signatures of releases. `names`: name → {first release with a signature: the signature, None if missing}."""
 
     made_by: str
     releases: list[str]
@@ -66,8 +65,8 @@ class Recorded(msgspec.Struct, frozen=True):
 
 class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an engine accepts what our workers call. `known`: decided by the record of its release, without asking
-    it. `names`: how many were compared. `unfit`: what it does not accept, a sentence each. `tried`: whether a session
-    trains a moment on an unknown engine before it spends anything."""
+    it. `names`: how many were compared. `unfit`: a sentence for each use that it does not accept. `tried`: whether a
+    session first trains briefly on an engine without a record."""
 
     engine: str
     known: bool
@@ -78,12 +77,12 @@ class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         if self.unfit:
-            return f"what AutoScout calls or sets does not fit {self.engine}: {'; '.join(self.unfit)}"
+            return f"some names that AutoScout calls or sets do not fit {self.engine}: {'; '.join(self.unfit)}"
         if self.known:
-            return f"all {self.names} names that AutoScout calls or sets are in {self.engine}, by the records"
+            return f"all {self.names} names that AutoScout calls or sets are in the record of {self.engine}"
         return (
-            f"AutoScout has no record of {self.engine}; its own code has all {self.names} names that AutoScout calls "
-            f"or sets"
+            f"AutoScout has no record of {self.engine}; the engine's code has all {self.names} names that AutoScout "
+            "calls or sets"
         )
 
 
@@ -92,7 +91,7 @@ def read_record(path: Path) -> Recorded:
 
 
 def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recorded:
-    """`asked`: release → signatures, the oldest release first."""
+    """Combines the signatures of several releases. `asked`: release → signatures, the oldest release first."""
     names: dict[str, dict[str, str | None]] = {}
     for release, signatures in asked.items():
         for name, signature in signatures.items():
@@ -103,7 +102,7 @@ def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recor
 
 
 def seams(workers: Path, package: str) -> list[Seam]:
-    """Uses of `package` and what is in it, in all workers of a folder."""
+    """The uses of `package` and its contents in all workers of a folder."""
     return [seam for path in sorted(workers.rglob("*.py")) for seam in _in_file(path, package)]
 
 
@@ -117,7 +116,7 @@ def _in_file(path: Path, package: str) -> Iterator[Seam]:
 
 
 def _uses(node: ast.AST, names: Mapping[str, str], file: str, needed: bool) -> Iterator[Seam]:
-    """A name under `try`, or under a test by hasattr, is one that the worker can do without."""
+    """The uses in a statement. A name under `try`, or under a test by hasattr, is optional for the worker."""
     called: ast.expr | None = None
     if isinstance(node, ast.Call) and (name := _dotted(node.func, names)):
         called = node.func
@@ -153,8 +152,7 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 def unfit(used: list[Seam], signatures: Mapping[str, str | None]) -> list[str]:
-    """A sentence for every use that an engine with these signatures does not accept. Names without a signature here are
-    skipped."""
+    """A sentence for every use that does not fit these signatures. Names without a signature are skipped."""
     return list(dict.fromkeys(problem for seam in used if seam.needed and (problem := _unfit(seam, signatures))))
 
 
@@ -192,8 +190,8 @@ def _parsed(signature: str) -> inspect.Signature:
 
 
 def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
-    """Whether an interpreter imports the package as its release has it: not from a checkout, a fork or another folder
-    of that name, all of which may have the release's version. And which of the needed modules are missing there."""
+    """(whether an interpreter imports the package as it was released, the needed modules that are missing there). A
+    checkout, a fork or another folder of that name may report the release's version without being it."""
     given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
     script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
     found = probe([*python, "-c", script], " ".join(python))
@@ -201,7 +199,7 @@ def installed(python: list[str], package: str, module: str, needed: Sequence[str
 
 
 def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:
-    """Signatures that an interpreter's engine has. Errors: AutoscoutError (exit 2) if it cannot be imported there."""
+    """Signatures of an interpreter's engine. Errors: AutoscoutError (exit 2) if it cannot be imported there."""
     command = [*python, str(processes.WORKER / "engine_signatures.py"), str(worker), device]
     try:
         done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, timeout=_LIMIT_S)
@@ -215,4 +213,4 @@ def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[
 
 
 def _not_imported(python: list[str], reason: str) -> AutoscoutError:
-    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as an experiment does ({reason})", 2)
+    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as in an experiment ({reason})", 2)

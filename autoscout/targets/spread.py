@@ -1,5 +1,5 @@
-"""Export of a launch over several nodes: a host file, a Kubernetes JobSet, a Ray script. Nodes, devices and ranks are
-as measured, in the same order, uneven ones included.
+"""Exports a launch over several nodes as a host file, a Kubernetes JobSet, or a Ray script. Nodes, devices and ranks
+are the measured ones, in the same order, even if nodes differ.
 """
 
 import json
@@ -22,12 +22,14 @@ from kb.records import AutoscoutError
 
 
 def hostfile(launch: Launch) -> str:
-    """A host file for DeepSpeed and MPI: one host with its slots per line, the head first."""
+    """A host file for DeepSpeed and MPI: one host with its slots per line, the head node first."""
     names = launch.hosts or [f"node{i}" for i in range(1, launch.nodes + 1)]
     yours = "" if launch.hosts else "the names of your hosts"
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
     run = torchrun(launch, '"$RANKS"', ["--node-rank", '"$NODE"', *meeting('"$HEAD"')]) if launch.ranks else ""
-    what = ["on each, with HEAD, NODE and its RANKS:", *run.splitlines()] if run else program_lines(launch).splitlines()
+    what = (
+        ["on each host, with HEAD, NODE and RANKS:", *run.splitlines()] if run else program_lines(launch).splitlines()
+    )
     kinds = "; ".join(f"{name} has {kind}" for name, kind in zip(names, kinds_by_node(launch), strict=False))
     return "\n".join([*comments(launch.name, launch.evidence, yours, kinds, *what), *lines]) + "\n"
 
@@ -38,7 +40,7 @@ def jobset(launch: Launch) -> str:
     placed = ""
     if launch.placed:
         launch, placed = placed_by_shell(launch)
-    theirs = ", with ROCm: AMD's are rocm/primus and rocm/megatron-lm" if launch.resource == AMD else ""
+    theirs = ", and needs ROCm (AMD's images: rocm/primus and rocm/megatron-lm)" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
         *comments(f"the image is yours{theirs}; needs the JobSet controller (jobset.sigs.k8s.io)"),
@@ -156,8 +158,8 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """Ray's resource for a kind of device: the word of NVIDIA's driver that names its series (NVIDIA_GPU_NAME_PATTERN);
-    {} if unknown."""
+    """Ray's resource for a kind of device, named by the word for its series in NVIDIA's device names
+    (NVIDIA_GPU_NAME_PATTERN); {} if unknown."""
     known = record_of(kind)
     series = known.series[0] if known and known.vendor == "nvidia" and known.series else " "
     return {} if " " in series else {f"accelerator_type:{series.upper()}": 0.001}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
-LEAST_ITERATIONS = 2  # measured in a run, however long they take
+LEAST_ITERATIONS = 2  # per run, however long they take
 
 
 class Target:
@@ -42,7 +42,7 @@ class Target:
     about: str = ""  # one line: what it runs
     designs: bool = False  # tunes designs that are not built yet, so nothing can be measured
     needs_model: bool = False  # a job must describe a model and its traffic
-    proven: str = ""  # what it was tested against, and where; "": untested
+    proven: str = ""  # where and with which versions it was tested; "": untested
     preset: str = ""  # default preset (line/frameworks) for reading the log of its runs
     packages: tuple[str, ...] = ()  # packages that its interpreter needs
     how: str = ""  # how to install them
@@ -63,13 +63,13 @@ class Target:
     # ---- the job --------------------------------------------------------------------------------------------------
 
     def metrics(self, job: Job) -> tuple[str, ...]:
-        """The metrics that its runs report; (): any."""
+        """The metrics that its runs report; (): any metric."""
         from autoscout.job.metrics import metrics_of_task
 
         return metrics_of_task(job.task)
 
     def problems(self, job: Job) -> Iterator[str]:
-        """Parts of a job file that do not suit this target, a sentence each."""
+        """A sentence for each part of a job file that does not suit this target."""
         yield from ()
 
     # ---- the space ------------------------------------------------------------------------------------------------
@@ -124,7 +124,8 @@ class Target:
         )
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
-        """Seconds of one run after its start, from the predicted value of a metric; 0 if that does not give them."""
+        """Seconds that one run takes after its start, from the predicted value of a metric; 0 if that does not give
+        them."""
         if metric != "step_time_s":
             return 0.0
         wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
@@ -136,7 +137,7 @@ class Target:
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """A note for the user, or "", after asking or trying an engine without a record. Errors: AutoscoutError (exit
+        """A note for the user, or "", after an engine without a record was asked or tried. Errors: AutoscoutError (exit
         2) if no experiment could run on it."""
         from autoscout.targets.seams import REMEDY
 
@@ -146,8 +147,7 @@ class Target:
         return "" if found is None or found.known else found.verdict
 
     def audit(self, job: Job | None) -> "Audit":
-        """Compares what the engine of a job, or of our own interpreter, accepts with the catalog. Errors:
-        AutoscoutError."""
+        """Compares what a job's engine, or our interpreter's, accepts with the catalog. Errors: AutoscoutError."""
         raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
@@ -157,7 +157,7 @@ class Target:
         return draft(found, flags)
 
     def equivalence(self, job: Job) -> "Check":
-        """The equivalence check against the reference; by losses, if runs report any."""
+        """The check that a run is equivalent to the reference; by losses, if runs report any."""
         from autoscout.running.equivalence import IfTold, Losses
 
         return IfTold(Losses(job.model.dtype))
@@ -171,18 +171,18 @@ class Target:
         return ()
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
-        """The batch in the best order to run it."""
+        """The batch in the order in which it runs fastest."""
         return batch
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none. On several nodes
-        one line per node, or one for all, where NODE is 0, 1, … and HEAD the first node's address."""
+        """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none. On several nodes it
+        has one line per node, or one for all, in which NODE is 0, 1, … and HEAD the first node's address."""
         return ""
 
     def shadow(self, asked: "ShadowAsked") -> "Shadow | ServingShadow":
-        """Runs the engine's own code for some ranks without a device: tells whether it starts, whether it fits, and
-        what it communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine
-        cannot be traced."""
+        """Runs the engine's own code for some ranks without a device: whether it starts and fits, and what it
+        communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine cannot
+        be traced."""
         raise AutoscoutError(
             f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
             f"`autoscout predict` and `autoscout profile` work on it",
@@ -190,25 +190,26 @@ class Target:
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
-        """A shadow in which engines end. Errors: AutoscoutError (exit 2) if the target's shadows are of no engines, or
-        none is left."""
-        raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end, only vLLM has", 2)
+        """A shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have none, or none
+        would be left."""
+        raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
         """A shadow with its ranks' kernels measured on one device, one rank after the other; communication is priced.
         Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
-        raise AutoscoutError(f"target = '{self.name}' has no run on one device yet, only Megatron-core has", 2)
+        raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
     # ---- a design of what is not built yet ------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
-        """(n,) by metric: the outcome of an experiment with each of n designs. Errors: AutoscoutError (exit 2) if the
-        target has no such table."""
+        """Metric → (n,) values: the outcome of an experiment with each of n designs. Errors: AutoscoutError (exit 2) if
+        the target has no such table."""
         raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
-        """The fastest cluster within a budget, as a document and in words. `today`: a measured job that corrects it.
-        Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 if the budget buys nothing."""
+        """The fastest cluster within a budget (dollars and watts), as a document and as text. `today`: a measured job,
+        by which predictions are corrected. Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 if
+        the budget buys nothing."""
         raise AutoscoutError(
             f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
         )
@@ -216,8 +217,8 @@ class Target:
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) if it cannot be
-        expressed."""
+        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) if it has no
+        launch."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
@@ -258,7 +259,7 @@ class Target:
         return []
 
     def columns(self) -> Mapping[str, str]:
-        """Knobs by further names that a table may use: flags whose names differ from what the knob sets."""
+        """Further column names that a table may use → knobs: flags with other names than what the knob sets."""
         return {}
 
     def readers(self) -> "Mapping[str, Reader]":
@@ -301,8 +302,8 @@ def target_of(job: Job) -> Target:
 
 
 def reference_of(job: Job | None) -> str:
-    """What the reference (the configuration that others are compared with) is, in words; also in the journal of a
-    target that is not installed here."""
+    """A description of the reference (the configuration with which others are compared); it also works for the journal
+    of a target that is not installed here."""
     if job is None:
         return "the reference"
     return (target_of(job) if job.target in names() else Target()).reference(job)
@@ -325,5 +326,5 @@ def _loaded(name: str) -> Target:
     except Exception as error:  # a plug-in's own code
         raise AutoscoutError(f"target '{name}' ({found.value}) cannot be loaded: {error}") from error
     if not isinstance(made, Target):
-        raise AutoscoutError(f"target '{name}' ({found.value}) is no autoscout.Target")
+        raise AutoscoutError(f"target '{name}' ({found.value}) is not an autoscout.Target")
     return made

@@ -1,5 +1,5 @@
-"""The common part of all targets' shadows: what is asked, answers kept next to the knowledge base, which ranks exist,
-and the memory of the devices that a configuration uses."""
+"""What the shadows of all targets share: the question, answers kept next to the knowledge base, which ranks exist, and
+the memory of the devices that a configuration uses."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,13 +13,14 @@ from autoscout.simulate.hardware.device import hardware
 from kb import traces
 from kb.records import AutoscoutError, Configuration, Job, Node
 
-_CONTEXT_GIB = 0.7  # GiB that the driver and the communicators hold, for a device without constants
+_CONTEXT_GIB = 0.7  # GiB that the driver and the communicators hold on a device whose constants are unknown
 
 
 class ShadowAsked(msgspec.Struct, frozen=True):
-    """A shadow that somebody asks for. `kb`: beside which answers are kept; None keeps nothing. `limit_s`: 0 only uses
-    kept answers. `ranks`: those to trace; [] one of each kind. `parts`: composed from traces of small jobs, which other
-    configurations share. `losses`: (seconds of the load, number) of engines that end."""
+    """A request for a shadow. `kb`: the knowledge base next to which answers are kept; None keeps nothing. `limit_s`:
+    time limit; 0 only uses kept answers. `ranks`: the ranks to trace; [] for one of each kind. `parts`: compose the
+    answer from traces of small jobs, which other configurations share. `losses`: (seconds of the load, number) of
+    engines that fail."""
 
     job: Job
     configuration: Configuration
@@ -44,13 +45,13 @@ def answered(
     keys: list[str], kind: type[A], asked: ShadowAsked, ask: Callable[[list[int]], Iterable[A]]
 ) -> tuple[list[A], int]:
     """(answers in the order of the keys, how many of them were known). `ask`: answers the unknown ones, given their
-    positions; each answer is kept when it comes, except one that ran out of time. Errors: AutoscoutError where
-    `asked.limit_s` is 0 and an answer is not known."""
+    positions; each answer is kept as soon as it arrives, except one that ran out of time. Errors: AutoscoutError if
+    `asked.limit_s` is 0 and an answer is unknown."""
     kb = asked.kb
     found: list[A | None] = [traces.known(kb, key, kind) if kb is not None else None for key in keys]
     unknown = [i for i, known in enumerate(found) if known is None]
     if unknown and asked.limit_s <= 0:
-        raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
+        raise AutoscoutError("it has not been traced yet; run `autoscout shadow`")
     if unknown:
         for i, answer in zip(unknown, ask(unknown), strict=True):
             found[i] = answer
@@ -60,7 +61,7 @@ def answered(
 
 
 def existing(ranks: list[int], world: int) -> None:
-    """Errors: AutoscoutError (exit 2) for a rank that the user asks for but the configuration does not have."""
+    """Checks that ranks exist. Errors: AutoscoutError (exit 2) for one that the configuration does not have."""
     if outside := [r for r in ranks if not 0 <= r < world]:
         raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
 

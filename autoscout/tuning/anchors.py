@@ -1,9 +1,9 @@
 """Anchors: re-measurements of the reference, which track the machine's drift independently of the search. They are made
-at the start, at intervals that adapt to how far the reference moved, when one run after the other is given up, and in
-the rounds at the end.
+at the start, at intervals that adapt to how far the reference moved, when several runs in a row are ended early, and in
+the final rounds.
 
-A reference that moved is measured again at once. If it stays where it went, the machine drifted, and from then on
-costs are converted to the machine of the session's start; else one run was disturbed.
+A reference that moved is measured again at once. If the move persists, the machine drifted, and from then on costs are
+converted to the machine's state at the session's start; else one run was disturbed.
 """
 
 import math
@@ -16,11 +16,11 @@ from kb.records import Configuration, Job, Measurement
 
 _FIRST = 8  # search experiments between the first two anchors
 _MOST, _LEAST = 40, 4
-# Change of the reference: below the first value anchors come half as often, above the second twice as often.
+# Change of the reference: below the first value, anchors come half as often; above the second, twice as often.
 _STEADY, _MOVED = 0.01, 0.05
-_FAR = 3.0  # standard deviations of the reference's scatter that a move must exceed, too
-_AGREE = 0.25  # largest difference of two successive anchors that confirm a move, as a share of it
-_GIVEN_UP = 5  # successive runs ended early after which the machine is suspected, not they
+_FAR = 3.0  # a move must also exceed this many standard deviations of the reference's scatter
+_AGREE = 0.25  # largest difference, as a share of a move, between two successive anchors that confirm it
+_GIVEN_UP = 5  # after this many successive runs ended early, the machine is suspected instead of them
 
 
 class Anchors:
@@ -28,12 +28,12 @@ class Anchors:
         """`exact`: costs are computed, not measured, so nothing drifts."""
         self.job, self.reference, self.exact = job, reference, exact
         self._again: list[Measurement] = []  # all anchors but the first
-        self.drift = 0.0  # log of how much slower the machine is than at the session's start
+        self.drift = 0.0  # id → standard deviation that drift adds to a run's log-cost
         self.doubts: dict[str, float] = {}  # id → standard deviation of the log-cost of runs while the machine drifted
         self._since: list[str] = []  # ids of the search's runs since the last anchor that did not move
         self._logs: list[float] = []  # log-cost of each anchor, converted to the session's start
-        self._disturbed: list[float] = []  # moves of the reference that are no drift
-        self._suspect: float | None = None  # log-cost of an anchor that moved and is to be confirmed
+        self._disturbed: list[float] = []  # moves of the reference that are not drift
+        self._suspect: float | None = None  # log-cost of an anchor that moved and still has to be confirmed
         self._last = 0  # search experiments done when the last anchor was measured
         self._every = _FIRST
         self._given_up, self._alarm = 0, _GIVEN_UP
@@ -41,7 +41,7 @@ class Anchors:
 
     @property
     def costs(self) -> list[float]:
-        """The anchors' costs, converted to the machine of now."""
+        """The anchors' costs, converted to the machine's present state."""
         return [math.exp(log + self.drift) for log in self._logs]
 
     @property
@@ -57,7 +57,7 @@ class Anchors:
         return self._suspect is not None or self._given_up >= self._alarm or searched - self._last >= self._every
 
     def heard(self, measurement: Measurement) -> Measurement:
-        """Any experiment of the search, with the present drift among its conditions."""
+        """Adds the present drift to the conditions of any experiment of the search."""
         self._given_up = self._given_up + 1 if measurement.fidelity == "short" else 0
         self._since.append(measurement.configuration.id)
         return _of_drift(measurement, self.drift)
@@ -86,7 +86,7 @@ class Anchors:
         return moved != 0
 
     def _follow(self, log: float) -> None:
-        """Decides whether the machine drifted, by the anchor that follows those so far."""
+        """Decides from the anchor that follows those so far whether the machine drifted."""
         first, self._suspect = self._suspect, None
         usual = statistics.fmean(self._logs if first is None else self._logs[:-1]) + self.drift
         moved = log - usual

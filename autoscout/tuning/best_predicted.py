@@ -26,19 +26,19 @@ from autoscout.tuning.predict import newest_context, unpriced
 from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
 _FEW = 16  # up to this many layouts are simulated one by one
-_CLIMBED = 6  # layouts that are searched knob by knob for the configuration nearest to the bounds
+_CLIMBED = 6  # layouts in which the configuration nearest to the bounds is searched knob by knob
 _ALIKE = 0.01  # two layouts that differ less than this in predicted time and memory count as one
-_SHARES = (1.0, 0.85, 0.7, 0.5)  # shares of a bound that are tried as stricter bounds when all are searched
-_SELDOM = 1e-3  # requests a second: so few that none meets another
-_MANY = 64  # configurations; fewer at once are simulated one by one
-_UNLIKELY = 0.05  # chance to keep all limits below which a configuration is not listed
+_SHARES = (1.0, 0.85, 0.7, 0.5)  # shares of each bound that are tried as stricter bounds when all layouts are searched
+_SELDOM = 1e-3  # requests per second: so few that no two are served at once
+_MANY = 64  # up to this many configurations are simulated one by one
+_UNLIKELY = 0.05  # a configuration that is less likely than this to meet all limits is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
 
 class Ranked(msgspec.Struct, frozen=True):
     """`value`: in the objective's unit, with its 90 % interval. `memory_gib`: memory of the fullest rank, given with
-    the chance that it runs out; None if no simulator models it. `kept_probability`: the chance that it keeps the limit
-    that it is least likely to keep; None without limits that are predicted."""
+    the chance that it runs out; None if no simulator models it. `kept_probability`: the chance that it meets the limit
+    that it is most likely to break; None if no limit can be predicted."""
 
     name: str
     configuration: dict[str, Value]
@@ -51,13 +51,12 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """`best`: best first; costs are divided by the chance to fit into memory. At most one is of each layout (devices
-    and parallelism), unless there are too few layouts (`layouts` is false), and of configurations with equal
-    predictions only one is listed. Where none is expected to keep the limits, the likeliest to keep them are listed.
-    `searched`: number of configurations of the space. `reference`: None if it is
-    predicted not to run, or to break a constraint. `rows`: measurements of this job behind the prediction. `unpriced`:
-    settings of the listed configurations whose effect on time no simulator knows. `fits`: the load at which the
-    reference is expected to keep its limits, where it breaks them at the job's; "" otherwise."""
+    """`best`: best first; costs are divided by the chance to fit into memory. Each layout (devices and parallelism) is
+    listed at most once, unless there are too few layouts (`layouts` is false), and so is each prediction. If no
+    configuration is expected to meet the limits, the likeliest ones are listed. `searched`: size of the space.
+    `reference`: None if it is predicted not to run, or to break a constraint. `rows`: measurements of this job behind
+    the prediction. `unpriced`: settings of the listed configurations whose effect on time no simulator knows. `fits`:
+    if the reference breaks its limits at the job's load, the load at which it is expected to meet them; else ""."""
 
     job: str
     metric: str
@@ -71,7 +70,7 @@ class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubtful(self) -> bool:
-        """Whether no listed configuration is expected to keep the limits."""
+        """Whether no listed configuration is expected to meet the limits."""
         return _doubtful(self.best)
 
 
@@ -81,8 +80,8 @@ def predicts(space: JobSpace) -> bool:
 
 
 def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
-    """`space`: the job's space, or a part of it. Configurations that are predicted to run out of memory are left out,
-    and those that break a constraint, unless the reference or the nearest to it may keep it.
+    """`space`: the job's space, or a part of it. Left out are configurations that are predicted to run out of memory,
+    and those that break a constraint, unless the reference or a configuration near it may meet it.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -116,8 +115,8 @@ def _doubtful(rows: list[Ranked]) -> bool:
 def _fewest(
     space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], _PredictedRows]", count: int
 ) -> list[Ranked]:
-    """The best of each number of devices that keeps the limits, fewest first. Each number is searched by itself: costs
-    of one number are equal, so that they lead no search from many devices to fewer."""
+    """The best configuration for each number of devices that meets the limits, fewest devices first. Each number is
+    searched separately: costs at one number are equal, so they would not lead a search to fewer devices."""
     numbers = sorted(itertools.product(*(map(int, knob.values) for knob in counts)), key=sum)
     found: list[Ranked] = []
     for number in filter(any, numbers):
@@ -164,25 +163,25 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # else all are expected to break a limit
+        if np.isfinite(self.costs(chosen)).any():  # otherwise all are expected to break a limit
             chosen = self.plain(chosen)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
 
     def reference(self) -> Ranked | None:
-        """None if it is predicted not to run, or hardly to keep its bounds."""
+        """The reference's prediction; None if it is predicted not to run, or is unlikely to meet its bounds."""
         code = np.array([self.space.codes_of(self.space.reference.knobs)], np.int16)
         runs = np.isfinite(self.of_objective(code))[0] and self._chance(code)[0] >= _UNLIKELY
         return self.ranked([self.space.reference])[0] if runs else None
 
     def _chance(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) chance to keep the bound that is least likely kept; 1 without bounds."""
+        """(n,) chance to meet the bound that is most likely broken; 1 without bounds."""
         found = bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes))
         return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
 
     def fitting_load(self) -> str:
-        """The heaviest load, in halves of the job's, at which the reference is expected to keep its bounds, in words;
-        "" for a load that cannot be scaled."""
+        """A sentence on the heaviest load, in halvings of the job's, at which the reference is expected to meet its
+        bounds; "" if the load cannot be scaled."""
         name = "concurrency" if self.job.traffic.concurrency else "rate"
         now = load = getattr(self.job.traffic, name)
         if self.job.traffic.sessions or not now:
@@ -193,8 +192,8 @@ class _PredictedRows:
             simulators = Simulators(job, self.space, [], bases=partial(simulators_of, job))
             columns = simulators.columns([self.space.reference])
             if all(bound.kept[0] for bound in bounded(job, simulators.memory, columns)):
-                return f"with {name} = {load:g} {reference_of(self.job)} is expected to keep its limits"
-        return f"{reference_of(self.job)} is not expected to keep its limits even with {name} = {load:g}"
+                return f"with {name} = {load:g} {reference_of(self.job)} is expected to meet its limits"
+        return f"{reference_of(self.job)} is not expected to meet its limits even with {name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
         """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""
@@ -202,7 +201,7 @@ class _PredictedRows:
         return np.where(np.isfinite(self.of_objective(codes)), used, np.inf)
 
     def _used(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """The share that a configuration uses of the bound that it uses most; 0 without bounds."""
+        """How much of its tightest bound a configuration uses, as a share; 0 without bounds."""
         from autoscout.search.belief.limits import closeness  # imports scipy
 
         most = np.zeros(1)
@@ -213,9 +212,9 @@ class _PredictedRows:
         return most
 
     def chosen(self, count: int) -> np.ndarray:
-        """The codes of the best configuration of each layout, and others if there are fewer than `count` layouts. Few
-        configurations are simulated more exactly than many at once. If the chosen ones then break a bound, the best
-        of those with more distance from it are tried, and finally those nearest to it."""
+        """The codes of the best configuration of each layout, and of others if there are fewer than `count` layouts. A
+        few configurations are simulated more exactly than many at once. If the chosen ones then break a bound, the best
+        of those farther from it are tried, and finally those nearest to it."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
@@ -247,8 +246,7 @@ class _PredictedRows:
         )
 
     def _nearer(self, row: np.ndarray) -> np.ndarray:
-        """The configuration of the row's layout that misses the bounds least, found knob by knob with exact
-        simulations."""
+        """The configuration in the row's layout that misses the bounds least, found knob by knob, simulated exactly."""
         missed = self.shortfall(row[None])[0]
         while missed > 1:
             neighbours = around(self.space, row[None])
@@ -263,8 +261,7 @@ class _PredictedRows:
         return row
 
     def _first_ones(self, order: Costs, count: int) -> np.ndarray:
-        """The best rows of each layout. In a large space all are simulated in the same way, so that they are
-        comparable."""
+        """The best rows of each layout. In a large space all are simulated in the same way, to be comparable."""
 
         def of_many(codes: np.ndarray) -> np.ndarray:
             return order(np.resize(codes, (max(len(codes), _MANY), codes.shape[1])))[: len(codes)]
@@ -274,12 +271,12 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # than the one before
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # than the row before
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
 
     def _kept(self, codes: np.ndarray) -> np.ndarray:
-        """The rows that keep all bounds, best first; of equally good ones the farthest from its bounds."""
+        """The rows that meet all bounds, best first; among equally good ones those farthest from their bounds first."""
         if not len(codes):
             return codes
         cost = self.costs(codes)
@@ -300,8 +297,7 @@ class _PredictedRows:
         return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p, k) for c, v, span, g, p, k in each]
 
     def unlike(self, codes: np.ndarray) -> np.ndarray:
-        """Drops rows with the same prediction as an earlier row. Rates that are tried lie apart, so that many have the
-        same."""
+        """Drops rows with the same prediction as an earlier row. Searched rates are coarse, so rows often share one."""
         if self.job.objective.metric == HIGHEST_RATE:
             return codes
         found: list[tuple[int, Ranked]] = []
@@ -311,16 +307,15 @@ class _PredictedRows:
         return codes[[i for i, _ in found]]
 
     def plain(self, codes: np.ndarray) -> np.ndarray:
-        """The same layouts, changed to be as near to the reference as possible at the same cost, best first."""
+        """Configurations of the same layouts, as similar to the reference as possible at the same cost, best first."""
         nearest = np.array([self._nearest(row, self.costs) for row in codes])
         costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
         same = np.array(costs[1]) <= np.array(costs[0]) * (1 + self.alike)
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The nearest configuration to the reference in its layout that is as good: directly, or knob by knob. Rates
-        that are searched are coarse, so that a nearer configuration may have a better one; elsewhere the ranking lists
-        both."""
+        """The configuration of the row's layout nearest to the reference that is as good: directly, or knob by knob.
+        Searched rates are coarse, so a nearer configuration may have a better one; otherwise the ranking lists both."""
 
         def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
             return float(order(np.array([row, one]))[1])
@@ -341,13 +336,13 @@ class _PredictedRows:
             row, least = nearer[0], min(least, nearer[1])
 
     def _last(self, row: np.ndarray) -> np.ndarray:
-        """In its layout, the nearest to the reference that single moves reach."""
+        """The configuration nearest to the reference in the row's layout that single moves reach."""
         while len(nearer := self._towards_reference(row)):
             row = nearer[0]
         return row
 
     def _towards_reference(self, row: np.ndarray) -> np.ndarray:
-        """Configurations of its layout one move nearer to the reference; the nearest first."""
+        """Configurations of the row's layout that are one move nearer to the reference; the nearest first."""
         reference = self.recipes[0]
         free = np.isin(np.arange(len(row)), self.layout, invert=True)
         beside = around(self.space, row[None])
@@ -357,11 +352,11 @@ class _PredictedRows:
 
     def _nothing(self) -> str:
         if self.searched is not None:
-            return f"no configuration of {self.job.name} is predicted to keep its limits at any rate of requests"
+            return f"no configuration of {self.job.name} is predicted to meet its limits at any request rate"
         return f"no configuration of {self.job.name} is predicted to run within its memory and its constraints"
 
     def _missed(self, codes: np.ndarray) -> str:
-        """The prediction for the configuration that comes nearest, in words."""
+        """The prediction, as a sentence, for the configuration that comes nearest."""
         nearest = self._nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
         missed = [
             f"{bound.text} is predicted {bound.predicted.value[0]:,.4g}"

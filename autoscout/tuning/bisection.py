@@ -22,12 +22,12 @@ from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job, Measurement
 
 _OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
-_LIKELY = 0.02  # probability from which another change is named, too
+_LIKELY = 0.02  # from this probability on, another change is named, too
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """`label`: the first point with the change; `skipped`: number of points before it that did not run, any of which
-    may have the change, too."""
+    """`label`: the first point with the change; `skipped`: number of points before it that did not run, and may contain
+    the change instead."""
 
     label: str
     before: str
@@ -109,7 +109,7 @@ class OpenPoints:
     ) -> None:
         self._points, self._job, self._kb, self._wheels = points, job, kb, wheels
         self._on_note, self._stop = on_note, stop
-        self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # the one that ran last is the last
+        self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # the last entry ran last
 
     def run(self, point: int) -> Measurement:
         """Runs a point once more. Errors: AutoscoutError if it does not start."""

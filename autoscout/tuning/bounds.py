@@ -20,7 +20,7 @@ _OF_NO_LOAD = ("peak_memory_gib", "kv_cache_tokens")
 
 
 class Bounded(NamedTuple):
-    """A constraint, and its predicted metric for many configurations; `kept` is true without a finite prediction."""
+    """A constraint, with its predicted metric for many configurations; `kept` is true without a finite prediction."""
 
     text: str
     predicted: Prediction
@@ -28,7 +28,7 @@ class Bounded(NamedTuple):
 
     @property
     def chance(self) -> np.ndarray:
-        """(n,) probability that it is kept, from the error that the prediction claims."""
+        """(n,) probability that the constraint is met, from the error that the prediction claims."""
         _, compare, bound = constraint(self.text)
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.log(bound / self.predicted.value) / self.predicted.error * (1 if compare == "<=" else -1)
@@ -74,8 +74,8 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
 
 
 def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
-    """The first simulator that needs no row and predicts the constraint's metric; None if the metric depends on the
-    load and the rate is searched."""
+    """The first simulator that predicts the constraint's metric without measured rows; None if the metric depends on
+    the load and the rate is searched."""
     metric = constraint(text)[0]
     if job.objective.metric == HIGHEST_RATE and metric not in _OF_NO_LOAD:
         return None

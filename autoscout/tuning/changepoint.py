@@ -3,11 +3,11 @@
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + s + ε,    ε ~ N(0, σ²),  p_r ~ N(0, ρ σ²)
 
 Point 0 is before all changes, point n after the last, and each change has the same prior probability. s is 0 except in
-a share of slow runs: they are at the machine's second speed, or each is slower by an amount of its own; both runs of a
-pair may be slow together, as in a burst of others' load. Nothing of this is known before. The posterior is a sample of
-all unknowns but the change, whose probabilities follow in closed form: particles that each pair reweights (Chopin 2002)
-and that differential evolution moves (ter Braak 2006). The next pair is the most informative about which change it is
-(probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
+a share of slow runs: these have the machine's second speed, or are each slower by their own amount; both runs of a pair
+may be slow together, for example during a burst of other load. None of these values is known beforehand. The posterior
+is a sample of all unknowns but the change, whose probabilities follow in closed form: particles that each pair
+reweights (Chopin 2002) and that differential evolution moves (ter Braak 2006). The next pair is the most informative
+about which change it is (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
 
 import math
@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIRST = 3  # pairs of the two ends that precede pairs in between
+FIRST = 3  # pairs of the two ends that come before pairs in between
 _PARTICLES = 600
-_MOVES = 3  # of each particle, after each reweighting
+_MOVES = 3  # moves of each particle after each reweighting
 _KEPT = 0.5  # effective share of the particles below which a pair is added in several steps
 _JUMP = 0.2  # share of moves by a whole difference of two particles, which change between modes
 _TINY = 1e-300
@@ -31,13 +31,13 @@ class _Unknowns(NamedTuple):
 
     level: np.ndarray  # about the median of the first pairs
     noise: np.ndarray  # log σ: clocks are not more precise than 2e-4
-    delta: np.ndarray  # log δ: less than 1 % is not worth finding by noisy comparisons
-    drift: np.ndarray  # log ρ, from no drift to one that hides all else
-    slow: np.ndarray  # root of the share of slow runs, so that few are likelier than many
+    delta: np.ndarray  # log δ: noisy comparisons cannot find less than 1 %
+    drift: np.ndarray  # log ρ, from no drift to a drift that hides everything else
+    slow: np.ndarray  # square root of the share of slow runs, so that a small share is likelier than a large one
     second: np.ndarray  # log of the second speed's excess
     own: np.ndarray  # log of the mean, and of the deviation, of the other slow runs' excess
     shared: np.ndarray  # share of the second speed among slow runs
-    together: np.ndarray  # probability that both runs of a pair are slow for one reason
+    together: np.ndarray  # probability that both runs of a pair are slow for the same reason
 
 
 _LOW = np.array([-2, *np.log([2e-4, 0.01, 0.01]), 0, *np.log([0.01, 0.01]), 0, 0])
@@ -63,7 +63,7 @@ class ChangeSearch:
         logs = np.array([each[2:] for each in self.pairs])
         self._logs = logs - np.median(logs[:FIRST])
         points = np.array([each[:2] for each in self.pairs])
-        after = (points[:, :, None] > self._changes).sum(axis=1)  # (pairs, changes): of the two points
+        after = (points[:, :, None] > self._changes).sum(axis=1)  # (pairs, changes): points after the change
         self._after = (after[:, None] == np.arange(3)[:, None]).reshape(-1, len(self._changes)).astype(float)
         share = np.ones(len(self.pairs))  # exponent of each pair's likelihood
         new = slice(0 if len(share) == FIRST else -1, None)
@@ -75,7 +75,8 @@ class ChangeSearch:
         self.p = self._weights.sum(axis=0)
 
     def _reweight(self, share: np.ndarray, new: slice) -> None:
-        """Adds as much of the new pairs' likelihood as leaves enough particles with a weight, and draws them by it."""
+        """Adds as much of the new pairs' likelihood as leaves enough particles with weight, and resamples them by
+        it."""
         each, more = self._of_pairs(self._particles), 1 - share[-1]
         before = _of_any(self._of_changes(each, share))
         while True:
@@ -90,8 +91,8 @@ class ChangeSearch:
         self._particles = self._particles[np.searchsorted(np.cumsum(weights), at).clip(max=_PARTICLES - 1)]
 
     def _move(self, share: np.ndarray) -> np.ndarray:
-        """Each half of the particles moves by differences of the other half's. Returns (particles, changes): log
-        likelihoods."""
+        """Moves each half of the particles by differences between particles of the other half. Returns (particles,
+        changes): log likelihoods."""
         rng, moved = self._rng, self._particles
         logs = self._of_changes(self._of_pairs(moved), share)
         for turn in range(2 * _MOVES):
@@ -153,11 +154,11 @@ class ChangeSearch:
         return int(works[low]), int(works[high])
 
     def slowdown(self, change: int) -> float:
-        """Expected log cost after a change minus that before it, if it is the one."""
+        """Expected log-cost after a change minus that before it, if this is the change that made it slower."""
         return float(self._expected(np.exp(_unknowns(self._particles).delta))[change])
 
     def _expected(self, values: np.ndarray) -> np.ndarray:
-        """(changes,): mean over the particles, if it is each change."""
+        """(changes,): mean over the particles, given that each change is the one."""
         return values @ self._weights / np.maximum(self.p, _TINY)
 
 
@@ -166,8 +167,8 @@ def _unknowns(particles: np.ndarray) -> _Unknowns:
 
 
 def _kinds(these: _Unknowns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each particle's kinds of pairs: (particles, kinds, 2) their mean excess; (particles, kinds, 3) the variances
-    of the two runs and their covariance; (particles, kinds) their probability."""
+    """For each particle and kind of pair: (particles, kinds, 2) the mean excess of its two runs; (particles, kinds, 3)
+    their variances and covariance; (particles, kinds) the kind's probability."""
     slow, together, noise = these.slow**2, these.together, np.exp(2 * these.noise)
     excess = np.exp(np.array([np.full(len(noise), -np.inf), these.second, these.own]))
     varies = excess**2 * np.array([0, 0, 1])[:, None]
@@ -190,5 +191,5 @@ def _kinds(these: _Unknowns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _of_any(logs: np.ndarray) -> np.ndarray:
-    """(particles,): log likelihood whichever change it is."""
+    """(particles,): log likelihood, whichever change it is."""
     return np.logaddexp.reduce(logs, axis=1)

@@ -1,5 +1,5 @@
-"""The posterior over the finalists, from the search and the rounds together. It makes the choice, which has to be made
-in any case, and values further rounds. Claims rest on the rounds alone (evidence.py).
+"""The posterior over the finalists, from the search and the rounds together. The choice, which has to be made in any
+case, and the value of further rounds follow from it. Claims rest on the rounds alone (evidence.py).
 
     log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
 
@@ -16,7 +16,7 @@ from scipy.special import stdtr
 from autoscout.tuning.evidence import Fit, expected_excess
 from autoscout.tuning.modes import EXPECTED
 
-_DOUBTED = 2.0  # factor by which the search's standard deviations are too small when it is wrong
+_DOUBTED = 2.0  # factor by which the search's standard deviations may be too small
 _LEAST = 1e-4  # smallest standard deviation
 _COMMON = 100.0  # prior variance of the common level
 _BLIND = 0.1  # default standard deviation of one log cost

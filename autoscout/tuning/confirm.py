@@ -20,19 +20,19 @@ from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
 FINALISTS, _MOST = 3, 6  # number of finalists by the posterior: usually, and at most
-_FOR = 5  # one extra finalist per this many measured configurations
-# Within this factor of the best single measurement noise may have swapped the order.
+_FOR = 5  # there is one more finalist for every this many measured configurations
+# Noise may have changed the order of configurations within this factor of the best single measurement.
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
 _STEEP = math.log(1.05)  # median extra log cost of the neighbours of a sharp peak
-_ASKED = 0.01  # gain for which the required number of rounds is reported when none is visible
+_ASKED = 0.01  # gain for which the required number of rounds is reported if none is visible
 
 
 def finalists(
     job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement], quiet: bool = False
 ) -> list[Configuration]:
     """The configurations that may be the best, by the search's posterior, and the default if it works at all; best
-    first. `quiet`: the reference repeated as closely as on a dedicated system."""
+    first. `quiet`: the reference's repeats agree as closely as on a dedicated system."""
     costs = {m.configuration.id: c for m in measured if (c := cost(job.objective, m)) is not None}
     believed = [b for b in ranking.believed if b.configuration.id in costs]
     if not believed:
@@ -53,18 +53,19 @@ def finalists(
 
 
 def _least(costs: dict[str, float], quiet: bool) -> list[str]:
-    """The cheapest single measurements, whatever the posterior says: two rounds cost less than missing the best."""
+    """The cheapest configurations by single measurements, whatever the posterior says: two more rounds cost less than
+    missing the best."""
     least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
     return [name for name in least if costs[name] <= (_WITHIN_QUIET if quiet else _WITHIN) * costs[least[0]]]
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
-    """A round's costs; failures, including the machine's, are absent."""
+    """A round's costs; failures are left out, including those caused by the machine."""
     return [(m.configuration.id, c) for m in measured if (c := cost(job.objective, m)) is not None]
 
 
 def failed(job: Job, rounds: Sequence[Sequence[Measurement]]) -> set[str]:
-    """Configurations that failed in a round by their own fault, and so are no longer finalists."""
+    """Configurations that failed in a round through their own fault, and so are no longer finalists."""
     return {
         m.configuration.id
         for row in rounds
@@ -84,8 +85,8 @@ def verdict(
 ) -> Confirmed | None:
     """The claim and the recommendation; None if nothing ran. Only proven gains are claimed. The recommendation is the
     cheapest proven configuration, else the one with the lowest posterior mean, whatever its probability, because
-    something has to be chosen. Ties go to the one nearest the default. `around`: beliefs about the finalists'
-    neighbours; `today`: the person's present launch."""
+    something has to be chosen. Ties go to the one nearest the default. `around`: predictions for the finalists'
+    neighbours; `today`: the user's present launch."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
     rounds = [row for row in rounds if row]
@@ -147,8 +148,8 @@ def _chosen(
     configurations: dict[str, Configuration],
     default: Configuration,
 ) -> str:
-    """The choice among `names`; the default if nothing is more likely than not to beat it, or if the difference does
-    not matter."""
+    """The choice among `names`; the default if nothing is more likely than not to beat it, or the difference is
+    tiny."""
     best = min(names, key=chosen.level.__getitem__)
     if default.id in fit.level:
         against = fit.contrast(default.id, best)
@@ -165,7 +166,7 @@ def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
-    """The verdict on the best rival of the reference if nothing is proven; `here`: whether the reference ran."""
+    """The kind of verdict on the reference's best rival if nothing is proven; `here`: whether the reference ran."""
     if against is None:
         return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
@@ -174,7 +175,7 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Total rounds needed to prove the observed difference (or 1 %, if it is smaller); None if it is decided."""
+    """Rounds needed in all to prove the observed difference (or 1 %, if that is larger); None if it is decided."""
     if against is None or kind != "undecided" or not math.isfinite(against.error) or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))
@@ -216,14 +217,14 @@ def _sentence(
     if against is None and name:
         return f"{name} has nothing to be compared with: {reference}, the reference, did not run in {numbers}"
     if against is None:
-        return f"nothing else ran, or is believed to be better than {reference}"
+        return f"nothing else ran or is believed to be better than {reference}"
     if kind == "faster":
         return f"{name} is faster than {reference}: {numbers}"
     if kind == "slower":
         return f"nothing is faster than {reference}: the next, {name}, is at {numbers}"
     if kind == "equal":
         return f"{name} and {reference} differ by less than 1 %: {numbers}"
-    wanted = f"; {more} rounds would tell" if more else ""
+    wanted = f"; {more} rounds would decide" if more else ""
     done = "it is the better guess" if chosen else f"{reference} is kept"
     return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
 
@@ -236,7 +237,7 @@ def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequ
 def _left(excess: float) -> str:
     """`excess`: expected extra cost of the choice over the best of the last round."""
     least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
-    return f"; on average more rounds would make the choice better by {least} at most"
+    return f"; on average, more rounds would improve the choice by at most {least}"
 
 
 def _shape(around: Around | None) -> str:
@@ -244,7 +245,7 @@ def _shape(around: Around | None) -> str:
         return ""
     known = around.low > _STEEP or around.high < _STEEP
     shape = "a broad basin" if around.high < _STEEP else "a sharp peak" if around.low > _STEEP else "peak or basin"
-    interval = f"its {around.neighbours} neighbours are believed to cost {_percent(around.median)} in the middle"
+    interval = f"its {around.neighbours} neighbours are believed to cost {_percent(around.median)} at the median"
     sure = f"95 % interval {_percent(around.low)} to {_percent(around.high)}"
     return f"; {shape}{'' if known else ' is not known'}: {interval} ({sure})"
 
@@ -258,7 +259,7 @@ def _chance(p: float) -> str:
 
 
 def nothing_worked(job: Job, measured: Collection[Measurement], what: str = "configuration", when: str = "") -> str:
-    """Why there is nothing to recommend, with an example. `what`, `when`: which were measured."""
+    """A sentence on why there is nothing to recommend, with an example. `what`, `when`: what was measured, and when."""
     failures: dict[str, int] = {}
     for m in measured:
         failures[m.status] = failures.get(m.status, 0) + 1

@@ -1,5 +1,5 @@
-"""The end of a session over a deterministic cost model: evaluating again gives the same value. So there are no anchors,
-repeats or rounds, no interval is claimed, and the result is reported as it is."""
+"""The end of a session on a deterministic cost model, where evaluating again gives the same value. So there are no
+anchors, repeats or rounds; no interval is claimed, and the result is reported as it is."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _SAME = 1e-6  # relative cost difference treated as a tie; ties go to the config
 
 
 def exact(job: Job, tape: Tape) -> bool:
-    """Whether measuring again is pointless. A recorded session that measured again is resumed in the same way."""
+    """Whether measuring again is pointless. A recorded session that did measure again is resumed in the same way."""
     return target_of(job).designs and not tape.measured_again
 
 

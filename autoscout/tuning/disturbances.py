@@ -1,4 +1,4 @@
-"""Repeats runs that the machine disturbed once, immediately, and counts the less disturbed of the two; both are kept.
+"""A run that the machine disturbed is repeated once, at once, and the less disturbed of the two counts; both are kept.
 A run whose host was lost is run again, on other hosts if there are any.
 
 Disturbed means that others used more of the machine than is usual in this session. An absolute bound would repeat every

@@ -71,7 +71,7 @@ class Engine:
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # the lowest cost so far
         self.experiments = 0  # started experiments of any purpose
-        self.searched = self.failures = 0  # experiments that count towards the budget; those among them that failed
+        self.searched = self.failures = 0  # experiments that count towards the budget, and how many of them failed
         self.stopping = Stopping(self.hyper, finite=self.kind is not None and self.kind.finite)
         self.engine_ms: list[float] = []
         self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
@@ -79,10 +79,10 @@ class Engine:
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.device_s = 0.0  # device-seconds of the search's experiments
-        self.begun_at: float | None = None  # monotonic time of the first experiment: preparation does not count
-        self.waited_s = 0.0  # seconds of waiting for devices that others use, which do not count either
+        self.begun_at: float | None = None  # monotonic time of the first experiment, without preparation before
+        self.waited_s = 0.0  # seconds of waiting for devices that others used; these do not count either
         self.confirmed: Confirmed | None = None
-        self.reason, self.paused = "", False  # why the search ended; whether a person paused it
+        self.reason, self.paused = "", False  # why the search ended; whether the user paused it
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
         known = store.answering(kb, self.job.id, started.context, mark) if mark else []
@@ -158,7 +158,7 @@ class Engine:
         self.evaluator.measured(measurement)
         of_reference = purpose in (*_SEARCH_PURPOSES, "anchor") and experiment.configuration == self.started.default
         if of_reference and self.anchors.tell(measurement, self.searched) and self._strategy is not None:
-            self._strategy = self._begun()  # the machine drifted: some of what was measured is doubted
+            self._strategy = self._begun()  # the machine drifted, so some measurements are now in doubt
         if purpose in _SEARCH_PURPOSES:
             paid = charged(measurement)
             self.searched -= not paid
@@ -172,13 +172,13 @@ class Engine:
         return measurement
 
     def _more(self) -> bool:
-        """Queues more to run; False if something has to end first."""
+        """Queues more experiments; False if something has to end first."""
         if self._confirming:
             if not self._waiting:
                 self._over = True
             return self._over
         if self._waiting and not (self.kind and self.kind.several and self.started.default.id in self.evaluator.done):
-            return False  # nothing runs before the reference, which all others are compared with
+            return False  # nothing runs before the reference, with which all others are compared
         if self.reason:
             return not self._waiting and not self._ready and self._begin_confirming()
         return self._search_on()
@@ -210,7 +210,7 @@ class Engine:
         return True
 
     def _start(self, asking: Asking, wanted: WantedExperiment, placement: str) -> Experiment | None:
-        """Starts an experiment; None if the budget does not allow it any more, and then the generator is closed."""
+        """Starts an experiment; if the budget no longer allows it, closes the generator and returns None."""
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
@@ -252,7 +252,7 @@ class Engine:
         assert self.kind is not None
         s, allowed = self.started, space or self.space
         predictors = {**self.evaluator.predictors(allowed), **self.simulators} if self.kind.asks_simulators else {}
-        if s.fidelity == "simulate" and predictors:  # only the simulators' top k are profiled
+        if s.fidelity == "simulate" and predictors:  # only the simulators' best k are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None
         done = self.evaluator.today()
@@ -293,7 +293,7 @@ class Engine:
             self._note_best(measurement)
 
     def _of_recipe(self, recipe: Configuration) -> Asking:
-        """Measures another expert recipe before the search goes on: the search has to beat the best of them."""
+        """Measures another expert recipe before the search continues, since the search has to beat the best of them."""
         if not self.steering.allowed.is_valid(recipe):
             return
         measurement = yield from self.evaluator.run_now(recipe)
@@ -303,7 +303,7 @@ class Engine:
 
     @property
     def to_beat(self) -> Configuration:
-        """The recipe that measured best; the default if none ran."""
+        """The recipe with the best measurement; the default if none ran."""
         recipes = [self.started.default, *self.started.recipes]
         ran = [(c, r) for r in recipes if (m := self.evaluator.done.get(r.id)) and (c := cost(self.job.objective, m))]
         return min(ran, key=lambda each: each[0])[1] if ran else self.started.default
@@ -322,7 +322,7 @@ class Engine:
             self._end_search("converged")
         elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:
             self._end_search("device_time")
-        elif self._late and self.evaluator.done:  # at least the reference is always measured
+        elif self._late and self.evaluator.done:  # the reference at least is always measured
             self._end_search("wall")
         return not self.reason
 
@@ -369,18 +369,18 @@ class Engine:
         if order.what == "budget":
             self.limit = int(order.values["profiles"])
         elif order.what == "profile":
-            if self.evaluator.profile_from_now_on(self._step, "a person asked for it"):
+            if self.evaluator.profile_from_now_on(self._step, "the user asked for it"):
                 self._searching.switch_to_profiling()
         elif order.what in ("try", "retry", "validate"):
             self._ready.begin(self._ordered(order))
         elif order.what in PROPOSING:
             self.proposals.obey(order, self.steering, self._best_configuration(), self._searching)
-        elif order.what in ("pin", "exclude"):  # a new search of what is left that keeps everything learned
+        elif order.what in ("pin", "exclude"):  # a new search of the remaining space, which keeps everything learned
             self._strategy = self._begun(self.steering.narrow(order))
 
     def _ordered(self, order: Order) -> Asking:
-        """One experiment that the user asked for. A learning strategy learns from it as from any other, except before
-        the default was measured, since that is where it begins."""
+        """Runs one experiment that the user asked for. A learning strategy learns from it as from any other, unless the
+        default has not been measured yet, because it begins there."""
         begun, before = self.started.default.id in self.evaluator.done, self.experiments
         if order.what == "validate":
             wanted = self.evaluator.favourite()
@@ -407,8 +407,9 @@ class Engine:
         return True
 
     def _confirm(self) -> Asking:
-        """Re-measures finalists and reference in rounds, so that no recommendation rests on one lucky run. Not charged
-        to the budget; a single round once the wall-clock limit has passed; no rounds for designs (designed.py)."""
+        """Measures the finalists and the reference again in rounds, so that no recommendation rests on one lucky run.
+        The rounds are not charged to the budget; there is only one once the wall-clock limit has passed, and none for
+        designs (designed.py)."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
@@ -416,7 +417,7 @@ class Engine:
             self.reference.rejudge(m) for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)
         ]
         says = self.job.launch.current or self.job.launch.command
-        on_note = (lambda text: None) if self.tape.replaying else self.on_note  # no note is repeated on replay
+        on_note = (lambda text: None) if self.tape.replaying else self.on_note  # notes are not repeated on replay
         today = self.space.recipes[0] if says and self.space.recipes else None
         confirmed = yield from rounds.confirmed(
             self.job, self.space, allowed, done, self.to_beat, self.anchors, on_note, over, today

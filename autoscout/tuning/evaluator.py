@@ -1,11 +1,11 @@
-"""The paper's synthesizer and fidelity controller (§3.3). It answers every configuration that the search asks for from
-known measurements, by the simulators, or by an experiment, the cheapest first, with the reason in the journal.
+"""The paper's synthesizer and fidelity controller (§3.3). For each configuration that the search asks for, it takes the
+cheapest way to an answer (known measurements, the simulators, or an experiment) and journals the reason.
 
-`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they
-replace experiments: while fidelity is "predicted", one configuration is also profiled every τ-th iteration. Once the
-MAPE of the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that
-queries the simulators itself has done so over the whole space before it asks for an experiment, so they do not replace
-experiments: every experiment is a check, and the switch records that the simulators are no longer trusted.
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they replace
+experiments while fidelity is "predicted"; then one configuration is also profiled every τ-th iteration. Once the MAPE
+of the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that
+queries the simulators itself has done so for the whole space before it asks for an experiment, so they replace none:
+every experiment is a check of them, and the switch records that they are no longer trusted.
 """
 
 import math
@@ -59,7 +59,7 @@ Running = Generator[WantedExperiment, Measurement, Measurement]
 
 
 def wanted(configuration: Configuration, purpose: str) -> Generator[WantedExperiment, Measurement, None]:
-    """One experiment whose result nobody waits for."""
+    """One experiment whose result no caller uses."""
     yield WantedExperiment(configuration=configuration, purpose=purpose)
 
 
@@ -82,9 +82,8 @@ class Evaluator:
         """`judge` runs the equivalence check on the KB's measurements against this session's reference; `remembered`:
         (session, measurement) of this job, hardware and versions from the KB, oldest first; `stand_in`: simulators
         answer instead of experiments, as in the paper; otherwise the strategy queries them itself (`predictors`), and
-        `past` holds other jobs' measurements, on which they are fitted; `doubts`: by id, standard deviation of the
-        log-cost of what was measured while the machine drifted. Errors: AutoscoutError if only simulators are
-        wanted and there are none."""
+        `past` holds other jobs' measurements, on which they are fitted; `doubts`: configuration id → standard deviation
+        that drift added to its measured log-cost. Errors: AutoscoutError if only simulators are wanted but missing."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default, self.stand_in, self._past = default, stand_in, past
         self._judge, self._doubts = judge, doubts
@@ -100,8 +99,9 @@ class Evaluator:
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
         if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
             raise AutoscoutError(
-                f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
-                f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"
+                f"--fidelity simulate needs simulators, but the knowledge base has too few measurements of {job.name} "
+                f"on this hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option "
+                "first"
             )
         self.fidelity: Fidelity = "predicted" if self._ensemble else "measured"
         self._best_predicted = float("inf")
@@ -128,7 +128,7 @@ class Evaluator:
         if known := self.done.get(configuration.id):
             return known
         if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
-            # An old value does not suffice, because all others are compared with it.
+            # A value from an earlier session is not enough here, because all others are compared with it.
             return (yield from self._run(configuration, "anchor"))
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
@@ -157,14 +157,14 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def measured(self, measurement: Measurement) -> None:
-        """Learns an experiment of this session, which calibrates values of earlier sessions to today."""
+        """Learns from an experiment of this session, which also calibrates values of earlier sessions to today."""
         if SETTINGS not in measurement.environment:
             self._periods.tell(measurement)
         self._answered.pop(measurement.configuration.id, None)
 
     def as_today(self, measurement: Measurement) -> Measurement:
-        """The measurement for the search: a value of an earlier session is rescaled to this one, with its remaining
-        uncertainty, which one of a machine that drifted has, too."""
+        """The measurement as the search gets it: a value of an earlier session is rescaled to this one; its remaining
+        uncertainty, or that of a machine that drifted, is added."""
         session = self._answered.get(measurement.configuration.id)
         if session is not None:
             return self._periods.as_today(session, measurement)
@@ -172,7 +172,7 @@ class Evaluator:
         return measurement if doubt is None else doubted(measurement, doubt)
 
     def today(self) -> list[Measurement]:
-        """Everything known, in today's terms."""
+        """Everything known, rescaled to today."""
         return [self.as_today(m) for m in self.done.values()]
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
@@ -182,7 +182,7 @@ class Evaluator:
         event = self.tape.recorded(Simulated, configuration)
         verdict = self._guard.verdict(configuration.knobs)
         if event is None and not verdict.simulate and self.mode == "adaptive":
-            return None  # the simulators are wrong in this region, though not overall
+            return None  # the simulators are wrong in this region, even if not overall
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
             if not math.isfinite(predicted):
@@ -204,18 +204,18 @@ class Evaluator:
     def predictors(self, space: Space) -> dict[str, Predictor]:
         """Predictors that the strategy may query on any rows of codes of `space`, for free.
 
-        They stay as fitted on earlier sessions: the strategy's own posterior learns their residuals from this session's
-        rows, and members that had seen those rows would look better there than they are.
+        They stay as fitted on earlier sessions: the strategy's own posterior learns their residuals on this session's
+        rows, which would look too small if the predictors had been fitted on these rows.
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
     def foreseen(self, space: Space) -> dict[str, Predictor]:
-        """Like `predictors`, for how close configurations come to running out of memory and to the job's bounds."""
+        """Like `predictors`, but for how close configurations come to running out of memory and to the job's bounds."""
         return foreseen(self.job, self._ensemble, space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
         """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals
-        without these checks are resumed as they are."""
+        lack these checks, and are resumed without them."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:
@@ -230,13 +230,13 @@ class Evaluator:
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
         return self._switch(
-            step, f"{self._guard.why}; the search itself weighs each by how well it explains the measurements"
+            step, f"{self._guard.why}; the search itself weights each by how well it explains the measurements"
         )
 
     def _judge_simulators(self, real: Measurement, predictions: tuple[float, dict[str, float]], step: int) -> None:
-        """`predictions`: of the ensemble, and of its members. Not checked are predictions that are not finite, shadows'
-        forecasts, and runs that failed without their configuration's fault. Older journals, in which these were
-        checks, are resumed as they are."""
+        """`predictions`: the ensemble's, and each member's. Not checked are predictions that are not finite, forecasts
+        of shadows, and runs that failed through no fault of their configuration. Older journals, in which these counted
+        as checks, are resumed as they are."""
         assert self._ensemble is not None
         nothing = real.fidelity == "shadow" or real.status in ("infrastructure", "killed")
         if nothing and not (self.tape.replaying and self.tape.next_is(Checked)):
@@ -286,10 +286,10 @@ class Evaluator:
         self._best_predicted = min(self._best_predicted, least)
         if self._stale_iterations < self.hyper.simulated_patience:
             return False
-        return self._switch(step, "the simulators predict nothing better any more")
+        return self._switch(step, "the simulators no longer predict anything better")
 
     def profile_from_now_on(self, step: int, why: str) -> bool:
-        """Returns whether fidelity changed."""
+        """Switches to profiling; returns whether that is a change."""
         return self.fidelity == "predicted" and self._switch(step, why)
 
     def run_now(self, configuration: Configuration, again: bool = False) -> Running:
@@ -327,7 +327,7 @@ class Evaluator:
         return True
 
     def _fit(self) -> Simulators | None:
-        """The paper's ensemble if it stands in for experiments, all our simulators if the strategy queries them."""
+        """The paper's ensemble if simulators replace experiments; all our simulators if the strategy queries them."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
         bases = partial(simulators_of, self.job)
@@ -336,7 +336,7 @@ class Evaluator:
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
-    """One measurement per configuration: the median of those that ran (unless one of them was wrong: that one, to be
+    """One measurement per configuration: the median of those that ran (if one computed something wrong, that one, to be
     checked again), else the latest permanent failure."""
     by_id: dict[str, list[tuple[str, Measurement]]] = {}
     for session, m in remembered:

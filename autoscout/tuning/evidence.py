@@ -6,7 +6,8 @@ A round measures every configuration once, in a new random order, so that machin
 drift within a round becomes noise. Least squares gives a_reference − a_x, Student's t its interval. Looks are planned:
 each spends a share of the 5 % (alpha spending: Lan and DeMets 1983, with Bonferroni's bound over looks), divided
 equally among the configurations compared with the reference (Bonferroni; Dunnett 1955 has the exact, slightly narrower
-one). All intervals hold jointly with 95 %, whenever one stops. docs/statistics.md has simulated error rates.
+one). All intervals hold jointly with a probability of 95 %, whenever the session stops. docs/statistics.md has
+simulated error rates.
 """
 
 import math
@@ -20,8 +21,8 @@ from autoscout.tuning.modes import Division
 from autoscout.tuning.repeats import FLOOR, Noise
 
 LEVEL = 0.95
-_STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
-_WIDEST = 700.0  # largest logarithm whose exponential is a double
+_STILL = 0.006  # if the reference scatters less than this, most of the 5 % error budget is spent at the first look
+_WIDEST = 700.0  # largest logarithm whose exponential fits in a double
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent
 
@@ -31,7 +32,7 @@ _UNKNOWN = Noise()
 
 class Contrast(msgspec.Struct, frozen=True):
     """log(cost of the one) − log(cost of the other): above 0 the other is cheaper. `error`: its standard error, with
-    `dof` degrees of freedom; `share`: the part of the 5 % that this look spends on it."""
+    `dof` degrees of freedom; `share`: the part of the 5 % error budget that this look spends on it."""
 
     log: float
     error: float
@@ -58,9 +59,9 @@ def quantile(share: float, dof: int) -> float:
 
 
 def plan(limit: int, noise: Noise) -> dict[int, float]:
-    """Number of rounds at a look → its share of the 5 %. It may depend on the reference's scatter before the first
-    round, since that is independent of the rounds: a quiet machine should decide at the first look; elsewhere large
-    gains stop early and most of the 5 % is kept for the end."""
+    """Number of rounds at a look → its share of the 5 %. The plan may depend on the reference's scatter before the
+    first round, which is independent of the rounds: a quiet machine should decide at the first look; on others only
+    large gains stop early, and most of the 5 % is kept for the end."""
     if limit < 3:
         return {2: 1.0}
     quiet = 0.8 if noise.dof and noise.squares / noise.dof <= _STILL**2 else 0.4 if not noise.dof else 0.1
@@ -70,10 +71,9 @@ def plan(limit: int, noise: Noise) -> dict[int, float]:
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """`level`: configuration id → log-cost, up to a common level; `covariance`: of these, for a noise of 1; `noise`:
-    standard deviation of one log-cost, with `dof` degrees of freedom; `share` of the 5 % for each comparison with the
-    reference. `others`: by other divisions of the runs into usual and slow ones; `slow`: number
-    of slow ones."""
+    """`level`: configuration id → log-cost, up to a common level; `covariance`: of the levels, for noise of 1; `noise`:
+    standard deviation of one log-cost, with `dof` degrees of freedom; `share`: part of the 5 % for each comparison with
+    the reference. `others`: by other divisions of the runs into usual and slow ones; `slow`: number of slow runs."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -86,11 +86,11 @@ class Fit(msgspec.Struct, frozen=True):
 
     @property
     def quiet(self) -> bool:
-        """A machine of two speeds is not quiet, however closely its runs at the usual one repeat."""
+        """Whether the machine is quiet; one with two speeds is not, however closely runs at the usual speed repeat."""
         return not self.slow and Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
-        """The difference, with an interval that contains those by all divisions."""
+        """The difference, with an interval that covers the intervals of all divisions."""
         own = self.likeliest(one, other)
         usual = quantile(own.share, own.dof)
         if not self.others or not math.isfinite(usual):
@@ -110,7 +110,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """(k names; (n, k + rounds) of each run, its configuration and its round; (n,) its log-cost)."""
+    """(k names; (n, k + rounds) the configuration and the round of each run, one-hot; (n,) log-costs)."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))
     rows = [(names.index(name), r, math.log(c)) for r, row in enumerate(rounds) for name, c in row]
     n, k = len(rows), len(names)
@@ -122,13 +122,13 @@ def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarra
 
 
 def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN, slow: Division | None = None) -> Fit:
-    """Least squares over all rounds; `share`: as in Fit; `noise`: known from outside the rounds, and pooled. Pooling
-    never lowers the variance below that of the rounds themselves. `slow`: which runs of the rounds were."""
+    """Least squares over all rounds; `share`: see Fit; `noise`: known from outside the rounds, and pooled with theirs.
+    Pooling never lowers the variance below that of the rounds alone. `slow`: which runs were slow."""
     names, design, y = design_of(rounds)
     k = len(names)
     if slow is not None and slow.shared:
         design = np.column_stack([design, slow.slow])
-    elif slow is not None:  # a column of its own for each, which takes it out
+    elif slow is not None:  # each slow run gets its own column, which removes it
         design = np.column_stack([design, np.eye(len(y))[:, slow.slow]])
     values, vectors = np.linalg.eigh(design.T @ design)
     known = values > 1e-9 * values[-1]
@@ -150,17 +150,17 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN, slow: Di
 
 
 def factor(log: float) -> float:
-    """The ratio of two costs from its logarithm; an interval's end beyond what a double holds is cut off there."""
+    """The ratio of two costs from its logarithm; values too large for a double are cut off."""
     return math.exp(min(max(log, -_WIDEST), _WIDEST))
 
 
 def percent(log: float) -> str:
-    """ "+6.6 %" of a ratio's logarithm; never "-0.0 %"."""
+    """ "+6.6 %" for the logarithm of a ratio; never "-0.0 %"."""
     return f"{round(100 * (factor(log) - 1), 1) + 0.0:+.1f} %"
 
 
 def expected_excess(mean: float, deviation: float) -> float:
-    """E[max(x, 0)] of x ~ N(mean, deviation²)."""
+    """E[max(x, 0)] for x ~ N(mean, deviation²)."""
     u = mean / deviation
     return mean * float(ndtr(u)) + deviation * math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
 

@@ -1,4 +1,4 @@
-"""Checks before any run whether some configuration of a job's space fits into device memory and, if none does, what
+"""Checks before any run whether some configuration of a job's space fits into device memory; if none does, says what
 would be needed."""
 
 import contextlib
@@ -14,11 +14,11 @@ from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.jobs import JobSpace
 from kb.records import AutoscoutError, Configuration
 
-_FREEING = ("offload", "fsdp")  # knobs that free memory, where a job allows them
+_FREEING = ("offload", "fsdp")  # knobs that free memory, if a job allows them
 
 
 def does_not_fit(space: JobSpace) -> str:
-    """A sentence if no configuration fits, or training does but not the reference beside its engine; else ""."""
+    """A sentence if no configuration fits, or training does but not the reference together with its engine; else ""."""
     return fits_nowhere(space) or beside_engine(space, space.reference)
 
 
@@ -32,15 +32,15 @@ def fits_nowhere(space: JobSpace) -> str:
     device, devices = min(map(capacity, space.job.cluster.nodes)), space.job.devices
     allowed = next((knob for knob in _FREEING if _fits_with(space, knob)), "")
     return (
-        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the most frugal configuration found, "
-        f"{name}, needs {least:.0f} GiB on its fullest rank (out of memory with {chance:.0%}); about "
+        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the configuration found to need "
+        f"least memory, {name}, takes {least:.0f} GiB on its fullest rank (out of memory with {chance:.0%}); about "
         f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
         + (f", or these with [space] allow = ['{allowed}']" if allowed else "")
     )
 
 
 def beside_engine(space: JobSpace, configuration: Configuration) -> str:
-    """A sentence where training fits but not beside the engine that answers in the same devices; "" elsewhere."""
+    """A sentence if training fits, but not together with the engine that generates answers on its devices; else ""."""
     model = memory_of(space.job, space, []) if space.job.task == "rl" else None
     if model is None:
         return ""
@@ -54,15 +54,15 @@ def beside_engine(space: JobSpace, configuration: Configuration) -> str:
     switch = next((knob.sets.rstrip("=") for knob in space.knobs if knob.name == "sleep" and awake), "")
     needed, together = (float(model.predict(each).value[0]) for each in (alone, columns))
     return (
-        f"training alone takes {needed:.0f} GiB of {device:.1f} and fits; beside the engine that answers, which holds "
-        f"{engine:.0f} GiB, it takes {together:.0f}: give the engine a smaller share"
-        + (f", or have it sleep meanwhile ({switch})" if switch else "")
+        f"training alone takes {needed:.0f} GiB of {device:.1f} and fits; together with the engine that generates "
+        f"answers, which holds {engine:.0f} GiB, it takes {together:.0f}: give the engine a smaller share"
+        + (f", or let it sleep during training ({switch})" if switch else "")
     )
 
 
 def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
-    """(name, GiB of the fullest rank, chance to run out of memory) of the most frugal configuration found, if none
-    fits; None if one fits, or nothing is known."""
+    """If no configuration fits: (name, GiB of the fullest rank, chance to run out of memory) of the one found that
+    needs least memory; None if one fits, or if nothing is known."""
     if not space.job.model.layers:
         return None
     model = memory_of(space.job, space, [])
@@ -90,10 +90,10 @@ def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
 
 
 def _fits_with(space: JobSpace, knob: str) -> bool:
-    """Whether something is predicted to fit if the job allows a knob that is off now."""
+    """Whether something is predicted to fit if the job allows a knob that is now off."""
     if knob not in space.closed:
         return False
     limits = msgspec.structs.replace(space.job.space, allow=[*space.job.space.allow, knob])
-    with contextlib.suppress(AutoscoutError):  # not in the installed version
+    with contextlib.suppress(AutoscoutError):  # the installed version may lack it
         return _frugal(JobSpace.of_job(msgspec.structs.replace(space.job, space=limits))) is None
     return False

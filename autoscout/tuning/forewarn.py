@@ -1,4 +1,4 @@
-"""A warning before the first experiment: it will not finish within its time limit."""
+"""A warning before the first experiment that it will not finish within its time limit."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def too_slow(job: Job, space: Space, default: Configuration) -> str:
     if not 0.5 * job.launch.timeout_s < needed < float("inf"):
         return ""
     return (
-        f"{reference_of(job)} is predicted to take {step:.3g} s a step: {job.launch.warmup} to warm up and {_LEAST} "
-        f"measured are {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} is for the start too; write "
-        f"timeout_s = {3 * needed + 120:.0f} or more"
+        f"{reference_of(job)} is predicted to take {step:.3g} s per step: {job.launch.warmup} steps of warm-up and "
+        f"{_LEAST} measured ones take {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} must also cover "
+        f"the start; write timeout_s = {3 * needed + 120:.0f} or more"
     )

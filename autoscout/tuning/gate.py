@@ -28,13 +28,13 @@ from kb.within_events import Part
 
 LIMIT = 40  # pairs
 MARGIN = 0.01
-_AGAIN = 2  # runs that the machine spoiled, and that are repeated
+_AGAIN = 2  # most repeats of a run that the machine spoiled
 SPOILED = ("infrastructure", "killed")  # statuses that are no evidence about a side
 _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # keys of an environment
 
 
 class GateSide(msgspec.Struct, frozen=True):
-    """A side whose session is open."""
+    """One side of a comparison, with its open session."""
 
     side: Side
     loop: Loop
@@ -91,7 +91,7 @@ def gate(
 def opened(
     held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
 ) -> GateSide:
-    """A side's session, which `held` closes."""
+    """Opens a session for a side; `held` closes it."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
     options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
@@ -103,7 +103,7 @@ def opened(
 
 
 def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) -> Side:
-    """The side with the winner of a session of its own. Errors: AutoscoutError."""
+    """The side with the winner of a new tuning session for it. Errors: AutoscoutError."""
     result = session.tune(side.job, kb, session.SessionOptions(), lambda event: None, on_note, stop)
     if result.confirmed is None:
         raise AutoscoutError(f"{side.label}: session {result.session} found nothing to compare")
@@ -117,12 +117,12 @@ def _comparable(a: Side, b: Side) -> None:
         other = [key for key in ("task", "target", "model", "traffic") if ours.get(key) != theirs.get(key)]
         what = ", ".join(other) or "name"
         raise AutoscoutError(
-            f"{a.label} and {b.label} are different work ({what}): a gate compares one job with itself", 2
+            f"{a.label} and {b.label} do different work ({what}): a gate compares versions of one job", 2
         )
     ours, theirs = (" + ".join(f"{n.count}×{n.device}" for n in each.job.cluster.nodes) for each in (a, b))
     if ours != theirs:
         raise AutoscoutError(
-            f"{a.label} runs on {ours} and {b.label} on {theirs}: a gate compares sides on one hardware", 2
+            f"{a.label} runs on {ours} and {b.label} on {theirs}: a gate compares sides on the same hardware", 2
         )
     if a.job.objective != b.job.objective:
         raise AutoscoutError(f"{a.label} and {b.label} have different objectives; a gate compares one number", 2)
@@ -136,7 +136,7 @@ def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
 
 
 def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
-    """A verdict, if the first runs leave nothing to compare."""
+    """A verdict, if the first runs leave nothing to compare; else None."""
     first = a.run()
     if first.status != "ok":
         raise AutoscoutError(f"A ({a.side.label}) does not run, so there is nothing to compare with: {first.evidence}")
@@ -178,7 +178,7 @@ def _compared(
 def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: float) -> Gated:
     numbers, allowed = _numbers(standing), f"{100 * margin:.3g} %" if margin else "nothing"
     sentence = {
-        "worse": f"B is slower than A by {numbers}, and {allowed} is allowed",
+        "worse": f"B is slower than A by {numbers}, but only {allowed} is allowed",
         "no worse": f"B is faster than A: it is at {numbers}"
         if standing.high < 0
         else f"B is no more than {allowed} slower than A: it is at {numbers}",
@@ -209,7 +209,7 @@ def _numbers(standing: pairs.PairsStanding) -> str:
 def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:
     both = a.done[0].losses and b.done[0].losses
     if not both and b.done[0].status == "ok":
-        sentence += "; neither losses nor answers were compared, since a side has none"
+        sentence += "; neither losses nor answers were compared, since a side reports none"
     return Gated(
         a=a.side.label,
         b=b.side.label,

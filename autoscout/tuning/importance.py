@@ -1,7 +1,7 @@
-"""Finds which knobs matter, and which of them bring the gain.
+"""Finds which knobs matter, and which of them cause the gain.
 
-Ablation (Fawcett & Hoos 2016; with a surrogate in place of missing runs, Biedenkapp et al. 2017): from the expert
-default to the best configuration one knob at a time, always the one that gains most. Importance: the first-order
+Ablation (Fawcett & Hoos 2016; with a surrogate in place of missing runs, Biedenkapp et al. 2017): changes the expert
+default into the best configuration, one knob at a time, always the one that gains most. Importance: the first-order
 effects of a functional ANOVA of the ensemble's predictions over the whole valid space (Hutter et al. 2014): the share
 of the variance of log cost that the knob's value alone explains.
 """
@@ -24,12 +24,12 @@ from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # smaller shares are not reported
-_ALIKE = 1e-12  # variance of the logarithms of costs below which no knob matters
-_TOGETHER = 3  # most knobs changed together to stay valid; beyond that, all that remain
+_ALIKE = 1e-12  # variance of log-costs below which no knob matters
+_TOGETHER = 3  # most knobs changed together to stay valid; if more are needed, all the rest change together
 
 
 class GainStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs set to the best configuration's values, and what that gained: `gain` = cost before / cost after."""
+    """Knobs set to the best configuration's values, and what this gained: `gain` = cost before / cost after."""
 
     knobs: list[str]
     before: list[Value | None]
@@ -40,8 +40,8 @@ class GainStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Importance(msgspec.Struct, frozen=True, kw_only=True):
-    steps: list[GainStep]  # the first is the default itself
-    effects: dict[str, float]  # knob → share of the predicted variance, the largest first
+    steps: list[GainStep]  # the first step is the default itself
+    effects: dict[str, float]  # knob → share of the predicted variance, largest first
     error: float  # expected error of the predictions
     rows: int
 
@@ -53,9 +53,8 @@ def importance(
     default: Configuration,
     confirmed: Confirmed | None = None,
 ) -> Importance:
-    """`rows`: measurements. `confirmed`: the winner of the final rounds, its reference and their values in these
-    rounds, as in `autoscout best`; without it the best measured configuration is used. No steps if nothing
-    qualified."""
+    """`rows`: measurements. `confirmed`: the winner of the final rounds, its reference and their values there, as in
+    `autoscout best`; without it the best measured configuration is used. There are no steps if nothing qualified."""
     rows = list(rows)
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
@@ -76,7 +75,7 @@ def importance(
 
 
 def _median_costs(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
-    """Median cost of each configuration that never computed something wrong."""
+    """Median cost of each configuration, without those that ever computed something wrong."""
     costs: dict[Configuration, list[float]] = {}
     for m in rows:
         if (c := cost(job.objective, m)) is not None:
@@ -132,7 +131,7 @@ def _ablation(
 
 
 def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple[str, ...], Configuration]:
-    """The smallest sets of knobs that can take the best configuration's values with the rest unchanged."""
+    """The smallest sets of knobs that can take the best configuration's values while the rest stays unchanged."""
     differing = [k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)]
     for size in range(1, min(_TOGETHER, len(differing) - 1) + 1):
         found = {}
@@ -158,7 +157,7 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
     y, codes = np.log(value[ran]), pool.codes[ran]
     y = y - y.mean()
     total = float((y**2).mean())
-    if total < _ALIKE:  # all the same up to rounding
+    if total < _ALIKE:  # equal up to rounding
         return {}
     shares = {}
     for column, knob in enumerate(space.knobs):

@@ -21,7 +21,7 @@ Run = Callable[[Profiler], Measurement]
 
 
 def hosts_of(job: Job) -> list[Host]:
-    """Hosts for a session's experiments, several of which may share one. Errors: AutoscoutError (exit 2), as
+    """Hosts for a session's experiments, several of which may share one. Errors: AutoscoutError (exit 2), see
     choosing.reached."""
     if not job.cluster.hosts:  # placeholders: the launcher picks the devices itself
         count = job.devices * max(1, job.cluster.together)
@@ -30,7 +30,7 @@ def hosts_of(job: Job) -> list[Host]:
 
 
 def alone_on(hosts: list[Host]) -> list[Host]:
-    """The same hosts, one experiment per host at a time."""
+    """The same hosts, limited to one experiment per host at a time."""
     return [Host(h.name, tuple(Device(d.index, d.kind, group="host") for d in h.devices), h.address) for h in hosts]
 
 
@@ -51,7 +51,7 @@ class Lanes:
         self._running: dict[int, Profiler] = {}
         self._failures: Counter[str] = Counter()
         self.most = self._most()
-        self.crowd: list[Placement] = []  # places on the fullest host, if cluster.together does not say how many to use
+        self.crowd: list[Placement] = []  # places on the emptiest host; [] if cluster.together limits them
         if job.cluster.hosts and not job.cluster.together:
             self.crowd = self._crowd()
         if self.crowd:
@@ -66,12 +66,12 @@ class Lanes:
         elif self.crowd:
             why = f"{len(self.crowd)} fit on a host: after the reference, a test shows whether they disturb each other"
         else:
-            why = "on devices of their own; cluster.together sets the limit"
+            why = "each on its own devices; cluster.together sets the limit"
         return f"{self.most} experiments at once on {hosts} {'host' if hosts == 1 else 'hosts'} ({why})"
 
     @property
     def shape(self) -> str:
-        """The key, with the job, of whether experiments on a host disturb each other: "2 of 8 a100"."""
+        """With the job, the key of a decision on whether experiments on a host disturb each other: "2 of 8 a100"."""
         host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 
@@ -106,8 +106,8 @@ class Lanes:
         return found
 
     def reserve(self, configuration: Configuration, before: Sequence[Configuration] = ()) -> Placement | None:
-        """Reserves the devices of a configuration, for `run` or `give_back`; None if they are not free, or if one that
-        has waited longer (`before`) needs devices of the same kind."""
+        """Reserves the devices of a configuration, for `run` or `give_back`; None if they are not free, or if an
+        experiment that has waited longer (`before`) needs devices of the same kind."""
         self.give_back()
         parts = self._parts(configuration)
         kinds = {part.kind for part in parts}
@@ -117,7 +117,7 @@ class Lanes:
 
     @property
     def reserved(self) -> Placement | None:
-        """The current reservation, neither used nor given back yet."""
+        """The current reservation that is neither used nor given back yet."""
         held = self.scheduler.running.get("next")
         return self._as_asked(held.placement) if held else None
 
@@ -125,7 +125,7 @@ class Lanes:
         self.scheduler.end("next")
 
     def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
-        """Starts an experiment on its reservation; `prepare` finishes before this returns, `run` goes on in a
+        """Starts an experiment on its reservation; `prepare` finishes before this returns, `run` continues in a
         thread."""
         request = self.scheduler.running["next"].request
         self.give_back()
@@ -183,7 +183,8 @@ class Lanes:
         return count
 
     def _parts(self, configuration: Configuration) -> Request:
-        """The nodes it runs on: those of the device kinds it uses; all of the job's if the hosts' kinds are unknown."""
+        """The nodes on which it runs: those of the device kinds that it uses; all of the job's nodes if the hosts'
+        kinds are unknown."""
         known = len(self._kinds) > 1
         nodes = used_nodes(self.job, configuration if known else Configuration({}))
         return tuple(SlotPart(node.device if node.device in self._kinds else "", node.count) for node in nodes)
@@ -194,7 +195,7 @@ class Lanes:
         return [(part,) for part in dict.fromkeys(self._request)] if len(self._kinds) > 1 else [self._request]
 
     def _started(self, name: str, parts: Request) -> bool:
-        """Allocates devices for it if there is room now; returns whether there was."""
+        """Allocates devices for an experiment if there is room now; returns whether there was."""
         if self.scheduler.lacking(parts):
             return False
         self.scheduler.submit(name, parts, self.job.launch.timeout_s)
@@ -203,8 +204,7 @@ class Lanes:
         return started
 
     def _crowd(self) -> list[Placement]:
-        """Placements of experiments that fit side by side on one host; [] if no two do, or an experiment needs several
-        hosts."""
+        """Placements of experiments that fit side by side on one host; [] if no two do, or one needs several hosts."""
         found: dict[str, list[Placement]] = {}
         names = [f"try {i}" for i in range(self.most)]
         for name in names:
@@ -218,14 +218,14 @@ class Lanes:
         return fullest if len(fullest) > 1 else []
 
     def _blame(self, placement: Placement, evidence: str) -> None:
-        """Drains a host that was lost DRAINED times. Errors: AutoscoutError if the others do not suffice."""
+        """Stops using a host that was lost DRAINED times. Errors: AutoscoutError if the others do not suffice."""
         names = [host.name for host in placement.hosts]
         for name in names if len(names) == 1 else [name for name in names if name in evidence]:
             self._failures[name] += 1
             if self._failures[name] == DRAINED:
                 for other in self.scheduler.lose(name):  # running experiments there end by themselves
                     self.scheduler.withdraw(other)
-                sentence = f"{name} was lost {DRAINED} times and is not used any more"
+                sentence = f"{name} was lost {DRAINED} times and is no longer used"
                 if self.scheduler.lacking(self._request):
                     raise AutoscoutError(f"{sentence}, and without it an experiment does not fit: {evidence}")
                 self.on_note(sentence)

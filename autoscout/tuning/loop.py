@@ -24,7 +24,7 @@ from kb import store, stored_secrets
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, and the journal already has the data
+_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, and the journal has the data anyway
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S = 0.2  # polling interval for orders while paused
 
@@ -34,7 +34,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """How often the user asked to stop: once stops after the running experiment, twice ends that, too."""
+    """How often the user asked to stop: once stops after the running experiment, twice also ends that one."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -71,11 +71,11 @@ class Loop:
         self.kb, self.on_note, self.stop = kb, on_note, stop
         # (configuration id, evidence) of infrastructure failures since the last good run
         self.spoiled: list[tuple[str, str]] = []
-        self.waited = False  # the coming experiment had to wait for devices
+        self.waited = False  # the next experiment had to wait for devices
         self._said_why = False
         self._told: list[Measurement] = []
         self._quality = Quality(self.job, engine.started.default, self.folder)
-        self._one_check = threading.Lock()  # one run of the user's check command at a time
+        self._one_check = threading.Lock()  # the user's check command runs only once at a time
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -143,7 +143,7 @@ class Loop:
         return judged
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError if the machine is broken, so that no budget is spent on rediscovering it."""
+        """Errors: AutoscoutError if the machine is broken, so that no budget is spent on finding that out again."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
             if reason := symptoms.stop(self.spoiled):
@@ -175,7 +175,7 @@ class Loop:
             profiler.on(placement)
 
     def _of_quality(self, measurement: Measurement) -> Measurement:
-        """Runs the user's check command, which may need the devices, too."""
+        """Runs the user's check command, which may also need the devices."""
         if not self._quality.wanted(measurement):
             return measurement
         with self._machine() as ours:
@@ -187,7 +187,7 @@ class Loop:
         return found
 
     def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
-        """Runs an experiment and adds the machine's conditions during it. A recording has its own."""
+        """Runs an experiment and adds the machine's conditions during it; a recorded one already has them."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.MachineWatch(), gpus.health()
@@ -209,14 +209,14 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether the GPUs' memory in use shows a run's memory: for PyTorch's trainers (servers and JAX fill all they
+        """Whether the GPUs' memory in use shows what a run needs: for PyTorch's trainers (servers and JAX fill all they
         may), on whole GPUs of this machine."""
         job = self.job
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """The bar for ending an experiment early; the reference and the final rounds are never ended early."""
+        """The bar below which an experiment may be ended early; None for the reference and the final rounds."""
         reference, anchors = self.engine.started.default, self.engine.anchors
         gives_up = experiment.purpose == "search" and experiment.configuration != reference
         told = [*self.engine.evaluator.done.values(), *(m for m in self._told if m.configuration != reference)]
@@ -226,7 +226,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:
-        """Holds the machine, waiting for others to release it. Errors: Interrupted."""
+        """Holds the machine, waiting until others release it. Errors: Interrupted."""
         asked = time.monotonic()
         with self._machine() as ours:
             if not ours:
@@ -244,8 +244,8 @@ class Loop:
 
     @contextlib.contextmanager
     def _devices(self) -> Iterator[bool]:
-        """Holds the GPUs given to this process, or as many as the job needs; the whole machine for CPU ranks, and when
-        the space sets power limits, which affect everybody."""
+        """Holds the GPUs given to this process, or as many as the job needs. Holds the whole machine for CPU ranks, and
+        if the space sets power limits, which affect everybody."""
         environment, job = self.engine.started.environment, self.job
         indices: list[int] = []
         names = [name.strip() for name in _given(job).split(",") if name.strip()]
@@ -276,7 +276,7 @@ class Loop:
         self.tape.emit(Waiting(holder=held.session if held else "", pid=held.pid if held else 0), write=True)
         if not self._said_why:
             self._said_why = True
-            self.on_note("another AutoScout measures on this machine; ours wait until its experiments end")
+            self.on_note("another AutoScout is measuring on this machine; this session waits until its experiments end")
 
 
 def _given(job: Job) -> str:
@@ -287,8 +287,8 @@ def _given(job: Job) -> str:
 def end(
     engine: Engine, kb: Path, reason: str, on_note: Callable[[str], None], error: AutoscoutError | None = None
 ) -> tuple[float, float]:
-    """Journals the end of the session and ingests it into the knowledge base. Returns the engine's milliseconds: mean
-    per experiment, and the longest pause."""
+    """Journals the end of the session and ingests it into the knowledge base. Returns the engine's own time in
+    milliseconds: mean per experiment, and the longest pause."""
     mean, peak = sum(engine.engine_ms) / max(1, engine.experiments), max(engine.engine_ms, default=0.0)
     if not engine.tape.replaying:
         engine.tape.emit(
@@ -310,6 +310,4 @@ def ingest(engine: Engine, kb: Path, on_note: Callable[[str], None]) -> None:
     try:
         store.ingest(kb, engine.folder / "journal.jsonl")
     except AutoscoutError as error:
-        on_note(
-            f"not in the knowledge base yet ({error}); the journal keeps it, and `autoscout kb ingest` brings it in"
-        )
+        on_note(f"not in the knowledge base yet ({error}); the journal has it, and `autoscout kb ingest` adds it")

@@ -4,12 +4,14 @@
 
 Pairs are counterbalanced: a random order, then its reverse. A planned look decides if the one-sided interval of
 log(cost of B / cost of A) lies above the margin (worse) or below it (no worse). All looks together err in at most 5 %
-of gates in either direction: errors are spent as the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and
-what a look may spend is found on simulated paths, since looks are correlated. Most of the error of "worse" is spent in
-the first pairs, as slowdowns show soon; "no worse" has all pairs, because it has to exclude small ones.
+of gates in either direction: the error is spent by the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and
+the level of each look is found on simulated paths, since looks are correlated. Most of the error of "worse" is spent in
+the first pairs, because slowdowns show early; that of "no worse" is spread over all pairs, because small slowdowns have
+to be excluded.
 
-Pairs that are no more alike than other runs tell of the noise, too: of the fits with and without pairs, the one with
-less noise is used. The paths choose in the same way, and pairs that are alike make errors rarer.
+If the runs of a pair are no more alike than other runs, the differences between pairs also measure the noise: of the
+fits with and without pairs, the one with less noise is used. The simulated paths choose in the same way; pairs that are
+alike make errors rarer.
 """
 
 import math
@@ -26,13 +28,13 @@ from autoscout.tuning.evidence import Contrast
 from autoscout.tuning.modes import Division
 
 ERROR = 0.05  # share of gates that are decided wrongly in one direction
-EARLY = 20  # pairs in which a slowdown is looked for
-_EARLY = 0.9  # share of the error of "worse" that is spent in them
+EARLY = 20  # pairs within which a slowdown is expected to show
+_EARLY = 0.9  # share of the error of "worse" that is spent in these pairs
 _POWER = 0.7  # ρ: between Pocock's early looks and O'Brien and Fleming's late ones
 _LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # pairs
 _PATHS = 100_000
-_TWO_SPEEDS = 6  # pairs from which a second speed of the machine is believed; fewer runs may divide by chance
-_HOPELESS = 0.05  # chance of a decision at the limit below which a gate ends undecided
+_TWO_SPEEDS = 6  # pairs from which a second speed of the machine is believed; fewer may divide by chance
+_HOPELESS = 0.05  # a gate ends undecided if the chance of a decision at the limit is below this
 A, B = "A", "B"
 
 Kind = Literal["worse", "no worse", "undecided"]
@@ -40,9 +42,9 @@ Pair = tuple[float, float]  # costs of A and of B
 
 
 class PairsStanding(msgspec.Struct, frozen=True):
-    """The state after some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which holds
-    under repeated looks; `p_worse`: posterior probability, by a flat prior, that B is slower by more than the margin.
-    `over`: whether no further pair is to be measured."""
+    """The state after some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which is valid
+    under repeated looks; `p_worse`: posterior probability, with a flat prior, that B is slower by more than the margin.
+    `over`: no further pair should be measured."""
 
     kind: Kind
     log: float
@@ -56,14 +58,14 @@ class PairsStanding(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def levels(limit: int, early: int | None = None) -> dict[int, float]:
-    """Pairs at a look → the one-sided significance level at which it decides. `early`: pairs by which most of the error
-    is spent; all of them by default."""
+    """Pairs at a look → the one-sided significance level at which it decides. `early`: most of the error is spent by
+    this many pairs; by default by all of them."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
     rng = np.random.default_rng(0)
-    sums, squares = np.zeros((2, _PATHS)), np.zeros((2, _PATHS))  # of differences and of pairs so far, open paths alone
+    sums, squares = np.zeros((2, _PATHS)), np.zeros((2, _PATHS))  # running sums of differences and of pairs
     spent, before, found = 0.0, 0, {}
     for n in looks:
-        more = n - before  # pairs since the last look; their sum and their squares about their mean are independent
+        more = n - before  # pairs since the last look; their sum, and their squares about their mean, are independent
         added = math.sqrt(more) * rng.standard_normal(sums.shape)
         sums, before = sums + added, n
         squares = squares + added**2 / more + (rng.chisquare(more - 1, sums.shape) if more > 1 else 0.0)
@@ -99,10 +101,10 @@ def order(pair: int) -> tuple[str, str]:
 
 
 def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
-    """`margin`: relative slowdown that is tolerated, such as 0.01; `limit`: pairs at most."""
+    """The state after these pairs. `margin`: tolerated relative slowdown, such as 0.01; `limit`: most pairs."""
     n, edge = len(pairs), math.log1p(margin)
     plans = levels(limit, min(limit, EARLY)), levels(limit)
-    now = next((look for look in plans[0] if look >= n), limit)  # a gate that ends early misses that look
+    now = next((look for look in plans[0] if look >= n), limit)  # a gate that ends early misses this look
     rounds = [[(A, a), (B, b)] for a, b in pairs]
     _, design, y = evidence.design_of(rounds)
     divisions = modes.divisions(design, y, 2)
@@ -128,8 +130,8 @@ def _contrast(rounds: Sequence[evidence.Round], level: float, divisions: Sequenc
 
 
 def _hopeless(contrast: Contrast, edge: float, n: int, limit: int) -> bool:
-    """Whether the limit will hardly decide if the costs go on like this. The estimate at the limit is normal about
-    today's, and must be `edge` away from the margin."""
+    """Whether a decision at the limit is unlikely if costs continue like this. The estimate at the limit is normal
+    about today's, and must be at least `edge` away from the margin."""
     later = contrast.error * math.sqrt(n / limit)
     needed = later * quantile(levels(limit)[limit], max(1, contrast.dof + limit - n))
     spread = math.sqrt(max(contrast.error**2 - later**2, 1e-18))

@@ -1,7 +1,7 @@
 """Converts a value of another measuring period to today's terms.
 
-Every period (here: an earlier session) shifts the log of all costs by its own offset. It is learned from configurations
-measured both then and in this session, which always include the reference:
+Every period (here: an earlier session) shifts the log of all costs by its own offset. It is estimated from
+configurations measured both then and in this session, which always include the reference:
 
     offset ~ N(0, 0.3²),   log today − log then = offset + noise of both
 
@@ -28,7 +28,7 @@ class Periods:
         self.job = job
         self._then: dict[str, dict[str, list[float]]] = {}  # session → configuration → log-costs
         self._now: dict[str, list[float]] = {}
-        self._offsets: dict[str, tuple[float, float]] = {}  # cache by session, cleared by `tell`: each step needs all
+        self._offsets: dict[str, tuple[float, float]] = {}  # cache by session, needed at each step; `tell` clears it
         for session, m in remembered:
             if (c := cost_of_run(job.objective, m)) is not None:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
@@ -61,8 +61,8 @@ class Periods:
         return sum(differences) / noise**2 / precision, math.sqrt(1 / precision)
 
     def as_today(self, session: str, measurement: Measurement) -> Measurement:
-        """A copy in today's terms, only for the search, with its `doubt` (standard deviation of the log) among the
-        conditions."""
+        """A copy rescaled to today, for the search only; its conditions include `doubt` (standard deviation of the
+        log-cost)."""
         metric, objective = self.job.objective.metric, self.job.objective
         then = cost_of_run(objective, measurement)
         if then is None:
@@ -75,6 +75,6 @@ class Periods:
 
 
 def doubted(measurement: Measurement, doubt: float) -> Measurement:
-    """A copy whose log-cost is uncertain by a further standard deviation."""
+    """A copy whose log-cost is uncertain by an additional standard deviation."""
     doubt = math.hypot(doubt, measurement.conditions.get("doubt", 0.0))
     return msgspec.structs.replace(measurement, conditions={**measurement.conditions, "doubt": doubt})

@@ -1,4 +1,4 @@
-"""Predicts one configuration of a job: by every member and by the ensemble, with the breakdown and the memory."""
+"""Predicts one configuration of a job, by every member and by the ensemble, with the breakdown and the memory."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ class PredictedMemory(msgspec.Struct, frozen=True):
     high: float
     device_gib: float | None
     oom_probability: float
-    oom_range: tuple[float, float]  # the range over the software that may run; both ends are equal if it is known
+    oom_range: tuple[float, float]  # range over the software that may run; both ends are equal if it is known
     parts: dict[str, float]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A constraint of the job, and the analytic simulator's prediction of its metric, with a 90 % interval."""
+    """A constraint of the job with the analytic simulator's prediction of its metric and a 90 % interval."""
 
     text: str
     value: float
@@ -59,7 +59,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """Watts of all devices together, and joules a token (of a server: a token of its answers) with a 90 % interval."""
+    """Watts of all devices together, and joules per token (a server's: of its answers) with a 90 % interval."""
 
     watts: float
     joules_per_token: float
@@ -68,11 +68,11 @@ class Power(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
-    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (for a rate: of a
+    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
+    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (for a rate: of one
     step, in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs with a
     non-default value, and other settings of the job, whose effect the analytic simulators do not model. `network`: a
-    sentence on whether the speed between nodes decides."""
+    sentence on whether the speed between nodes matters."""
 
     job: str
     name: str
@@ -86,10 +86,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     context: str
     environment: dict[str, str]
-    other_rows: int  # rows measured with other versions or devices, which are not used
+    other_rows: int  # rows measured with other versions or devices, which are ignored
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
-    missed: str  # why the measured value lies outside of the interval, as far as is known; "" if it does not
+    missed: str  # why the measured value is outside the interval, as far as known; "" if it is inside
     members: list[MemberPrediction]
     parts_of: str
     parts: dict[str, float]
@@ -97,7 +97,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     bounds: list[Bound] = []  # constraints whose metric a simulator predicts
     power: Power | None = None  # for training jobs on devices whose watts are known
     unpriced: list[str] = []
-    grounds: list[Ground] = []  # what each part rests on
+    grounds: list[Ground] = []  # what each part of the prediction rests on
     network: str = ""
     unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to state it
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
@@ -106,7 +106,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     """`given`: knobs; the others follow the reference. `kb`: None or a missing file means no measurements. Errors:
     AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
-    memory, or keeps its limits at no rate of requests."""
+    memory, or meets its limits at no request rate."""
     job = space.job
     configuration = completed(space, given, space.reference)
     if crowded := beside_engine(space, configuration):
@@ -191,17 +191,17 @@ def _nothing(job: Job, bases: list[str], members: list[MemberPrediction], rows: 
 
 
 def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
-    """Why no finite value is predicted."""
+    """Why no finite value is predicted, as the end of a sentence."""
     if job.objective.metric == HIGHEST_RATE:
         cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
         if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
             limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(job.objective)]
-            return f"to keep {listed(limits)} at no rate of requests"
+            return f"to meet {listed(limits)} at no request rate"
     return "not to run: it does not fit into memory"
 
 
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """(rows of this cluster in the context measured last, number of rows of other clusters or contexts)"""
+    """(rows of this cluster in the context that was measured last, number of rows of other clusters or contexts)"""
     if kb is None or not kb.exists():
         return [], 0
     rows, cluster_of = store.measurements(kb, job=job.id, short=True, answers=True), store.clusters(kb, job.id)
@@ -234,13 +234,13 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
     return "", {}
 
 
-# Descriptions of the columns about software whose names do not explain themselves.
+# Descriptions of software columns whose names are not self-explanatory.
 _SOFTWARE = {
-    "te": "whether its layers are Transformer Engine's",
-    "fused_norm": "whether norms are one kernel",
-    "attention": "the kernel of attention",
-    "grad_bytes": "in how many bytes gradients are kept",
-    "graphs": "whether CUDA graphs replay its layers",
+    "te": "whether layers are Transformer Engine's",
+    "fused_norm": "whether a norm is a single kernel",
+    "attention": "the attention kernel",
+    "grad_bytes": "how many bytes a gradient takes",
+    "graphs": "whether layers run as CUDA graphs",
 }
 
 
@@ -250,9 +250,9 @@ def _unsaid(job: Job, columns: Mapping[str, np.ndarray]) -> str:
     wide = math.expm1(SPAN * found.between)
     each = ", ".join(f"{value or 'by its layers'}: {seconds:.3g} s" for value, seconds in found.values.items())
     return (
-        f"it is not stated {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%}, more "
-        f"than any other unknown ({found.column} {each}); state it under [simulated] in a catalog of the job's, or "
-        "measure a configuration"
+        f"the job does not state {_SOFTWARE.get(found.column, found.column)}, which widens the interval by "
+        f"±{wide:.0%}, more than any other unknown ({found.column} {each}); state it under [simulated] in the job's "
+        "own catalog, or measure a configuration"
     )
 
 

@@ -1,4 +1,5 @@
-"""Proposals that orders made to a session, for the arm of its strategy (search/proposed.py)."""
+"""Collects the configurations that users' orders propose to a session, for the strategy's arm for proposals
+(search/proposed.py)."""
 
 from typing import Any, cast
 
@@ -17,12 +18,12 @@ class Proposals:
     def __init__(self, kind: Kind | None) -> None:
         """`kind`: the session's strategy; None for a session without a search."""
         self.heard = kind is not None and kind.listens
-        self.deaf = "" if self.heard or kind is None else f"'{kind.name}' has no arm for proposals; `try` runs one now"
+        self.deaf = "" if self.heard or kind is None else f"'{kind.name}' takes no proposals; `try` runs one now"
         self._given: list[Proposed] = []
         self._held = False
 
     def within(self, allowed: Space) -> dict[str, Any]:
-        """The fields of a new `Search` of that space that hold proposals."""
+        """The fields of a new `Search` over that space that hold the proposals."""
         inside = [each for each in self._given if allowed.is_valid(each.configuration)]
         return {"proposed": inside, "held": self._held}
 
@@ -34,8 +35,7 @@ class Proposals:
             cast(Listens, strategy).hold(self._held)
 
     def named(self, order: Order, steering: Steering, best: Configuration, step: int) -> Configuration:
-        """The configuration that an order wants run at once, with its proposer in the journal (older journals lack
-        it)."""
+        """The configuration that an order wants run at once; journals its proposer, too (older journals lack that)."""
         wanted, tape = steering.wanted(order, best), steering.tape
         if self.heard and (not tape.replaying or tape.next_is_of(PROPOSED)):
             name, why = steering.space.name(wanted), proposed_by(order.by, order.why)
@@ -43,7 +43,7 @@ class Proposals:
         return wanted
 
     def take(self, order: Order, configuration: Configuration, strategy: Strategy) -> None:
-        """Takes an order to propose or run a configuration; the credit goes to whoever gave it."""
+        """Takes in an order to propose or run a configuration; whoever gave the order gets the credit."""
         if self.heard and order.what != "validate":
             self._given.append(Proposed(configuration=configuration, by=order.by, why=order.why))
             cast(Listens, strategy).propose(self._given[-1])

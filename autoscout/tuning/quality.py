@@ -1,7 +1,7 @@
 """The quality floor: the user's own check command, with its score and a limit.
 
 An 8-bit KV cache or quantized weights change answers and training by design, so the equivalence check is of little use;
-the user's command measures the loss. It runs once for each combination of such values."""
+the user's command measures how much quality is lost. It runs once for each combination of such values."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from kb.records import Configuration, Job, Measurement, content_hash
 
 
 class Quality:
-    """The quality check of one session, whose `folder` keeps the results."""
+    """The quality check of one session; `folder` keeps its results."""
 
     def __init__(self, job: Job, reference: Configuration, folder: Path) -> None:
         self._job, self._reference, self._folder = job, reference, folder / "guard"
 
     def wanted(self, measurement: Measurement) -> bool:
-        """Whether a run has to pass the check before it counts; a recording has its result already."""
+        """Whether a run has to pass the check before it counts; a recorded run already has its result."""
         asks = self._job.guard.command and self._job.launch.launcher != "replay" and QUALITY not in measurement.metrics
         return bool(asks) and measurement.status == "ok" and bool(self._lossy(measurement))
 
@@ -41,12 +41,12 @@ class Quality:
         return msgspec.structs.replace(measurement, metrics={**measurement.metrics, QUALITY: number})
 
     def _lossy(self, measurement: Measurement) -> dict[str, Any]:
-        """The knobs that may cost quality and differ from the reference."""
+        """The knobs that may cost quality and have other values than in the reference."""
         knobs, theirs = measurement.configuration.knobs, self._reference.knobs
         return {n: knobs[n] for n in self._job.guard.knobs if n in knobs and knobs[n] != theirs.get(n)}
 
     def _known(self, measurement: Measurement, stopping: Callable[[], bool]) -> tuple[float | None, str]:
-        """Returns the number, or why there is none; cached: an interrupted check is run again."""
+        """Returns the score, or why there is none; stored, except that an interrupted check is run again."""
         folder = self._folder / content_hash(self._lossy(measurement))
         kept = folder / "said.json"
         if kept.is_file():

@@ -1,8 +1,7 @@
 """The queue of experiments to start, longest waiting first.
 
-If a job mixes kinds of device, an experiment whose devices are busy lets those that need other kinds pass. The tape
-gets a `Passed` whenever the engine was asked for more for that reason, so that a resumed session asks at the same
-points.
+If a job mixes kinds of device, an experiment whose devices are busy lets those that need other kinds go first. Whenever
+the engine is asked for more for that reason, the tape gets a `Passed`, so a resumed session asks at the same points.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -12,8 +11,8 @@ from autoscout.tuning.tape import Tape
 from kb.journal import ExperimentStarted, Passed
 from kb.records import Configuration, Measurement
 
-Asking = Generator[WantedExperiment, Measurement, None]  # yields the experiments it wants, is sent their results
-# (configuration, those that have waited longer) → its placement as text, None if there is no room for it now.
+Asking = Generator[WantedExperiment, Measurement, None]  # yields the experiments that it wants, receives their results
+# (configuration, those that have waited longer) → its placement as text; None if there is no room for it now.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
 _MOST = 2  # most experiments waiting for devices
 
@@ -60,7 +59,7 @@ class Ready:
         return None
 
     def may_pass(self) -> bool:
-        """Whether to ask for more while these wait."""
+        """Whether to ask for more experiments while these wait."""
         if self._tape.replaying and not self._tape.next_is(Passed):
             return False
         if len(self._queue) < _MOST:
@@ -69,8 +68,7 @@ class Ready:
         return False
 
     def _recorded(self) -> tuple[Asking, WantedExperiment, str] | None:
-        """The experiment that the journal started next; the oldest if it has no further start, since the search is
-        over."""
+        """The experiment that the journal started next; if it started none, since the search was over, the oldest."""
         started = (i for i, (_, w) in enumerate(self._queue) if self._tape.peek(ExperimentStarted, w.configuration))
         i = next(started, None)
         if not self._queue or (i is None and (self._tape.next_is(Passed) or self._tape.ended() is not None)):

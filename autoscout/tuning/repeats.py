@@ -1,6 +1,7 @@
-"""Repeats of one configuration before the rounds: whether the machine is quiet, and how many rounds may follow.
+"""Repeats of one configuration before the rounds. They show whether the machine is quiet, and how many rounds may
+follow.
 
-It needs neither numpy nor scipy, because the screens' first frame would wait for their import."""
+This module needs neither numpy nor scipy, because the screens' first frame would wait for their import."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
-FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
+FLOOR = 2e-4  # lower bound on the standard deviation of one log-cost: clocks and schedulers are no more precise
 _DOUBT = 0.001  # significance level at which a machine counts as noisy
-_LONG, _LONGEST = 150, 200  # sizes of a search between which the limit on rounds grows
+_LONG, _LONGEST = 150, 200  # numbers of searched configurations between which the limit on rounds grows
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -52,6 +53,6 @@ def beyond(x: float, dof: int) -> float:
 
 
 def most_rounds(repeats: int, searched: int) -> int:
-    """Limit on rounds, from `launch.repeats` and the number of searched configurations, since among more of them more
-    are close to the best. On a noisy machine all rounds are run."""
+    """The limit on rounds, from `launch.repeats` and the number of searched configurations: the more there are, the
+    more are close to the best. On a noisy machine all rounds are run."""
     return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))

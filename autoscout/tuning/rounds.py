@@ -1,5 +1,5 @@
 """Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict. If none of
-the finalists works again, as at the edge of a bound, the next best take their turn."""
+the finalists works when run again, as may happen close to a bound, the next best ones take their place."""
 
 import math
 from collections.abc import Callable, Generator
@@ -17,7 +17,7 @@ from autoscout.tuning.trial import Trial
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_TURNS = 3  # how often finalists are replaced by the next best because none worked again
+_TURNS = 3  # how often the next best may replace finalists of which none worked again
 
 
 def confirmed(
@@ -31,14 +31,14 @@ def confirmed(
     over: Callable[[], bool],
     today: Configuration | None = None,
 ) -> Generator[WantedExperiment, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: whether no further round
-    may begin; `today`: the person's present launch, which is measured along with the finalists in any case.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: whether no further round may
+    begin; `today`: the user's present launch, which is measured with the finalists in any case.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
-    tried: list[Measurement] = []  # measurements of the finalists in their rounds
-    out: set[str] = set()  # finalists that failed or broke a bound there
+    tried: list[Measurement] = []  # measurements of the finalists in the rounds
+    out: set[str] = set()  # finalists that failed or broke a bound in the rounds
     limit = most_rounds(job.launch.repeats, len({m.configuration.id for m in done}))
     found = None
     for _ in range(_TURNS):
@@ -73,8 +73,7 @@ def confirmed(
 
 
 def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[str, float]:
-    """Constraint → how much nearer to it, or farther beyond it, finalists that broke it in a round came than in the
-    search."""
+    """Constraint → by how much more finalists broke it in a round than in the search (the largest difference)."""
     before = {m.configuration.id: beyond(job.objective, m) for m in done}
     found: dict[str, float] = {}
     for m in again:
@@ -85,7 +84,7 @@ def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[
 
 
 def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
-    """Whether a run would still keep all constraints if it came that much nearer to them."""
+    """Whether a run would still meet all constraints if it came that much closer to them."""
     y = beyond(job.objective, measurement)
     return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 
@@ -104,7 +103,7 @@ def _trial(ranking: Ranking, names: list[str], reference: Configuration, anchors
 def _rounds(
     job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[], bool]
 ) -> Generator[WantedExperiment, Measurement, list[list[Measurement]]]:
-    """Measures rounds until none of the `deciding` configurations is to be measured again."""
+    """Measures rounds until none of the `deciding` configurations needs to be measured again."""
     measured: list[list[Measurement]] = []
     while not (measured and over()):
         out = confirm.failed(job, measured) - {trial.reference}
@@ -114,7 +113,7 @@ def _rounds(
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
-            elsewhere = len(measured) % 2 == 0  # one round uses the same devices; the first avoids the search's
+            elsewhere = len(measured) % 2 == 0  # all of a round uses the same devices; the first avoids the search's
             round_.append((yield WantedExperiment(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
     return measured

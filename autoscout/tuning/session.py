@@ -163,8 +163,8 @@ def resume(
     given: Job | None = None,
     wall: str = "",
 ) -> Result:
-    """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps;
-    `wall`: a new limit, by which undecided rounds go on. Errors: AutoscoutError if there is no such session, or it is
+    """Continues where the journal ends. `given`: the user's own job, with the secrets that no journal stores; `wall`: a
+    new limit, with which undecided rounds continue. Errors: AutoscoutError if there is no such session, or it is
     running."""
     repair(kb, on_note)
     job = with_secrets(store.session_started(kb, session).job, given)
@@ -196,11 +196,11 @@ def resumed(
     started = store.session_started(kb, session)
     started = msgspec.structs.replace(started, job=with_secrets(started.job, given))
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
-        past = journals.events(journal.path)  # read under the lock: nobody else appends
+        past = journals.events(journal.path)  # read under the lock, so nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
             raise AutoscoutError(
-                f"session {session} measured with {_differs(environment, started.environment)}; its results are not "
-                f"comparable with this machine's ({context} is not {started.context}): start the job anew"
+                f"session {session} measured with {_differs(environment, started.environment)}; its results cannot be "
+                f"compared with this machine's ({context} is not {started.context}): start the job anew"
             )
         at = max(dates.now(), *(e.at for e in past))
         journal.append(again := SessionResumed(pid=os.getpid(), records=RECORDS, at=at, wall=wall))
@@ -228,8 +228,8 @@ def resumed(
 
 
 def with_secrets(stored: Job, given: Job | None) -> Job:
-    """A journal's job with the secrets of the person's own job, or of the variables here. Errors: AutoscoutError (exit
-    2) if neither has them."""
+    """A journal's job with the secrets of the user's own job, or of the environment variables here. Errors:
+    AutoscoutError (exit 2) if neither has them."""
     if secrets.HIDDEN not in str(stored.launch) + str(stored.guard):
         return stored
     if given is not None and secrets.without(msgspec.to_builtins(given.launch)) == msgspec.to_builtins(stored.launch):
@@ -238,19 +238,19 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
     found = msgspec.structs.replace(stored, launch=msgspec.structs.replace(stored.launch, environment=ours))
     if secrets.HIDDEN in str(found.launch) + str(found.guard):
         raise AutoscoutError(
-            f"the command or the variables of {stored.name} hold a secret, which no session keeps; give the job file "
-            f"that has it, to go on with autoscout tune JOB.toml --resume SESSION",
+            f"the command or the variables of {stored.name} contain a secret, which no session stores; give the job "
+            "file that has it, to continue with autoscout tune JOB.toml --resume SESSION",
             2,
         )
     return found
 
 
 def _differs(here: dict[str, str], there: dict[str, str]) -> str:
-    """How a session's versions and devices differ from those here, in words."""
+    """A text on how a session's versions and devices differ from those here."""
     compared = (here.keys() | there.keys()) - NOT_COMPARED
     names = sorted(name for name in compared if here.get(name) != there.get(name))
     differences = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]
-    return ", ".join(differences) or "another description of the job"
+    return ", ".join(differences) or "a different description of the job"
 
 
 def _loop(job: Job) -> type[Loop]:
@@ -277,7 +277,7 @@ def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
 def note_worth(
     kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
 ) -> None:
-    """Reports and stores what the warm start was worth, once."""
+    """Reports and stores the value of the warm start, once."""
     path = folder / "journal.jsonl"
     events = journals.events(path)
     if any(isinstance(e, WarmStartWorth) for e in events):
@@ -293,7 +293,7 @@ def note_worth(
 
 
 def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
-    """One experiment in a session of its own, checked against the reference if the KB has one.
+    """Runs one experiment in its own session, checked against the reference if the knowledge base has one.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
     """
@@ -315,23 +315,23 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 
 
 def repair(kb: Path, on_note: Callable[[str], None]) -> None:
-    """Ingests results of earlier sessions that are only in their journals."""
+    """Ingests results of earlier sessions that exist only in their journals."""
     repaired, problems = store.ingest_all(kb)
     if repaired:
-        on_note(f"{repaired} measurements of earlier sessions that had not reached the knowledge base are in it now")
+        on_note(f"{repaired} measurements of earlier sessions were missing in the knowledge base, and were added")
     for problem in problems:
         on_note(problem)
 
 
 def new_id(job: Job, kind: str = "") -> str:
-    """job-[kind-]date-time-random: sorts by time, and simultaneous ids differ."""
+    """An id job-[kind-]date-time-random: ids sort by time, and simultaneous ones differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return "-".join(part for part in (job.name, kind, stamp, uuid.uuid4().hex[:4]) if part)
 
 
 def _active_seconds(past: list[AnyEvent]) -> float:
-    """Wall time that earlier runs of a session spent on and between experiments: without preparation, waiting for
-    devices, and the pauses between runs."""
+    """Wall time that earlier runs of a session spent on and between experiments, without preparation, waiting for
+    devices, and pauses between runs."""
     active, begun, waiting = 0.0, False, False
     for before, after in itertools.pairwise(past):
         begun = begun or isinstance(before, ExperimentStarted)
@@ -342,7 +342,8 @@ def _active_seconds(past: list[AnyEvent]) -> float:
 
 
 def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock of the one process that runs a session; `autoscout sessions` shows it as running while it is held."""
+    """The lock of the one process that runs a session; while held, `autoscout sessions` shows the session as
+    running."""
     path = folder / "owner.lock"
     if lock.is_held(path):
         raise AutoscoutError(f"session {folder.name} is running in another process already")

@@ -1,5 +1,5 @@
-"""Decides whether experiments of a session may share a host, by comparing copies of the reference side by side with one
-alone.
+"""Decides whether experiments of a session may share a host, by comparing copies of the reference that run side by side
+with one that runs alone.
 
 Devices of a host share its links, its processors and its power. If more than one experiment fits on a host, the
 reference is first run alone, then in all places of one host at once, which takes as long as one experiment. The
@@ -12,11 +12,11 @@ from autoscout.job.objective import cost
 from kb.journal import Neighbours
 from kb.records import Job, Measurement
 
-SLOWER = 1.02  # largest accepted cost ratio of the slowest side-by-side run to the run alone
+SLOWER = 1.02  # accepted cost of the slowest side-by-side run, relative to the run alone
 
 
 def judged(job: Job, shape: str, alone: Measurement, together: list[Measurement]) -> Neighbours:
-    """Compares the runs; a failure side by side counts as disturbance."""
+    """Compares the runs; a failure of a side-by-side run counts as disturbance."""
     before, costs = cost(job.objective, alone) or 0.0, [cost(job.objective, m) for m in together]
     known = [c for c in costs if c is not None]
     allowed = len(known) == len(together) and max(known) <= SLOWER * before

@@ -1,7 +1,7 @@
 """Runs a session whose experiments run side by side, each on its own devices (lanes.py).
 
-The journal has the ends in the order in which the engine learned them, so that a resumed session learns them in the
-same order and makes the same decisions. Experiments that started but did not end are run again."""
+The journal has the ends of experiments in the order in which the engine learned of them, so that a resumed session
+makes the same decisions. Experiments that started but did not end are run again."""
 
 import contextlib
 import time
@@ -56,7 +56,7 @@ class SideBySide(Loop):
                 time.sleep(PAUSE_S)
 
     def _repeat(self) -> None:
-        """Replays the journal's next step: an end, else a start."""
+        """Replays the journal's next step: the end of an experiment if it is one, else a start."""
         if (decision := self.tape.recorded(Neighbours)) is not None:
             self._decided(decision)
         elif (ended := self.tape.ended()) is None:
@@ -71,8 +71,8 @@ class SideBySide(Loop):
             self._told.append(self.engine.tell(ended.number, ended.measurement, ended.placement))
 
     def _start_one(self) -> bool:
-        """False if there is no room, or nothing to start now."""
-        if self._lanes.running and slots.wanted_by_others():  # they get the machine once our running experiments end
+        """Starts the next experiment; False if there is no room, or nothing to start now."""
+        if self._lanes.running and slots.wanted_by_others():  # others get the machine once our running experiments end
             return False
         if not self._lanes.room:
             return False
@@ -87,7 +87,7 @@ class SideBySide(Loop):
         if not self._holds:
             self._holding.enter_context(self._ours())
             self._holds = True
-        chosen = placement if self.job.cluster.hosts else None  # otherwise the launcher chooses
+        chosen = placement if self.job.cluster.hosts else None  # otherwise the launcher chooses devices
         self._lanes.run(
             experiment.number,
             placement,
@@ -97,8 +97,7 @@ class SideBySide(Loop):
         return True
 
     def _decide(self, alone: Measurement) -> None:
-        """Decides whether experiments share a host: by an earlier session's result, else by measuring with the
-        reference."""
+        """Decides whether experiments share a host: by an earlier session's result, else by measuring the reference."""
         started, shape = self.engine.started, self._lanes.shape
         found = found_before(self.kb, started.context, shape)
         if found is None:
@@ -123,7 +122,7 @@ class SideBySide(Loop):
         self.on_note(sharing_hosts.sentence(found))
 
     def _next(self) -> tuple[Experiment | None, Placement | None]:
-        """The next experiment to start and its placement; what a killed run left unfinished comes first."""
+        """The next experiment to start, with its placement; those that a killed run left unfinished come first."""
         left = [e for number, e in self._open.items() if number not in self._places]
         for experiment in left:
             if (placement := self._lanes.reserve(experiment.configuration)) is not None:

@@ -40,8 +40,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Side]:
-    """`base`: the job that changes are made to; `wheels`: the only folder from which packages are installed.
-    Files made for a side are removed on exit. Errors: AutoscoutError (exit 2) if the text is not a side."""
+    """A side from its text. `base`: the job to which changes are made; `wheels`: the only folder from which packages
+    are installed. A side's files are removed on exit. Errors: AutoscoutError (exit 2) if the text is not a side."""
     if text.endswith(".toml") or text in shipped.jobs():
         job = load_job(text)
         yield Side(label=text, job=job, configuration=JobSpace.of_job(job).reference)
@@ -53,8 +53,8 @@ def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Si
 
 
 def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, Side]:
-    """A session's reference and its winner. `given`: the job as a person has it, with the secrets that no journal
-    keeps. Errors: AutoscoutError (exit 2) without such a session, or without a winner."""
+    """A session's reference and its winner. `given`: the user's own job, with the secrets that no journal stores.
+    Errors: AutoscoutError (exit 2) without such a session, or without a winner."""
     try:
         events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     except AutoscoutError as error:
@@ -149,8 +149,8 @@ def commit_words(job: Job, commit: str) -> str:
 
 
 def changed_files(job: Job) -> str:
-    """How many files of the script's repository differ from its last commit, so that no side has their changes; "" if
-    none does."""
+    """A sentence with the number of files in the script's repository that differ from its last commit, since no side
+    has these changes; "" if none does."""
     where = Path(job.launch.path or ".").resolve()
     found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
     files = "1 file" if len(found) == 1 else f"{len(found)} files"
@@ -164,13 +164,13 @@ def _git(where: Path, *words: str) -> str:
         raise AutoscoutError(f"git cannot be run ({error.strerror}); commits need it", 2) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise AutoscoutError(f"{where}: git {words[0]} fails ({lines[-1]}); launch.path names the script's folder", 2)
+        raise AutoscoutError(f"{where}: git {words[0]} fails ({lines[-1]}); launch.path must be the script's folder", 2)
     return done.stdout
 
 
 @contextlib.contextmanager
 def _with_package(job: Job, requirement: str, wheels: str) -> Iterator[Path]:
-    """An interpreter with another version of one package, in front of the packages of the job's interpreter.
+    """An interpreter with another version of one package, which precedes the packages of the job's interpreter.
 
     Errors: AutoscoutError (exit 2) if it cannot be installed."""
     python = target_python(job)

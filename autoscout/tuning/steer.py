@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 class Steering:
-    """The orders of one session, each taken in once."""
+    """The orders of one session; each is taken in once."""
 
     def __init__(
         self,
@@ -28,16 +28,15 @@ class Steering:
         favourite: Callable[[], Configuration | None],
         deaf: str = "",
     ) -> None:
-        """`favourite`: the best predicted configuration not measured yet; `deaf`: why no proposal is taken."""
+        """`favourite`: the best predicted configuration not measured yet; `deaf`: why it takes no proposals, or ""."""
         self.folder, self.favourite, self.deaf = folder, favourite, deaf
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # narrowed by `pin` and `exclude`
         self.taken = 0
-        self._stale = len(given(folder)) if tape.replaying else 0  # orders older than the resume
+        self._stale = len(given(folder)) if tape.replaying else 0  # number of orders from before the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
-        """New valid orders; in a resumed session, first the recorded ones, except pauses: resuming implies
-        continuing."""
+        """New valid orders; in a resumed session, first the recorded ones, without pauses."""
         while recorded := self.tape.recorded(Steered):
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):
@@ -52,7 +51,7 @@ class Steering:
                 "the line in the file is not an order" if order.what == "unreadable" else self._refusal(order, best)
             )
             if order.what == "pause" and stale:
-                refused = "the session was resumed since"
+                refused = "the session was resumed after it"
             steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
             self.tape.emit(steered, sync=True)
             if refused:
@@ -66,7 +65,7 @@ class Steering:
         return completed(self.space, given, best)
 
     def narrow(self, order: Order) -> Space:
-        """The space that pinning or excluding leaves."""
+        """The space that remains after pinning or excluding."""
         self.job = self._limited(order)
         self.allowed = JobSpace.of_job(self.job)
         return self.allowed
@@ -85,9 +84,9 @@ class Steering:
             if order.what in ("try", "retry", "propose"):
                 self.wanted(order, best)
             elif order.what == "validate" and self.favourite() is None:
-                return "this session has no simulators that predict anything that was not measured"
+                return "this session has no simulators to predict an unmeasured configuration"
             elif order.what in ("pin", "exclude") and not isinstance(self.space, JobSpace):
-                return "a space that no job describes cannot be narrowed; begin a study with a narrower one"
+                return "a space without a job file cannot be narrowed; begin a study with a narrower one"
             elif order.what in ("pin", "exclude"):
                 JobSpace.of_job(self._limited(order))
         except AutoscoutError as error:

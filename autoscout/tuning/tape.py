@@ -1,7 +1,7 @@
 """Resumes a session by running it again: decisions are made anew, but experiments in the journal are not repeated.
 
-The engine is deterministic, so a resumed session decides what the journal says it decided. The tape checks that, event
-by event, returns recorded results instead of running experiments, and starts writing where the journal ends.
+The engine is deterministic, so a resumed session makes the decisions that the journal records. The tape checks that
+event by event, returns recorded results instead of running experiments, and starts writing where the journal ends.
 """
 
 import time
@@ -63,14 +63,14 @@ class Tape:
         return bool(self._past) and isinstance(self._past[0], kind)
 
     def emit(self, event: E, *, write: bool = False, sync: bool = False) -> E:
-        """Records an event, or recognizes it as the one recorded next. Decisions may stay in memory until the next
+        """Records an event, or recognizes it as the next recorded one. Decisions may stay in memory until the next
         event that must be written (`write`) or be on disk (`sync`) before this returns: they can be recomputed."""
         if self._past:
             recorded = self._past.popleft()
             if _decision(recorded) != _decision(event):
                 raise AutoscoutError(
                     "this session was written by a version of AutoScout that decided differently, so it cannot be "
-                    "resumed; start the job anew: finished experiments are answered from the knowledge base"
+                    "resumed; start the job anew: finished experiments are then taken from the knowledge base"
                 )
             return recorded  # type: ignore[return-value]
         event = msgspec.structs.replace(event, at=self.now())
@@ -113,7 +113,7 @@ def _about(event: Event) -> str | None:
 
 
 def _decision(event: Event) -> tuple[object, ...]:
-    """The part of an event that must be equal on replay: the choices, not the clock."""
+    """The part of an event that must be equal on replay: the choices, not the times."""
     if isinstance(event, Decided):
         return "decided", event.arm, tuple(c.id for c in event.configurations)
     return type(event).__name__, _about(event)

@@ -1,13 +1,13 @@
-"""The final rounds of a session as decisions over costs: what the next round measures, and what is proven.
+"""The decisions of a session's final rounds, from costs alone: what the next round measures, and what is proven.
 
     round 1, 2 ──► look ──► proven, or more rounds would gain too little, or the limit: over
        ▲                └─► who may still win, and the reference ──┐
        └───────────────────────────────────────────────────────────┘
 
-It ends when going on to the limit is expected to improve the choice, and to prove, less than WORTH; on a quiet machine
-after two rounds. Configurations that cannot win are dropped after each round; on a noisy machine with many finalists
-also after the first (sequential halving; Karnin, Koren and Somekh 2013). Proof and choice are separate: a choice has to
-be made in any case (choice.py).
+It ends when continuing to the limit is expected to improve the choice, and the proven gain, by less than WORTH; on a
+quiet machine it ends after two rounds. Configurations that cannot win are dropped after each round; on a noisy machine
+with many finalists also after the first (sequential halving; Karnin, Koren and Somekh 2013). Proof and choice are
+separate: a choice has to be made in any case (choice.py).
 """
 
 import math
@@ -23,20 +23,20 @@ from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
 from autoscout.tuning.modes import EXPECTED, Division, divisions
 from autoscout.tuning.repeats import Noise
 
-WORTH = 0.001  # relative gain below which more rounds are not worth it
-_LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
-_MANY = 3  # with more finalists a noisy machine drops some after the first round already
+WORTH = 0.001  # relative gain for which more rounds are not worthwhile
+_LEFT_OUT = 0.25  # a finalist is dropped below this share of WORTH
+_MANY = 3  # with more finalists than this, a noisy machine drops some after the first round already
 MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
-_STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
+_STEADY_LOOK = 4  # first interim look that counts on a machine that shifted
 
 
 Divided = list[tuple[Division, list[float]]]
 
 
-@lru_cache(maxsize=64)  # each decision looks at all rounds anew
+@lru_cache(maxsize=64)  # each decision looks at all rounds again
 def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tuple[str, float], ...], ...]) -> Divided:
     """Possible divisions of the rounds' runs into usual and slow ones (modes.py), likeliest first, each with the
-    anchors that were not slow. The anchors count as a round."""
+    anchors that it does not call slow. The anchors count as one round."""
     n = sum(map(len, rounds))
     names, design, y = evidence.design_of([*rounds, [(reference, cost) for cost in anchors]])
     return [
@@ -49,8 +49,8 @@ def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tup
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Ids of the `finalists`, without the reference, and of the `reference`; at most `limit` rounds; `anchors`: the
-    reference's costs during the search; `believed`: the search's posterior, as choice.Beliefs."""
+    """`finalists`: ids, without the reference; `reference`: its id; `limit`: most rounds; `anchors`: the reference's
+    costs during the search; `believed`: the search's posterior, see choice.Beliefs."""
 
     finalists: list[str]
     reference: str
@@ -68,8 +68,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return evidence.plan(self.limit, self.before)
 
     def share(self, rounds: int) -> float:
-        """Share of the 5 % for each finalist at the look after this number of rounds. A session that must end between
-        two looks gets the share of the look it will miss."""
+        """Each finalist's share of the 5 % at the look after this number of rounds. A session that must end between two
+        looks gets the share of the look that it will miss."""
         at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
         return at / max(1, len(self.finalists))
 
@@ -86,8 +86,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what the next round measures ------------------------------------------------------------------------------
 
     def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
-        """A new random order for each round, because in a fixed order each run would always follow the same
-        neighbour."""
+        """A new random order for each round, because in a fixed order a run would always follow the same neighbour."""
         drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
         return [active[int(i)] for i in drawn]
 
@@ -97,10 +96,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         n = len(rounds)
         if n >= self.limit:
             return []
-        for done in range(1, n + 1):  # once dropped, dropped for good
+        for done in range(1, n + 1):  # dropped configurations stay dropped
             if everything and (done > 1 or self._screens):
                 everything = self._after(rounds[:done], everything)
-        if n < 2:  # the reference twice, because all are compared with it (Dunnett 1955)
+        if n < 2:  # the reference runs twice, because all are compared with it (Dunnett 1955)
             return [*everything, self.reference]
         return everything
 
@@ -109,7 +108,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return len(self.finalists) > _MANY and self.before.dof > 1 and not self.before.quiet
 
     def _after(self, rounds: Sequence[Round], active: list[str]) -> list[str]:
-        """Who stays after a round; [] ends the trial, which only a planned look may decide."""
+        """The configurations that stay after a round; [] ends the trial, which only a planned look may do."""
         last = dict(rounds[-1])
         ran = [name for name in active if name in last]
         fit, look = self.fit(rounds), len(rounds) in self.plan
@@ -148,7 +147,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what is proven --------------------------------------------------------------------------------------------
 
     def proven(self, rounds: Sequence[Round]) -> list[str]:
-        """The configurations whose whole interval is on the cheap side of the reference, cheapest first."""
+        """The configurations whose whole interval shows them cheaper than the reference, cheapest first."""
         return self._proven(rounds, self.fit(rounds))
 
     def _proven(self, rounds: Sequence[Round], fit: Fit) -> list[str]:
@@ -159,12 +158,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted(found, key=fit.level.__getitem__)
 
     def against(self, fit: Fit, name: str) -> Contrast:
-        """The reference minus `name`: above 0 `name` is cheaper."""
+        """The reference minus `name`: above 0 means that `name` is cheaper."""
         return fit.contrast(self.reference, name)
 
     def moved(self, rounds: Sequence[Round], fit: Fit) -> bool:
-        """Whether the reference's cost moved since the search: a temporary slowdown may hit the reference in both of
-        two rounds."""
+        """Whether the reference's cost moved since the search; a slowdown may hit it in both of two rounds."""
         found, runs = self._divisions(rounds), [each for row in rounds for each in row]
         slow, anchors = (found[0][0].slow, found[0][1]) if found else ([False] * len(runs), self.anchors)
         now = [math.log(c) for (name, c), off in zip(runs, slow, strict=True) if name == self.reference and not off]

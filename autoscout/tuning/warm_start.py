@@ -1,4 +1,4 @@
-"""Warm start: knowledge that earlier jobs hand to a new one (autoscout/tuning/worth.py measures its value afterwards).
+"""Warm start: knowledge from earlier jobs for a new one (autoscout/tuning/worth.py determines its value afterwards).
 
 Carried over (each part can be left out, see `WarmStartChoice`):
 
@@ -9,7 +9,7 @@ Carried over (each part can be left out, see `WarmStartChoice`):
     failures         configurations that ran out of memory or were refused there, unless there is more memory here
 
 None of it replaces an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py).
-Measurements of other versions are only hints, too.
+Measurements with other versions are only hints.
 """
 
 from pathlib import Path
@@ -31,8 +31,8 @@ from kb.sizes import parameters
 Part = Literal["configurations", "rows", "points", "orderings", "failures"]
 PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
 
-_JOBS = 3  # similar jobs at most: more add nothing or mislead
-_ROWS = 128  # per job: fitting the surrogate costs the cube of this
+_JOBS = 3  # most similar jobs that are used: more add nothing, or mislead
+_ROWS = 128  # per job: the surrogate's fitting time grows with the cube of this
 _FAVOURITES = 5  # per job
 
 
@@ -57,10 +57,10 @@ class WarmStartChoice(msgspec.Struct, frozen=True):
 
 
 class Favourite(msgspec.Struct, frozen=True):
-    configuration: Configuration  # valid here
+    configuration: Configuration  # valid in this space
     name: str
-    job: str  # where it, or its original, was good
-    theirs: str  # its name there
+    job: str  # the job for which it, or its original, was good
+    theirs: str  # its name in that job
 
 
 class Warm(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def gather(
         if not nearest:
             raise AutoscoutError(
                 f"--warm-start {choice.source}: no session of that name has measurements of a job like {job.name}; "
-                f"`autoscout similar` shows which have",
+                f"`autoscout similar` lists sessions that have",
                 2,
             )
     decided = choices.choices(kb, job.id) if choice.source == "auto" else {}
@@ -106,7 +106,7 @@ def gather(
     past: list[Past] = []
     favourites: dict[str, Favourite] = {}
     sources: list[WarmSource] = []
-    notes += [f"{a.job.name} on {a.cluster} is not used: a person rejected it" for a in rejected]
+    notes += [f"{a.job.name} on {a.cluster} is not used, because a user rejected it" for a in rejected]
     orderings: list[list[str]] = []
     for alike in nearest:
         found, hinted = (
@@ -138,8 +138,8 @@ def gather(
                 favourites.setdefault(here.id, Favourite(here, space.name(here), alike.job.name, space.name(here)))
             if suggested:
                 notes.append(
-                    f"{len(suggested)} configurations for {alike.job.name} are hints of others: they are tried, but "
-                    f"replace no experiment (`autoscout kb trust` shows whose)"
+                    f"{len(suggested)} configurations for {alike.job.name} are hints from other sources: they are "
+                    "tried, but replace no experiment (`autoscout kb trust` lists the sources)"
                 )
         broken: list[tuple[Configuration, float]] = []
         if "rows" in choice.parts:
@@ -170,8 +170,8 @@ def gather(
 
 
 def projected(space: Space, there: Configuration) -> Configuration | None:
-    """The nearest valid configuration in `space`; knobs that do not exist in it are left out, and those that nobody set
-    follow the reference. None if none is left."""
+    """The nearest valid configuration in `space`; knobs that `space` lacks are left out, and knobs that the original
+    does not set follow the reference. None if there is none."""
     wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
     if not wanted:
         return None
@@ -188,13 +188,13 @@ def _metrics(job: Job) -> list[str]:
 
 
 def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Outcomes that ran, met the constraints and have our metric, best first."""
+    """Outcomes that ran, met the constraints and have this job's metric, best first."""
     rows, _ = rows_of(job.objective, _ran(found))
     return sorted(((x, c) for x, c in rows if c is not None), key=lambda pair: pair[1])
 
 
 def _broken(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Outcomes that ran and broke a constraint, with all metrics measured, best first."""
+    """Outcomes that ran, broke a constraint and have all metrics, best first."""
     ran = [m for m in _ran(found) if m.metrics.keys() >= set(_metrics(job))]
     return sorted(rows_of(job.objective, ran)[1], key=lambda pair: pair[1])
 
@@ -210,7 +210,7 @@ def _ran(found: list[Outcome]) -> list[Measurement]:
 def _failures(
     job: Job, alike: kb_similar.SimilarJob, found: list[Outcome]
 ) -> tuple[list[Configuration], list[Outcome]]:
-    """Configurations that would fail here, too, and those that ran out of memory but may fit here."""
+    """(configurations that would fail here, too; outcomes that ran out of memory there but may fit here)."""
     memory_here, memory_there = _memory(job), _memory(alike.job)
     lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
     out_of_memory = [o for o in found if o.status == "oom"]
@@ -242,8 +242,8 @@ def _memory(job: Job) -> float:
 
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
-    """The configuration's knobs that exist in `space`; a strategy snaps values to the nearest in the domain. Without
-    `points`: only configurations valid as they are."""
+    """The configuration's knobs that exist in `space`; a strategy snaps their values to the nearest in the domain.
+    Without `points`, only configurations that are valid as they are."""
     if space.is_valid(there):
         return there
     knobs = {name: value for name, value in there.knobs.items() if name in space.knob}
@@ -251,7 +251,7 @@ def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Confi
 
 
 def _spread(ran: list[tuple[Configuration, float]]) -> list[tuple[Configuration, float]]:
-    """At most _ROWS: the best for one half, the others evenly by rank."""
+    """At most _ROWS outcomes: half of them the best, the others evenly spaced by rank."""
     if len(ran) <= _ROWS:
         return ran
     best, rest = ran[: _ROWS // 2], ran[_ROWS // 2 :]

@@ -8,7 +8,7 @@ from kb.records import Job
 def worth(job: Job, events: list[AnyEvent]) -> WarmStartWorth | None:
     """How the carried-over configurations ranked in this session; None if there were none.
 
-    It cannot say what a cold start would have cost: that takes another session with --warm-start off.
+    It cannot tell what a cold start would have cost: that takes another session with --warm-start off.
     """
     started = next((e for e in events if isinstance(e, WarmStarted)), None)
     if started is None or not started.favourites:

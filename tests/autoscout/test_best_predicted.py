@@ -166,7 +166,7 @@ def test_where_no_rate_keeps_the_limits_what_comes_nearest_is_named(path):
     """It was only said that nothing runs within its memory and its constraints."""
     path.write_text(AZURE.replace("ttft_p99_ms <= 2000", "ttft_p99_ms <= 200"))
     alone = "even for requests that come one at a time"
-    said = rf"at any rate.* the nearest is .* {alone}, where ttft_p99_ms <= 200 is predicted \d\d\d"
+    said = rf"at any request rate.* the nearest is .* {alone}, where ttft_p99_ms <= 200 is predicted \d\d\d"
     with pytest.raises(AutoscoutError, match=said) as refused:
         ranked(path)
     assert refused.value.exit_code == 3

@@ -178,7 +178,7 @@ def test_flags_that_only_sound_like_it(words):
 def test_variables_that_only_a_shell_knows_are_said(tmp_path):
     (tmp_path / "run.sh").write_text("export HOSTS=$(cat hosts)\nexport A=1\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
-    assert "launch.environment: write the value of HOSTS, or take it out; no shell fills it in" in notes
+    assert "launch.environment: write the value of HOSTS, or remove it; no shell fills it in" in notes
 
 
 def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_path):

@@ -91,7 +91,7 @@ sets = "TransformerConfig.fast"
         ('extends = "megatron"\n' + KNOB + "replace = true", "knob 'fast' replaces nothing"),
         ('extends = "megatron"\n' + KNOB + 'when = "tpp > 1"', "'tpp' is unknown; did you mean 'tp'"),
         ('extends = "megatron"\n' + KNOB + 'when = "tp.real"', "knob 'fast': when: 'tp.real' uses Attribute"),
-        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "user's own knobs only as"),
+        ('extends = "megatron"\n' + KNOB.replace("TransformerConfig.fast", "fast"), "takes your own knobs only as"),
         ('extends = "megatron"\n' + KNOB + KNOB, "knob 'fast' is declared twice"),
         ('extends = "megatron"\nknob = 3', "knob: expected `array`, got `int`"),
         ("extends =", "not valid TOML"),
@@ -177,7 +177,7 @@ def test_the_interpreter_of_the_job_is_asked_and_the_answer_is_kept(tmp_path, mo
 
 
 def test_a_version_that_lacks_what_the_catalog_cannot_do_without(tmp_path):
-    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which our catalog cannot do without"):
+    with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which our catalog needs"):
         adapted(
             shipped("vllm"),
             Installed("0.1", {"max_num_batched_tokens": None}),

@@ -132,15 +132,17 @@ def test_what_of_a_line_no_configuration_has_is_told():
     """Uneven stages became even ones in silence."""
     line = "pretrain_gpt.py --pipeline-model-parallel-size 4 --tensor-model-parallel-size 8 --micro-batch-size 1"
     job = training(f"{line} --decoder-first-pipeline-num-layers 19 --decoder-last-pipeline-num-layers 19")
-    (note,) = [note for note in target_of(job).notes_on_job(job) if "is taken without" in note]
+    (note,) = [note for note in target_of(job).notes_on_job(job) if "is ignored" in note]
     assert "--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers" in note
-    assert not [note for note in target_of(training(line)).notes_on_job(training(line)) if "is taken without" in note]
+    assert not [note for note in target_of(training(line)).notes_on_job(training(line)) if "is ignored" in note]
 
 
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)
-    assert note.startswith("launch.current is not valid as it is: the nearest valid configuration stands for it, with ")
+    assert note.startswith(
+        "launch.current is not valid as it is: the nearest valid configuration is used instead, with "
+    )
     assert "--micro-batch-size" in note
 
 
@@ -151,8 +153,8 @@ def test_a_line_that_another_configuration_runs_alike_is_measured_as_that_one():
     job = with_current(job, "vllm serve M --max-num-seqs 256")
     (note,) = target_of(job).notes_on_job(job)
     assert note == (
-        "launch.current is measured with --max-num-seqs 32: 32 users never have 256 requests running: it is the same "
-        "run as with fewer"
+        "launch.current is measured with --max-num-seqs 32: 32 users never have 256 requests running: the same run "
+        "as with a smaller limit"
     )
 
 

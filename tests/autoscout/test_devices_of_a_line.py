@@ -298,7 +298,7 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     script.write_text(f"#SBATCH --gres=gpu:a100:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
-    assert "cluster: 'a100' is taken for a100; if it is a100-40g, a100-pcie, a100-pcie-40g, write that" in notes
+    assert "cluster: 'a100' is assumed to be a100; if it is a100-40g, a100-pcie, a100-pcie-40g, write that" in notes
     script.write_text(f"#SBATCH --gres=gpu:rtx4000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx4000"

@@ -124,7 +124,7 @@ def test_a_recorded_release_is_not_asked_again() -> None:
     found = engine_seams.fit(tiny(), "0.17.1")
     assert found is not None
     assert found.known
-    assert found.verdict.endswith("megatron-core 0.17.1, by the records")
+    assert found.verdict.endswith("are in the record of megatron-core 0.17.1")
 
 
 def test_what_an_import_needs_and_no_metadata_says_is_named_before_anything_is_spent(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_an_import_needs_and_no_metadata_says_is_named_before_anything_is_s
 def test_a_release_that_nobody_recorded_is_asked_and_has_to_train() -> None:
     """Under another name, the installed one is such a release. From 0.18 on triton would have to be there, too."""
     said = engine_seams.ready(tiny(), "0.17.99")
-    assert said.startswith("AutoScout has no record of megatron-core 0.17.99; its own code has")
+    assert said.startswith("AutoScout has no record of megatron-core 0.17.99; the engine's code has")
     assert said.endswith(
         f"{len({seam.name for seam in USED})} names that AutoScout calls or sets, and two layers trained on it"
     )

@@ -174,14 +174,14 @@ def test_amds_gpus_are_asked_for_by_their_name_and_run_no_image_of_cuda():
     manifest = written(job, measured, "k8s")
     assert '"amd.com/gpu": 8' in manifest
     assert 'image: "IMAGE"' in manifest
-    assert "an image with vLLM for ROCm, such as AMD's rocm/vllm, in place of IMAGE" in manifest
+    assert "an image with vLLM for ROCm, such as AMD's rocm/vllm, instead of IMAGE" in manifest
     assert "nvidia" not in manifest
     assert "vllm-openai" not in manifest
     trained = load_job("fixtures/jobs/llama-3.2-3b.toml")
     trained = msgspec.structs.replace(trained, cluster=job.cluster)
     jobset = written(trained, launch(trained, JobSpace.of_job(trained).reference, "", ""), "jobset")
     assert '"amd.com/gpu": 8' in jobset
-    assert "# the image is yours, with ROCm: AMD's are rocm/primus and rocm/megatron-lm;" in jobset
+    assert "# the image is yours, and needs ROCm (AMD's images: rocm/primus and rocm/megatron-lm);" in jobset
 
 
 def test_a_training_job_has_no_manifest():
@@ -218,7 +218,7 @@ def test_a_training_is_told_what_its_shape_does_not_say_of_the_model():
     of_positions = [next(text for text in exported(job) if "--rotary-base" in text) for job in (dense, latent)]
     assert all("10000" in text and "--norm-epsilon" in text for text in of_positions)
     assert ("--use-rope-scaling" in of_positions[0], "--rotary-scaling-factor" in of_positions[1]) == (True, True)
-    balanced = "--moe-router-load-balancing-type in place of none"
+    balanced = "--moe-router-load-balancing-type instead of none"
     assert not any(balanced in text for text in exported(dense))
     assert any(text.startswith(balanced) for text in exported(mixture))
     said = "torchrun --nproc-per-node 12 pretrain_gpt.py --micro-batch-size 1 --rotary-base 1000000 --norm-epsilon 1e-6"

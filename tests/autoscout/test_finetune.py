@@ -64,8 +64,8 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
     [
         ('"finetune"', '"pretrain"', "model.lora belongs to fine-tuning; write task = 'finetune'"),
         (LENGTHS, "", "task = 'finetune' needs traffic.lengths"),
-        (LENGTHS, "lengths = [16, 300]", "traffic.lengths go up to 300 tokens, but traffic.seq_len is 128"),
-        (LENGTHS, "lengths = [64, 16]", "quantiles from the least to the largest: [16, 64]"),
+        (LENGTHS, "lengths = [16, 300]", "traffic.lengths goes up to 300 tokens, but traffic.seq_len is 128"),
+        (LENGTHS, "lengths = [64, 16]", "quantiles from the smallest to the largest: [16, 64]"),
         (LENGTHS, "lengths = [0, 16]", "a sample has at least 1 token"),
         (LENGTHS, 'lengths = "none.csv"', "traffic.lengths: cannot read"),
         ('"linear_qkv"', '"linear_qvk"', "'linear_qvk' is unknown; did you mean 'linear_qkv'?"),
@@ -106,7 +106,7 @@ def test_lengths_are_read_from_a_file(write, tmp_path):
     assert len(job.traffic.lengths) == 101
     assert (job.traffic.lengths[0], job.traffic.lengths[-1]) == (1, 120)
     (tmp_path / "l.csv").write_text("3\nseven\n")
-    with pytest.raises(AutoscoutError, match="line 2: 'seven' is no number of tokens"):
+    with pytest.raises(AutoscoutError, match="line 2: 'seven' is not a whole number of tokens"):
         load_job(write((LENGTHS, 'lengths = "l.csv"')))
 
 
@@ -151,7 +151,7 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     for kept in (LORA, ""):  # a launch of Megatron-Bridge, and of Megatron-LM
         job = load_job(write((LORA, kept)))
         told = target_of(job).launch(job, Configuration({**reference, "packing": True})).missing
-        assert any("a step hold about 16 samples" in text for text in told), "it was said nowhere"
+        assert any("per step hold about 16 samples" in text for text in told), "it was said nowhere"
     told = worker_config(space.job, space.reference, [])
     assert told["lengths"] == [16, 32, 48, 128]
     assert told["lora"] == {
@@ -187,7 +187,7 @@ def test_what_megatron_lm_fine_tunes_has_one_sequence_a_micro_batch(write):
     space = JobSpace.load(write((LORA, "")))
     assert space.reference.knobs["mbs"] == 1
     told = explain(space, {"mbs": 2}, space.reference)
-    assert "one sequence a micro batch" in str(told)
+    assert "one sequence per micro batch" in str(told)
 
 
 def test_the_identity_of_jobs_that_fine_tune_nothing_stays_and_that_of_others_differs(write):

@@ -68,7 +68,7 @@ def test_a_line_is_predicted_alike_with_and_without_a_target(tmp_path, more):
 
 
 def test_a_line_with_what_no_model_knows_is_not_predicted(tmp_path):
-    with pytest.raises(AutoscoutError, match="nothing models --use-megatron-fsdp"):
+    with pytest.raises(AutoscoutError, match="no simulator models --use-megatron-fsdp"):
         predict(of_script(tmp_path, "--use-megatron-fsdp"), {}, None)
 
 
@@ -104,7 +104,7 @@ def test_check_counts_the_minutes_of_predicted_steps(tmp_path):
     space = of_script(tmp_path, "")
     took = predict(space, {}, None).value
     time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
-    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
+    minutes, runs = map(int, re.findall(r"(\d+) minutes of measuring are predicted, plus (\d+) starts", time.found)[0])
     least, most = (runs * (space.job.launch.warmup + steps) * took / 60 for steps in (2, 10))
     assert least - 1 < minutes < most
 
@@ -132,7 +132,7 @@ def test_check_counts_the_minutes_of_predicted_answers(tmp_path, load, requests)
     space = served(tmp_path, load)
     rate = predict(space, {}, None).value
     time = next(found for found in preflight(space.job, tmp_path / "kb.duckdb") if found.subject == "time")
-    minutes, runs = map(int, re.findall(r"by prediction (\d+) minutes of measuring, and (\d+) starts", time.found)[0])
+    minutes, runs = map(int, re.findall(r"(\d+) minutes of measuring are predicted, plus (\d+) starts", time.found)[0])
     passes = 60 * minutes / runs / (requests / rate)
     assert space.job.launch.warmup + 0.5 < passes < space.job.launch.warmup + space.job.launch.iterations + 0.5
 
@@ -147,13 +147,13 @@ def test_limits_inside_the_interval_of_a_prediction_rank_by_the_chance_to_keep_t
     assert chances == sorted(chances, reverse=True)
     assert 0.05 < chances[0] < 0.5
     assert found.reference
-    assert re.fullmatch(r"with rate = \d\S* your present launch is expected to keep its limits", found.fits)
+    assert re.fullmatch(r"with rate = \d\S* your present launch is expected to meet its limits", found.fits)
 
 
 def test_limits_that_nothing_can_keep_are_refused_with_the_load_that_would_fit(tmp_path):
     space = served(tmp_path, "concurrency = 64, requests = 100", "'ttft_p99_ms <= 1', 'tpot_p99_ms <= 1'")
     with pytest.raises(
-        AutoscoutError, match=r"is not expected to keep its limits even with concurrency = 1$"
+        AutoscoutError, match=r"is not expected to meet its limits even with concurrency = 1$"
     ) as refused:
         ranking(space, space.job, None, 1)
     assert refused.value.exit_code == 3
@@ -176,7 +176,7 @@ def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path, monkey
     launch = of_job(space.job, [])
     assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH", "${PARTS[1]}"]
     script = render(target_of(space.job), launch, "slurm")
-    assert "the shell that runs this fills in $(…), $HEAD, $SCRATCH, ${PARTS[1]}" in script
+    assert "the shell that runs this expands $(…), $HEAD, $SCRATCH, ${PARTS[1]}" in script
     script = script.replace("srun", "PARTS=(a b); echo PORT $MASTER_PORT; srun")
     for name, text in {"srun": "echo HEARD $*", "scontrol": "echo node7"}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -193,7 +193,7 @@ def test_a_measured_line_is_exported_as_it_ran(tmp_path):
     launch = target_of(space.job).launch(space.job, space.reference)
     script = render(target_of(space.job), launch, "slurm")
     assert "'$HEAD:6000'" in script
-    assert "add: the values of $HEAD, which stand in quotes" in script
+    assert "add: the values of $HEAD, which are quoted and not expanded" in script
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_script_s_imports_are_enough(tmp_path, source, config, script):
 def test_a_script_that_is_not_here_is_asked_about(tmp_path):
     flags = "--output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
     _, notes = job_file(f"accelerate launch --num_processes 2 other.py {flags}".split(), tmp_path)
-    assert any("the flags are those of hf-trainer, but other.py is not here" in note for note in notes)
+    assert any("the flags are those of hf-trainer, but other.py is not on this machine" in note for note in notes)
 
 
 def test_a_script_leads_to_the_line_that_starts_it(tmp_path):

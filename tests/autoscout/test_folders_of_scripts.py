@@ -69,7 +69,7 @@ def test_a_folder_that_is_not_known_here_is_asked_for(folder, line):
     made, notes = begun(folder, line)
     assert made["launch"]["path"] == str(folder)
     (note,) = notes
-    assert note.startswith("launch.path: the folder that the script runs in, ")
+    assert note.startswith("launch.path: the folder in which the script runs, ")
     assert note.split(", ")[1].startswith(("'$WORK/run'", "'/nowhere/of/ours'", "'$(git rev-parse --top)/x'"))
 
 

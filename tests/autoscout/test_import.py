@@ -134,7 +134,7 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
     done = brought(kb, path)
     assert (done.rows, done.good, done.new) == (15, 1, 1)
     assert [(bad.where, bad.reason) for bad in done.bad] == [
-        ("line 3", "has 2 fields, the header 4"),
+        ("line 3", "has 2 fields, but the header has 4"),
         ("line 4", "tp is 'two', which is not a number"),
         ("line 5", "mbs is 1.5, which is not a whole number"),
         ("line 6", "step_time_s is 'nan', which is not a number"),
@@ -145,16 +145,16 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         ("line 11", "step_time_s is 9.88131e-324, which is impossible"),
         ("line 12", "step_time_s is 1e+300, which is impossible"),
         ("line 13", "has no metric"),
-        ("line 14", "has no knob of the job: give what it ran with, by --set KNOB=VALUE or --set NAME"),
-        ("line 15", "its status 'splendid' is not understood"),
-        ("line 16", "is no CSV (unexpected end of data)"),
+        ("line 14", "has no knob of the job: give its configuration with --set KNOB=VALUE or --set NAME"),
+        ("line 15", "its status 'splendid' is unknown"),
+        ("line 16", "is not CSV (unexpected end of data)"),
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "options", "sentence"),
     [
-        ("tp,tp,step_time_s\n1,1,1\n", (), "the column tp is there 2 times"),
+        ("tp,tp,step_time_s\n1,1,1\n", (), "the column tp exists 2 times"),
         ("tp,time\n1,1\n", ("time=step_time_s",), "column time has no unit"),
         ("tp,t\n1,1\n", ("t=step_tim_s",), "did you mean 'step_time_s'?"),
         ("tp,t\n1,1\n", ("tt=step_time_s",), "there is no column 'tt'"),

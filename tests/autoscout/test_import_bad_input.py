@@ -84,7 +84,7 @@ def test_milliseconds_for_seconds_and_mib_for_gib(tmp_path: Path):
         "step_time_s 500 and tokens_per_s 4096 give 2,048,000 tokens a step, but the job has 2,048: one is in another"
     )
     refused(tmp_path / "t.csv", "mbs,step_time_s,tokens_per_s\n2,500,4096\n", both, TRAINING)
-    memory = "peak_memory_gib is 61440, and a device has 79.*: is it in another unit?"
+    memory = "peak_memory_gib is 61440, but a device has 79.*: is it in another unit?"
     refused(tmp_path / "m.csv", "max_num_seqs,output_tokens_per_s,peak_memory_gib\n16,100,61440\n", memory)
 
 

@@ -80,28 +80,32 @@ def test_failures_are_counted_as_the_file_says(tmp_path: Path, changed: dict[str
 @pytest.mark.parametrize(
     ("job", "changed", "sentence"),
     [
-        (JOB, {"max_concurrency": None}, "with all requests at once; the job has at most 8 requests at a time"),
-        (JOB, {"max_concurrency": 4}, "with at most 4 requests at a time; the job has at most 8"),
-        (JOB, {"request_rate": 2.0}, "with 2 requests/s and at most 8 requests at a time; the job has at most 8"),
-        (JOB, {"ramp_up_strategy": "linear"}, r"ramped up \(linear\); the job has at most 8"),
-        (AT_RATE, {}, "with at most 8 requests at a time; the job has 4 requests/s"),
-        (AT_RATE, {"max_concurrency": None}, "with all requests at once; the job has 4 requests/s"),
+        (JOB, {"max_concurrency": None}, "with all requests at once, but the job has at most 8 requests at a time"),
+        (JOB, {"max_concurrency": 4}, "with at most 4 requests at a time, but the job has at most 8"),
+        (JOB, {"request_rate": 2.0}, "with 2 requests/s and at most 8 requests at a time, but the job has at most 8"),
+        (JOB, {"ramp_up_strategy": "linear"}, r"ramped up \(linear\), but the job has at most 8"),
+        (AT_RATE, {}, "with at most 8 requests at a time, but the job has 4 requests/s"),
+        (AT_RATE, {"max_concurrency": None}, "with all requests at once, but the job has 4 requests/s"),
         (
             AT_RATE,
             {"request_rate": 4.0, "max_concurrency": 2},
             "4 requests/s and at most 2 .* the job has 4 requests/s",
         ),
-        (AT_RATE, {"request_rate": 5.0, "max_concurrency": None}, "with 5 requests/s; the job has 4 requests/s"),
+        (AT_RATE, {"request_rate": 5.0, "max_concurrency": None}, "with 5 requests/s, but the job has 4 requests/s"),
         (
             AT_RATE,
             {"request_rate": 4.0, "max_concurrency": None, "burstiness": 0.5},
             r"4 requests/s \(burstiness 0.5\)",
         ),
         (JOB, {"model_id": "meta-llama/Llama-3.1-70B"}, "80 layers of 8,192.* has 4 layers of 256"),
-        (JOB, {"model_id": "acme/Novel-70B-Chat"}, "is of the model acme/Novel-70B-Chat; the job's has 0.00"),
-        (JOB, {"total_input_tokens": 24 * 4000}, "has 4,000 input tokens a request; the job has 64"),
-        (JOB, {"total_output_tokens": 24 * 9}, "has 9 output tokens a request; the job has 16"),
-        (JOB, {"total_output_tokens": 24 * 2000}, "has 2,000 output tokens a request; the job has 16"),
+        (
+            JOB,
+            {"model_id": "acme/Novel-70B-Chat"},
+            "belongs to the model acme/Novel-70B-Chat, but the job's model has 0.00",
+        ),
+        (JOB, {"total_input_tokens": 24 * 4000}, "has 4,000 input tokens per request, but the job has 64"),
+        (JOB, {"total_output_tokens": 24 * 9}, "has 9 output tokens per request, but the job has 16"),
+        (JOB, {"total_output_tokens": 24 * 2000}, "has 2,000 output tokens per request, but the job has 16"),
     ],
 )
 def test_another_load_model_or_length_is_refused_with_both_values(
@@ -129,7 +133,7 @@ def test_drawn_lengths_may_miss_their_mean_by_as_much_as_chance_makes_them():
 def test_a_result_without_a_load_is_refused(tmp_path: Path):
     without = {k: v for k, v in RESULT.items() if k not in ("request_rate", "max_concurrency", "burstiness")}
     (tmp_path / "result.json").write_text(json.dumps(without))
-    with pytest.raises(AutoscoutError, match="does not state its load; the job has at most 8 requests at a time"):
+    with pytest.raises(AutoscoutError, match="does not state its load, but the job has at most 8 requests at a time"):
         bring_in(tmp_path / "kb.duckdb", tmp_path / "result.json", JOB, [], [], [])
 
 
@@ -144,8 +148,8 @@ def test_a_table_s_columns_that_say_a_load_or_a_size_are_held_against_the_job(tm
     path.write_text("max_num_seqs,concurrency,isl,output_tokens_per_s\n64,8,64,100\n64,64,64,900\n64,8,512,90\n")
     done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
     assert [bad.reason for bad in done.bad] == [
-        "was measured with at most 64 requests at a time; the job has at most 8 requests at a time",
-        "has 512 input tokens a request; the job has 64",
+        "was measured with at most 64 requests at a time, but the job has at most 8 requests at a time",
+        "has 512 input tokens per request, but the job has 64",
     ]
     assert bring_in(tmp_path / "kb.duckdb", path, JOB, ["concurrency=-", "isl=-"], [], [], dry_run=True).good == 3
     path.write_text("max_num_seqs,output_tokens_per_s,model\n64,100,acme/Novel-70B\n64,90,tiny\n")

@@ -36,7 +36,7 @@ def test_tables_that_trackers_export_say_how_runs_ended(tmp_path: Path, text: st
     [done] = bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True)).imports
     assert [(row.status, row.metrics.get("step_time_s")) for row in done.shown] == [("ok", 5.2), ("error", 9.9)]
     [bad] = done.bad
-    assert bad.reason in ("is running, not complete", "is pending, not complete")
+    assert bad.reason in ("is running, so it is not complete", "is pending, so it is not complete")
 
 
 def test_a_decimal_comma_between_semicolons(tmp_path: Path):
@@ -56,7 +56,7 @@ def test_a_table_without_a_metric_says_how_to_name_one(tmp_path: Path):
     table = tmp_path / "t.csv"
     table.write_text("mbs;tp;Seconds a step\n1;2;5.2\n")
     job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
-    with pytest.raises(AutoscoutError, match="has no metric: --map COLUMN=METRIC names the column that is one"):
+    with pytest.raises(AutoscoutError, match="has no metric: give the column that has one with --map COLUMN=METRIC"):
         bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True))
 
 

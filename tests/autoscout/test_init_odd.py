@@ -86,4 +86,4 @@ def test_an_odd_file_of_settings_is_noted(tmp_path, text):
     (tmp_path / "serve.yaml").write_text(text)
     line, notes = Line(("vllm", "serve", "m", "--config", str(tmp_path / "serve.yaml"))), []
     assert with_file(line, notes) == line
-    assert "as flags; it cannot be read here" in notes[0]
+    assert "as flags; the file cannot be read here" in notes[0]

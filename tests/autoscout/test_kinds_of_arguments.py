@@ -76,7 +76,7 @@ def test_what_todays_configuration_has_otherwise_than_the_line_is_said(flags: st
 
 def test_switches_that_do_nothing_are_not_named_and_a_flag_without_its_value_is_no_crash() -> None:
     one = job("--sequence-parallel --recompute-activations --position-embedding-type learned_absolute")
-    assert "taken without" not in " ".join(target_of(one).notes_on_job(one))
+    assert "is ignored" not in " ".join(target_of(one).notes_on_job(one))
     assert target_of(job("--num-layers-per-virtual-pipeline-stage")).notes_on_job(one) is not None
 
 
@@ -136,8 +136,8 @@ def test_alternating_layers_are_refused_at_once_and_all_of_experts_are_not(tmp_p
 
 def test_an_argument_of_no_release_is_neutral_once_the_person_said_so() -> None:
     strange = job("--my-own 3")
-    assert "no known Megatron-LM has --my-own" in " ".join(target_of(strange).notes_on_job(strange))
-    assert "no known Megatron-LM has --my-own" in " ".join(target_of(strange).launch(strange, MINE).missing)
+    assert "no known version of Megatron-LM has --my-own" in " ".join(target_of(strange).notes_on_job(strange))
+    assert "no known version of Megatron-LM has --my-own" in " ".join(target_of(strange).launch(strange, MINE).missing)
     said = job("--my-own 3", ("--my-own",))
     assert "--my-own" not in " ".join(persons.unmeasured(said, ()))
 
@@ -160,7 +160,7 @@ _READ = {
     "--model": "another/model",
 }
 # Those that the model of the job cannot have, which is said.
-_IMPOSSIBLE = {"--enable-eplb": "--enable-eplb", "--decode-context-parallel-size": "decode context parallel over 2"}
+_IMPOSSIBLE = {"--enable-eplb": "--enable-eplb", "--decode-context-parallel-size": "decode context parallel needs"}
 
 
 @pytest.mark.parametrize("name", sorted(n for n in VLLM if VLLM[n].kind in ("knob", "model", "numerics", "refused")))
@@ -184,7 +184,7 @@ def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
 
 def test_an_argument_of_no_vllm_is_named_until_the_person_calls_it_neutral() -> None:
     one = _server("--my-own 3")
-    assert "no known vLLM has --my-own" in " ".join(flag_kinds.notes(one))
+    assert "no known version of vLLM has --my-own" in " ".join(flag_kinds.notes(one))
     launch = msgspec.structs.replace(one.launch, neutral=["--my-own"])
     assert not flag_kinds.notes(msgspec.structs.replace(one, launch=launch))
 
@@ -236,7 +236,7 @@ def test_what_a_ds_config_says_is_exported_as_it_is(tmp_path: Path) -> None:
     exported = dict(_leaves(json.loads(text)))
     spelt = {name.replace("zero_optimization.stage3_", "zero_optimization."): v for name, v in exported.items()}
     assert {n: v for n, v in said.items() if (exported | spelt).get(n) != v} == {}
-    assert not [note for note in target_of(one).notes_on_job(one) if "none of DeepSpeed's" in note]
+    assert not [note for note in target_of(one).notes_on_job(one) if "is not a setting of DeepSpeed" in note]
 
 
 def _put(into: dict[str, Any], path: list[str], value: object) -> None:

@@ -78,7 +78,7 @@ def job(folder: Path, *changes: tuple[str, str]) -> Job:
         (
             '"megatron"',
             '"deepspeed"',
-            "model.latent is known of the targets megatron and command and of servers, not of",
+            "model.latent is supported by the targets megatron and command and by servers, not by",
         ),
     ],
 )

@@ -231,7 +231,7 @@ def test_engines_that_share_experts_need_not_hold_them_all(tmp_path: Path) -> No
 
 
 def test_cpus_and_random_weights_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(AutoscoutError, match="served on GPUs only"):
+    with pytest.raises(AutoscoutError, match="only be served on GPUs"):
         job(tmp_path, ('device = "h100", count = 8', 'device = "cpu", count = 8'))
     of = job(tmp_path)
     said = "latent attention, shared experts, first layers without experts is not made with random weights here"

@@ -86,7 +86,7 @@ def test_preferences_are_not_predicted_as_training_on_every_token(tmp_path: Path
 
 def test_yaml_that_cannot_be_read_is_refused_by_its_place(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text("kind: Pod\nspec: {{ .Values.spec }}\n")
-    with pytest.raises(AutoscoutError, match=r"it is no YAML: found unhashable key in line 2"):
+    with pytest.raises(AutoscoutError, match=r"it is not YAML: found unhashable key in line 2"):
         job_file([str(tmp_path / "pod.yaml")], tmp_path)
 
 

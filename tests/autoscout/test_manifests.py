@@ -94,7 +94,7 @@ def test_the_gpus_of_a_container_are_the_jobs(tmp_path, text, node):
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("a: [", "is no YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
+    [("a: [", "is not YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
 )
 def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "m.yaml").write_text(text)
@@ -123,7 +123,9 @@ def test_a_server_on_another_accelerator_is_no_job_of_gpus(tmp_path, name):
         'args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]', limits
     )
     (tmp_path / "m.yaml").write_text(given)
-    with pytest.raises(AutoscoutError, match=f"a container gets {name}; only GPUs and CPU ranks are tuned") as refused:
+    with pytest.raises(
+        AutoscoutError, match=f"a container gets {name}, but only GPUs and CPU ranks can be tuned"
+    ) as refused:
         job_file([str(tmp_path / "m.yaml")], tmp_path)
     assert refused.value.exit_code == 2
 

@@ -98,8 +98,8 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
     assert made["model"] == {"layers": 96, "hidden": 12288, "heads": 96, "tied": True, "vocab": 51200}
     said = " | ".join(notes)
     for part in (
-        "bf16 stands for",
-        "50257 tokens are guessed",
+        "bf16 is used for",
+        "50257 tokens are assumed",
         "is 128, but it starts 8 ranks",
         "samples of a step",
         "$DATA",
@@ -134,7 +134,7 @@ def test_the_vocabulary_is_that_of_the_lines_tokenizer(named, files, vocab, tmp_
     line = f"{FLAGS} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {named}"
     made, notes = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {line}", tmp_path)
     assert made["model"]["vocab"] == vocab
-    assert any("tokens are guessed" in note for note in notes) == (not files and vocab == 32000)
+    assert any("tokens are assumed" in note for note in notes) == (not files and vocab == 32000)
 
 
 def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
@@ -146,7 +146,7 @@ def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     job = load_job(tmp_path / "job.toml")
     assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
     plain = msgspec.structs.replace(job, space=SpaceLimits())
-    assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
+    assert "fp8 in launch.current is ignored" in " ".join(target_of(plain).notes_on_job(plain))
 
 
 def test_a_line_that_fine_tunes_is_no_job_of_pretraining(tmp_path):
@@ -197,7 +197,7 @@ def test_a_flag_that_says_its_default_asks_for_nothing(tmp_path):
     made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {off}", tmp_path)
     assert "space" not in made
     job = load_job(tmp_path / "job.toml")
-    assert "is taken without" not in " ".join(target_of(job).notes_on_job(job))
+    assert "is ignored" not in " ".join(target_of(job).notes_on_job(job))
 
 
 def test_words_of_a_shell_stay_together(tmp_path):
@@ -256,15 +256,15 @@ def test_what_only_a_shell_knows_is_no_number(tmp_path):
     made, notes = begun(f"{DENSE.format('pretrain_gpt.py')} {flags}", tmp_path)
     assert "global_batch" not in made["traffic"]
     for begins in (
-        "traffic.seq_len: 1024 tokens are guessed; the line does not give --seq-length as a number",
+        "traffic.seq_len: 1024 tokens are assumed; the line gives no number for --seq-length",
         "traffic.global_batch: the samples of a step, which the line does not give",
-        "model.ffn: write what the line's --ffn-hidden-size $F stands for",
+        "model.ffn: write the value of the line's --ffn-hidden-size $F",
     ):
         assert any(note.startswith(begins) for note in notes), begins
     (tmp_path / "job.toml").write_text(
         (tmp_path / "job.toml").read_text().replace("seq_len =", "global_batch = 64\nseq_len =")
     )
-    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write what it stands for"):
+    with pytest.raises(AutoscoutError, match=r"launch.current has --micro-batch-size \$B; write its value"):
         load_job(tmp_path / "job.toml")
 
 

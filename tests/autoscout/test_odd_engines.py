@@ -84,7 +84,7 @@ def test_a_candidate_and_a_fork_are_asked(version: str, direct_url: str, tmp_pat
     """By their record nobody had asked them; neither has torch here, and so none answers."""
     package(tmp_path / "site", version, direct_url)
     code(tmp_path / "site")
-    with pytest.raises(AutoscoutError, match=r"its engine cannot be imported as an experiment does \(.*torch"):
+    with pytest.raises(AutoscoutError, match=r"its engine cannot be imported as in an experiment \(.*torch"):
         engine_seams.fit(with_python(interpreter(tmp_path, "site")), version)
 
 
@@ -93,7 +93,7 @@ def test_code_without_a_version_is_one_sentence(verb: Callable[[Job], object], t
     """As from a folder on PYTHONPATH, of which no package index knows."""
     package(tmp_path / "site", "2.13.0", name="torch")
     code(tmp_path / "site")
-    with pytest.raises(AutoscoutError, match="has no megatron-core that says its version") as refused:
+    with pytest.raises(AutoscoutError, match="has no megatron-core whose version can be read") as refused:
         verb(with_python(interpreter(tmp_path, "site")))
     assert refused.value.exit_code == 2
 
@@ -132,8 +132,8 @@ def test_a_vllm_that_is_too_old_is_one_sentence_and_is_not_imported(tmp_path: Pa
     found = engine_calls.fit_of([interpreter(tmp_path)], "0.10.2")
     oldest = engine_calls.recorded().releases[0]
     assert found.verdict == (
-        f"what AutoScout calls or sets does not fit vllm 0.10.2: it is older than {oldest}, the oldest release that it "
-        "fits"
+        f"some names that AutoScout calls or sets do not fit vllm 0.10.2: it is older than {oldest}, "
+        "the oldest release that AutoScout fits"
     )
 
 

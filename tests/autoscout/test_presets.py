@@ -213,14 +213,14 @@ def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path
             r"experts in some layers only \(decoder_sparse_step = 2\), which .*describe",
         ),
         ({**QWEN, "mlp_only_layers": [0, 2]}, r"experts in some layers only \(mlp_only_layers = \[0, 2\]\)"),
-        ({**QWEN, "mlp_only_layers": 7}, "mlp_only_layers = 7 is no list"),
-        ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 is no whole number"),
+        ({**QWEN, "mlp_only_layers": 7}, "mlp_only_layers = 7 is not a list"),
+        ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 is not a whole number"),
         ({**QWEN, "model_type": "deepseek_v32"}, "attention to chosen tokens.*deepseek-v3-like"),
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
         ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),
-        ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is no whole number"),
+        ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is not a whole number"),
         ({"model_type": "llama"}, "lacks num_hidden_layers"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ([], "it has no fields"),
     ],
 )
@@ -339,8 +339,8 @@ def test_models_with_layers_of_several_kinds_can_be_served(
     assert active_parameters(job.model) / 1e9 == pytest.approx(active, rel=0.05)
     whole = job.model.layers - job.model.windowed_layers
     assert whole * kept_of_a_token(shape(job.model)) * 2 == token_bytes
-    assert [note for note in notes if "is not counted" in note] == [
-        "model: what it reads images or sounds with is not counted, since a load's prompts are text"
+    assert [note for note in notes if "are not counted" in note] == [
+        "model: its parts for images or sound are not counted, since a load's prompts are text"
     ] * ("vision_config" in SEVERAL[kind])
 
 

@@ -202,7 +202,7 @@ actor_rollout_ref.rollout.name=vllm trainer.nnodes=1""".replace("\n", " ")
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("data.train_batch_size=512 trainer.n_gpus_per_node=6", "512 × 1 samples of a step divided by its 6 GPUs"),
+        ("data.train_batch_size=512 trainer.n_gpus_per_node=6", "its 6 GPUs divide the 512 × 1 samples of a step"),
         ("data.train_batch_size=64 trainer.n_gpus_per_node=8", "64, to be at least ppo_mini_batch_size, 256"),
         ("data.train_batch_size=256 trainer.n_gpus_per_node=1", "1 GPUs do not divide into engines of 2"),
         ("data.train_batch_size=256 trainer.n_gpus_per_node=8", ""),
@@ -239,7 +239,7 @@ def test_a_published_model_serves_no_longer_requests_than_its_card_says(
     more: str, starts: bool, tmp_path: Path
 ) -> None:
     job, _ = begun(f"vllm serve Qwen/Qwen2.5-0.5B-Instruct --max-model-len 35000 {more}", tmp_path)
-    said = "it says --max-model-len 35000, and the model has positions for 32768"
+    said = "it has --max-model-len 35000, but the model has positions for 32768"
     assert [said in note for note in target_of(job).notes_on_job(job) if "not start" in note] == [True] * (not starts)
 
 
@@ -256,7 +256,7 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 4096}))
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "8192"], tmp_path)[1]
     (told,) = [note for note in notes if note.startswith("no verb takes this job before this is mended")]
-    assert "model has positions for 4096: vLLM refuses to start" in told
+    assert "has positions for 4096, so vLLM refuses to start" in told
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "4096"], tmp_path)[1]
     assert not [note for note in notes if note.startswith("no verb")]
 
@@ -266,7 +266,7 @@ BAD = {
     "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "before it comes 'torchrun a.py --mbs 2'"),
     "a loop over models": (
         "for M in Qwen/Qwen3-8B meta-llama/Llama-3.1-8B; do\n  vllm serve $M --max-num-seqs 32\ndone",
-        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and this is the last",
+        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and the last is used",
     ),
     "a server's degree that only a shell knows": (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp-size $TP --port 8000",

@@ -162,8 +162,8 @@ def test_several_nodes_stay_as_the_line_has_them(engine):
     assert (found["--data-parallel-size"], found["--data-parallel-size-local"]) == (16, 8)
     launch = target_of(given).launch(given, JobSpace.of_job(given).reference)
     assert "ray start" not in slurm(launch)
-    assert "the lines of the other nodes, with the same settings" in launch.missing
-    with pytest.raises(AutoscoutError, match="no one Deployment"):
+    assert "the commands of the other nodes, with the same settings" in launch.missing
+    with pytest.raises(AutoscoutError, match="no Deployment can span"):
         k8s(launch)
     assert exported(says(engine, "-dp 8 -dpl 8"))["--data-parallel-size-local"] == 8
 
@@ -220,7 +220,7 @@ def test_a_default_that_gives_way_to_the_same_run_is_no_invalid_line(engine):
 
 def test_another_number_of_engines_than_the_line_says_is_told(engine):
     notes = target_of(engine).notes_on_job(says(engine, "-tp 2 -dp 3"))
-    assert any("the nearest valid configuration stands for it, with --data-parallel-size 4" in note for note in notes)
+    assert any("the nearest valid configuration is used instead, with --data-parallel-size 4" in note for note in notes)
 
 
 def test_a_port_of_the_line_is_not_that_of_a_pod(engine):
@@ -244,7 +244,7 @@ def test_a_flag_that_the_installed_server_lacks_is_told_and_left_out(engine, tmp
     found = target_of(job).launch(job, JobSpace.of_job(job).reference)
     assert found.arguments["--api-key"] == "k"
     assert "--swap-space" not in found.arguments
-    assert "what stands for --swap-space of your line, which the installed vLLM does not have" in found.missing
+    assert "a replacement for --swap-space in your line, which the installed vLLM does not have" in found.missing
     assert any(note.startswith("launch.current has --swap-space") for note in target_of(job).notes_on_job(job))
 
 
@@ -315,7 +315,7 @@ def test_graphs_of_the_line_that_ask_for_permission_have_it(tmp_path):
 def test_only_what_is_in_a_container_is_to_be_mounted(tmp_path, line, told, prefix):
     """The load over HTTP did not reach a container of its own network."""
     job, notes = made(tmp_path, line)
-    assert any("have to be mounted" in note for note in notes) == told
+    assert any("autoscout's package in the container" in note for note in notes) == told
     assert job["launch"]["command_prefix"][: len(prefix)] == prefix
 
 
@@ -333,7 +333,7 @@ def test_the_release_of_an_image_that_cannot_be_asked_is_said(tmp_path, tag, tol
 
 def test_the_line_of_another_node_is_told(tmp_path):
     _, notes = made(tmp_path, "vllm serve Qwen/Qwen3-32B --headless -dp 2 -dpr 1 -dpa 10.0.0.1")
-    assert any("--headless starts a node that is not the first" in note for note in notes)
+    assert any("--headless is for nodes other than the first" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_numbers_of_the_line_are_among_the_values(engine):
 
 def test_settings_beside_knobs_that_go_with_some_values_only(engine):
     """With 8 key/value heads tp 8 holds none twice: vLLM refuses to share them (0.32, config/model.py:1566)."""
-    with pytest.raises(AutoscoutError, match=r"decode context parallel over 2 ranks shares what tp 8 holds twice"):
+    with pytest.raises(AutoscoutError, match=r"decode context parallel needs a tp 8 that holds"):
         JobSpace.of_job(says(engine, "-tp 8 -dcp 2"))
     assert JobSpace.of_job(says(engine, "-tp 8 -dcp 1")).reference.knobs["tp"] == 8
     few = msgspec.structs.replace(engine.model, kv_heads=2)

@@ -74,7 +74,7 @@ def test_the_router_is_written_with_each_kinds_launch(session):
     assert said.output.count("vllm serve") == 2
     assert re.search(r"server AUTOSCOUT-a100:8000 weight=\d+;", said.output)
     one = CliRunner().invoke(cli, ["export", name, "--kb", str(kb)])
-    assert "`--format router` brings in" in one.output
+    assert "`--format router` includes" in one.output
 
 
 def test_a_job_of_one_kind_has_no_router(tmp_path):

@@ -108,7 +108,10 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     job = load_job(tmp_path / "job.toml")
     notes = target_of(job).notes_on_job(job)
     assert "launch.command: 'trtllm-serve' cannot be run here" in notes
-    assert "no answers are compared, so a configuration that computes something else is not found out" in notes
+    assert (
+        "the answers of the configurations are not compared, so a configuration that computes something else is not "
+        "found out" in notes
+    )
 
 
 @pytest.mark.parametrize(("load", "told"), [("rate = 1.0", True), ("rate = 60.0", False), ("concurrency = 8", False)])

@@ -92,7 +92,7 @@ def test_requests_longer_than_the_models_positions_are_refused_before_an_engine_
     if not refused:
         changed(tmp_path, JOB, job)
         return
-    with pytest.raises(AutoscoutError, match=r"takes 2304 tokens.* positions for 2048: vLLM refuses") as raised:
+    with pytest.raises(AutoscoutError, match=r"takes 2304 tokens.* positions for 2048, so vLLM refuses") as raised:
         changed(tmp_path, JOB, job)
     assert raised.value.exit_code == 2
 
@@ -110,7 +110,7 @@ def test_an_export_says_for_how_many_users_it_was_measured(tmp_path: Path) -> No
     """More requests at once than users are the same run, so a larger limit was never tried."""
     for load, seqs, told in (
         ("rate = 8.0", 8, []),
-        ("concurrency = 24", 8, ["than the 24 users of [traffic]: beyond 32 they wait"]),
+        ("concurrency = 24", 8, ["than the 24 of [traffic]: requests beyond 32 wait"]),
         ("concurrency = 24", 16, []),
     ):
         job = changed(tmp_path, JOB, ("rate = 8.0", load))

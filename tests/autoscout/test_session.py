@@ -200,7 +200,7 @@ def test_where_torch_is_missing_a_resume_names_it(tmp_path):
     space = JobSpace.of_job(started.job)
     resumed = session.resumed(done.session, kb, space, here, lambda e: None, lambda text: None)
     with (
-        pytest.raises(AutoscoutError, match=r"measured with torch \S+ \(here none\); its results are not comparable"),
+        pytest.raises(AutoscoutError, match=r"measured with torch \S+ \(here none\); its results cannot be compared"),
         resumed,
     ):
         pass

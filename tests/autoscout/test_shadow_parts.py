@@ -104,8 +104,8 @@ class TestFromParts:
     @pytest.mark.parametrize(
         ("knobs", "why"),
         [
-            ({"stage_split": "spread"}, "its layers are shared out by a layout string"),
-            ({"ar": "full", "ar_method": "block", "ar_layers": 1}, "not all its layers are recomputed alike"),
+            ({"stage_split": "spread"}, "its layers are placed by a layout string"),
+            ({"ar": "full", "ar_method": "block", "ar_layers": 1}, "its layers are not all recomputed in the same way"),
             ({"vpp": 2, "dp": 2048}, "its pipeline is never full"),
         ],
     )

@@ -157,7 +157,7 @@ def test_a_model_that_no_job_of_training_can_have_is_refused_at_once(tmp_path, f
         ({"mamba_d_state": 64, "layers_block_type": ["mamba", "hybrid"]}, "state-space layers (mamba_d_state)"),
         ({"layer_types": ["mamba", "attention"]}, "state-space layers (mamba)"),
         ({"linear_num_value_heads": 32}, "linear attention in most layers (linear_num_value_heads)"),
-        ({"layer_types": ["conv", "full_attention"]}, "convolutions in place of attention (conv)"),
+        ({"layer_types": ["conv", "full_attention"]}, "convolutions instead of attention (conv)"),
     ],
 )
 def test_layers_that_are_no_transformers_are_refused_whatever_the_architecture_is_called(tmp_path, fields, said):
@@ -282,7 +282,7 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
     [
         ("c.json", "{", "is not JSON"),
         ("c.json", "[" * 9999, "is not JSON"),
-        ("c.json", "{}", "describes no transformer"),
+        ("c.json", "{}", "does not describe a transformer"),
         ("s.sh", "echo hello", "no line launches anything"),
         ("image.sh", "docker build -t x .\nenroot import -o x.sqsh dockerd://x", "no line launches anything"),
         ("gone.sh", None, "cannot be read"),
@@ -351,7 +351,9 @@ def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
     found = preflight(load_job(Path("fixtures/jobs/llama-3-8b-serve.toml")), tmp_path / "kb.duckdb")
     memory = next(finding for finding in found if finding.subject == "memory")
     assert memory.ok is None
-    assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization sets")
+    assert memory.found.startswith(
+        "not estimated: an engine takes the share of a GPU's memory that gpu_memory_utilization sets"
+    )
 
 
 @pytest.mark.parametrize(
@@ -405,7 +407,7 @@ def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
     assert 'wall = "5m"' in text
     (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
     time = next(f for f in preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb") if f.subject == "time")
-    assert "; about 30 minutes if every run took launch.timeout_s: budget.wall = 5m, the" in time.found
+    assert "; about 30 minutes if every run takes launch.timeout_s: budget.wall = 5m, the" in time.found
 
 
 @pytest.mark.parametrize(("visible", "count"), [("", 4), ("1,GPU-c", 2), ("MIG-x", 4)])

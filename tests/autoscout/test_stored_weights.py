@@ -197,7 +197,7 @@ def test_formats_by_their_names(tmp_path: Path, method: object, stored: str) -> 
         (
             {**GPT_OSS, "num_local_experts": None},
             [],
-            "model.stored = 'mxfp4' is a format of experts, and this model has none",
+            "model.stored = 'mxfp4' is a format for experts, but this model has none",
         ),
         (
             {**V3, "quantization_config": None},

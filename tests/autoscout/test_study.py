@@ -268,7 +268,7 @@ def test_its_result_is_read_by_best_as_that_of_any_session(tmp_path):
 def test_what_has_no_launch_is_not_exported_and_that_is_said(tmp_path, assignments):
     study = over_a_table(tmp_path, profiles=4)
     drive(study)
-    with pytest.raises(AutoscoutError, match="no launch to export: a script of yours measured it") as error:
+    with pytest.raises(AutoscoutError, match="no launch to export: your own script measured it") as error:
         of_session(tmp_path / "kb.duckdb", study.session, assignments)
     assert error.value.exit_code == 2
 

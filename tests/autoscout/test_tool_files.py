@@ -72,8 +72,8 @@ def test_vllm_bench_serve(tmp_path: Path):
     ]
     about(shown(tmp_path, "vllm/detailed.json", CLOSED, sets=KNOB)[0], goodput_rps=18.510402, e2el_p90_ms=129.82307)
     about(shown(tmp_path, "vllm/rate4.json", AT_4, sets=KNOB)[0], requests_per_s=1.6252382)
-    refused(tmp_path, "vllm/rate4.json", CLOSED, "with 4 requests/s; the job has at most 2 requests at a time")
-    refused(tmp_path, "vllm/ramp.json", AT_4, r"ramped up \(linear\); the job has 4 requests/s")
+    refused(tmp_path, "vllm/rate4.json", CLOSED, "with 4 requests/s, but the job has at most 2 requests at a time")
+    refused(tmp_path, "vllm/ramp.json", AT_4, r"ramped up \(linear\), but the job has 4 requests/s")
 
 
 def test_a_request_that_vllm_bench_says_failed(tmp_path: Path):
@@ -86,7 +86,7 @@ def test_guidellm(tmp_path: Path):
     [row] = shown(tmp_path, "guidellm/b.json", CLOSED, sets=KNOB)
     about(row, ttft_mean_ms=545.30564, tpot_mean_ms=170.00819, e2el_mean_ms=3103.89727, output_tokens_per_s=10.238903)
     assert row.cost_s == pytest.approx(12.501339)
-    refused(tmp_path, "guidellm/b.json", AT_4, "with at most 2 requests at a time; the job has 4 requests/s")
+    refused(tmp_path, "guidellm/b.json", AT_4, "with at most 2 requests at a time, but the job has 4 requests/s")
     told = json.loads((FILES / "guidellm" / "b.json").read_text())
     told["benchmarks"][0]["metrics"]["request_totals"] |= {"successful": 5, "errored": 2, "incomplete": 1}
     (tmp_path / "b.json").write_text(json.dumps(told))
@@ -114,9 +114,9 @@ def test_inference_perf(tmp_path: Path):
     [row] = shown(tmp_path, file.format("closed"), CLOSED, sets=KNOB)
     about(row, ttft_mean_ms=280.59279, output_tokens_per_s=128 / 6.130430370999875)
     at_8 = msgspec.structs.replace(CLOSED, traffic=Traffic(rate=8.0, input_len=64, output_len=16))
-    refused(tmp_path, file.format("closed"), at_8, "with at most 2 requests at a time; the job has 8 requests/s")
+    refused(tmp_path, file.format("closed"), at_8, "with at most 2 requests at a time, but the job has 8 requests/s")
     at_2 = msgspec.structs.replace(CLOSED, traffic=Traffic(rate=2.0, input_len=64, output_len=16))
-    refused(tmp_path, file.format("even"), at_2, r"with 2 requests/s \(even arrivals\); the job has 2 requests/s")
+    refused(tmp_path, file.format("even"), at_2, r"with 2 requests/s \(even arrivals\), but the job has 2 requests/s")
 
 
 def test_sglang_bench_serving(tmp_path: Path):
@@ -133,9 +133,9 @@ def test_inferencex(tmp_path: Path):
     [half] = shown(tmp_path, told, CLOSED)
     assert (half.name, half.metrics["output_tokens_per_s"]) == ("tp2", 4.0)
     for changed, sentence in (
-        ({"framework": "sglang"}, "was measured with sglang; the job is of vllm"),
-        ({"conc": 4}, "at most 4 requests at a time; the job has at most 2"),
-        ({"dp_attention": "true"}, "has its attention in data parallel"),
+        ({"framework": "sglang"}, "was measured with sglang, but the job is for vllm"),
+        ({"conc": 4}, "at most 4 requests at a time, but the job has at most 2"),
+        ({"dp_attention": "true"}, "has data parallel attention"),
         ({"ep": 8}, "ep is '7.0', which is neither true nor false"),
     ):
         told.write_text(json.dumps(row | changed))
@@ -158,7 +158,7 @@ def test_optuna(tmp_path: Path, kind: str):
     ]
     assert done.columns["user_ttft_p99_ms"] == "number user_ttft_p99_ms"
     assert all(0 < row.cost_s < 1 and row.at > 1.79e9 for row in done.shown)
-    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; it has tune"):
+    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; the studies are tune"):
         bring_in(tmp_path / "kb.duckdb", path, job, [], [], [], "optuna:old")
 
 
@@ -185,7 +185,7 @@ def test_two_studies_in_one_storage(tmp_path: Path):
         con.execute(
             "INSERT INTO trial_params SELECT 99, 9, param_name, param_value, distribution_json FROM trial_params"
         )
-    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; it has tune, other"):
+    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; the studies are tune, other"):
         bring_in(tmp_path / "kb.duckdb", path, CLOSED, [], [], [])
 
 
@@ -253,7 +253,7 @@ def test_hf_trainers(tmp_path: Path, which: str, batch: int, seconds: float):
     job = msgspec.structs.replace(TRAINING, traffic=Traffic(seq_len=32, global_batch=batch))
     [row] = shown(tmp_path, file, job, sets=["mbs=2"])
     about(row, step_time_s=seconds)
-    refused(tmp_path, file, TRAINING, f"is of another job: global_batch {batch}.*, not 16")
+    refused(tmp_path, file, TRAINING, f"belongs to another job: global_batch {batch}.*, not 16")
 
 
 def test_litgpt(tmp_path: Path):
@@ -287,12 +287,15 @@ def test_vllm_bench_throughput_and_latency(tmp_path: Path):
     about(row, requests_per_s=1.13418029, total_tokens_per_s=91.3015130)
     assert "output_tokens_per_s" not in row.metrics
     refused(
-        tmp_path, "vllm/throughput.json", CLOSED, "with all requests at once; the job has at most 2 requests at a time"
+        tmp_path,
+        "vllm/throughput.json",
+        CLOSED,
+        "with all requests at once, but the job has at most 2 requests at a time",
     )
     longer = msgspec.structs.replace(
         all_at_once, traffic=Traffic(concurrency=8, input_len=512, output_len=64, requests=8)
     )
-    refused(tmp_path, "vllm/throughput.json", longer, "has 80 total tokens a request; the job has 576")
+    refused(tmp_path, "vllm/throughput.json", longer, "has 80 total tokens per request, but the job has 576")
     refused(tmp_path, "vllm/latency.json", all_at_once, "in a batch of unknown size")
 
 
@@ -311,7 +314,7 @@ def test_a_sweep(tmp_path: Path):
     [row] = shown(tmp_path, path, CLOSED)
     assert (row.name, row.status, row.evidence) == ("max_num_seqs512", "oom", "CUDA out of memory")
     path.write_text(json.dumps(failure | {"bench_overrides": {"max_concurrency": 64}}))
-    refused(tmp_path, str(path), CLOSED, "at most 64 requests at a time; the job has at most 2")
+    refused(tmp_path, str(path), CLOSED, "at most 64 requests at a time, but the job has at most 2")
 
 
 def test_tensorboard(tmp_path: Path):
@@ -340,8 +343,8 @@ def test_estimates_are_predictions_of_their_own_load_and_never_the_best(tmp_path
     job = of_preset("qwen3-32b", Traffic(concurrency=64, input_len=4000, output_len=500))
     [done] = bring_in_all(kb, FILES / "aiconfigurator", job, ImportOptions()).imports
     assert [bad.reason for bad in done.bad] == [
-        "was measured with at most 32 requests at a time; the job has at most 64 requests at a time",
-        "was measured with at most 10 requests at a time; the job has at most 64 requests at a time",
+        "was measured with at most 32 requests at a time, but the job has at most 64 requests at a time",
+        "was measured with at most 10 requests at a time, but the job has at most 64 requests at a time",
     ]
     stored = "SELECT fidelity, max_num_seqs, tp, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
     assert query.run(kb, stored).rows == [("predicted", 64, 4, "14219.514", 2245.928)]

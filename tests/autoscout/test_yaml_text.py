@@ -66,12 +66,12 @@ def test_several_values_at_once():
 @pytest.mark.parametrize(
     ("text", "path", "sentence"),
     [
-        ("a: &x 1\nb: *x\n", "b", "b is an alias; write what it stands for"),
-        ("a: &x {c: 1}\nb: *x\n", "a.c", r"a.c stands for several places \(&name\)"),
-        ("a: &x 1\nb: *x\n", "a", r"a stands for several places \(&name\)"),
+        ("a: &x 1\nb: *x\n", "b", "b is an alias; write its value"),
+        ("a: &x {c: 1}\nb: *x\n", "a.c", r"a.c is shared by several places \(&name\)"),
+        ("a: &x 1\nb: *x\n", "a", r"a is shared by several places \(&name\)"),
         ("a: 1\n", "a.b", "a.b leads through a, which has no keys"),
-        ("- a\n", "a", "it is a list or a word, which has no keys"),
-        ("a: [1\n", "a", "it is no YAML"),
+        ("- a\n", "a", "it is a list or a single value, which has no keys"),
+        ("a: [1\n", "a", "it is not YAML"),
     ],
 )
 def test_what_cannot_be_put_is_a_sentence(text, path, sentence):

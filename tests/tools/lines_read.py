@@ -146,7 +146,8 @@ _SHORT = {  # SGLang's, of which a job has one spelling
 }
 # Notes that every line gets on a machine without GPUs, or without its users.
 _ALWAYS = re.compile(
-    r"cluster: this machine shows no GPU|this machine shows no GPU|traffic: what your users|objective: what you|"
+    r"cluster: this machine shows no GPU|this machine shows no GPU|traffic: the tokens of your users|"
+    r"objective: add the limits|"
     r"launch.python: the interpreter|launch.path: your checkout|launch.metrics|launch: the container's image"
 )
 

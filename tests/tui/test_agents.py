@@ -140,7 +140,7 @@ def test_a_strategy_without_an_arm_refuses_proposals(tmp_path: Path):
     options = session.SessionOptions(strategy="random")
     session.tune(job, tmp_path / "kb.duckdb", options, lambda e: None, lambda t: None, Stop(), "random")
     (order,) = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, Steered)]
-    assert order.refused == "'random' has no arm for proposals; `try` runs one now"
+    assert order.refused == "'random' takes no proposals; `try` runs one now"
 
 
 def test_hints_of_a_file_are_proposed_and_a_line_that_is_none_is_named(tmp_path: Path):
@@ -187,7 +187,7 @@ def test_sessions_of_other_jobs_take_no_ideas_and_a_persons_session_is_not_stopp
     elsewhere = msgspec.structs.replace(there, folder=tmp_path)
     assert "not in the folder" in refusal(elsewhere, "propose", {"session": "ended", "knobs": {"dp": 2}, "why": "x"})
     for tool, arguments in (("stop", {}), ("steer", {"what": "pin", "values": {"mbs": 4}})):
-        assert "only a person steers or ends it" in refusal(there, tool, {"session": "ended", **arguments})
+        assert "only a person may steer or end it" in refusal(there, tool, {"session": "ended", **arguments})
 
 
 def test_an_agent_steers_a_session_of_its_own_within_the_jobs_budget_and_under_a_persons_pause(tmp_path: Path):
@@ -235,10 +235,10 @@ def test_an_import_has_to_be_looked_at_first(there: AgentLimits):
     table.write_text("dp,mbs,step_time_s\n2,4,0.03\n")
     call = Call(limits=there, client="test")
     wanted = {"job": "replay.toml", "table": "rows.csv"}
-    assert "looked at first" in answered(call, "import", wanted | {"dry_run": False}).refused
+    assert "needs a dry run first" in answered(call, "import", wanted | {"dry_run": False}).refused
     assert answered(call, "import", wanted).answer["good"] == 1
     table.write_text("dp,mbs,step_time_s\n2,4,0.01\n1,4,0.02\n")
-    assert "looked at first" in answered(call, "import", wanted | {"dry_run": False}).refused
+    assert "needs a dry run first" in answered(call, "import", wanted | {"dry_run": False}).refused
     table.unlink()
 
 
@@ -262,7 +262,7 @@ def test_every_call_is_a_line_without_secrets(there: AgentLimits):
         ("explain", {"job": 3}, "Expected `str`"),
         ("explain", {"job": "replay.toml", "knobs": {"dp": [1]}}, "explain: "),
         ("explain", {"job": "replay.toml", "knobs": {"nothing": 1}}, "'nothing'"),
-        ("explain", {"job": "other.toml"}, "no such job file here; there are replay.toml"),
+        ("explain", {"job": "other.toml"}, "no such job file here; the job files are: replay.toml"),
         ("sql", {"query": "DROP TABLE measurement"}, ""),
         ("sql", {"query": "x" * 200_000}, "characters"),
         ("watch", {"session": "../../etc"}, ""),
@@ -376,7 +376,7 @@ async def test_a_session_is_driven_to_a_verdict_by_the_protocols_own_client(tmp_
         addresses = [str(each.uri) for each in (await agent.list_resources()).resources]
         assert {"guide://agents", "job://replay.toml", "docs://agents"} <= set(addresses)
         assert "[objective]" in (await agent.read_resource("job://replay.toml")).contents[0].text  # type: ignore[union-attr]
-        with pytest.raises(MCPError, match="there is nothing of that address"):
+        with pytest.raises(MCPError, match="nothing has that address"):
             await agent.read_resource("job://../kb.duckdb")
         assert (await call("explain", job="replay.toml", knobs={"dp": 2}))["valid"]
         begun = await call("tune", job="replay.toml", profiles=5)

@@ -445,7 +445,7 @@ async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_p
                 offered = {command.title for command in app.get_system_commands(app.screen)}
                 assert offered == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
             await pilot.press("ctrl+p", *"pause")
-            await until(pilot, lambda: "pause, and go on" in text_of(app))
+            await until(pilot, lambda: "pause, or continue" in text_of(app))
             await pilot.press("enter")
             await until(pilot, lambda: (tmp_path / "orders.jsonl").is_file())
     assert '"what":"pause"' in (tmp_path / "orders.jsonl").read_text()

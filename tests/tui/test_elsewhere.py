@@ -106,4 +106,4 @@ def test_in_a_folder_that_is_gone(tmp_path):
     words = f"cd {gone}; rmdir {gone}; exec {sys.executable} -m tui.cli init -- torchrun train.py --lr 1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", words], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "autoscout: the folder that you are in is gone; change to another\n")
+    assert (done.returncode, done.stderr) == (1, "autoscout: the current folder no longer exists; change to another\n")

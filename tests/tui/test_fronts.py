@@ -64,7 +64,7 @@ def test_the_drawing_marks_the_knee():
     state = fold([started()])
     text = comparing.front(state, of(pairs), 80, 24, False).plain
     assert "<- knee" in text
-    assert "no objective of this job" in text
+    assert "not an objective of this job" in text
     assert text.count("◆") == 2  # in the picture and in the list
     assert comparing.interval([1.0, 1.0, 1.0]) == "1.000 ±0%"
     assert comparing.interval([0.9, 1.1]) == "1.000 ±127%"

@@ -79,7 +79,7 @@ def test_a_rejected_job_hands_nothing_over_and_an_accepted_one_does_however_far(
     assert carried(far, "--accept", "smallest-cpu-replay") == ["smallest-cpu-replay"]
     shown = autoscout("similar", str(near), "--reject", "smallest-cpu-replay", kb=copy).stdout
     assert "no, rejected" in shown
-    assert "is not used: a person rejected it" in shown
+    assert "is not used, because a user rejected it" in shown
     wrong = autoscout("similar", str(near), "--accept", "nobody", kb=copy)
     assert (wrong.returncode, "is not among the" in wrong.stderr) == (2, True)
 

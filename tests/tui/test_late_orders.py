@@ -38,4 +38,4 @@ def test_an_order_after_the_search_is_refused(tmp_path, order):
 def test_what_has_ended_is_not_to_be_resumed(tmp_path):
     folder = session_of(tmp_path / "kb.duckdb", "session_ended")
     done = verbs.run("stop", folder.name, "--kb", tmp_path / "kb.duckdb")
-    assert (done.returncode, "has ended; tune its job anew" in done.stderr) == (1, True)
+    assert (done.returncode, "has ended; tune its job again" in done.stderr) == (1, True)

@@ -108,7 +108,9 @@ def test_a_host_that_vanishes_is_said_and_what_arrived_is_kept(other, tmp_path):
         until(lambda: events.extend(session.more()) or len(events) == len(running()))
         vanish(tmp_path)
         until(lambda: bool(session.gone))
-        with pytest.raises(AutoscoutError, match=r"me@there is gone since .* may go on\. What arrived is kept"):
+        with pytest.raises(
+            AutoscoutError, match=r"me@there has been unreachable since .* may continue\. What arrived is kept"
+        ):
             session.more()
         assert session.alive() is None
     assert journal.events(session.path) == running()
@@ -134,7 +136,9 @@ def test_a_network_that_carries_nothing_any_more_is_said_though_ssh_runs_on(othe
         vanish(tmp_path, signal.SIGSTOP)
         try:
             until(lambda: said_gone(session))
-            with pytest.raises(AutoscoutError, match=r"me@there is gone since .*nothing came for 12 s.* is kept"):
+            with pytest.raises(
+                AutoscoutError, match=r"me@there has been unreachable since .*nothing arrived for 12 s.* is kept"
+            ):
                 session.more()
             assert session.alive() is None
             session.close()
@@ -154,7 +158,7 @@ def test_no_such_host_and_no_such_session_are_one_sentence(other):
 
 
 def test_a_host_that_is_reached_and_says_nothing_is_given_up(other):
-    with pytest.raises(AutoscoutError, match=r"^me@there: it was reached, but nothing came for 2 s"):
+    with pytest.raises(AutoscoutError, match=r"^me@there: it was reached, but sent nothing for 2 s"):
         Remote("me@there", "gpt-1", "exec sleep 60 #", silent_s=0.5)
 
 

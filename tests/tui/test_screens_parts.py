@@ -253,7 +253,7 @@ def test_the_arms_say_that_proposals_are_held_until_they_are_heard_again():
     c = configuration(mbs=1)
     begun = [started(), decided(1, "MODEL", c, 1.0), *experiment(1, measured(c, 1.0), 2.0)]
     shown = [arms(fold([*begun, *orders[:n]]), 100, 10, True).plain for n in range(4)]
-    assert ["is held" in text for text in shown] == [False, True, True, False]
+    assert ["are on hold" in text for text in shown] == [False, True, True, False]
 
 
 def axis_of(heading: str) -> int:

@@ -102,7 +102,7 @@ def test_a_reader_that_leaves_ends_a_verb_quietly_as_the_signal_would(tmp_path, 
 def test_what_is_kept_is_kept_though_its_reader_leaves(tmp_path):
     done = in_bash(f"$A {TUNE} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
     assert done.returncode == 0
-    assert "Broken pipe); the session goes on" in done.stderr
+    assert "Broken pipe); the session continues" in done.stderr
 
 
 def test_a_mistake_keeps_its_exit_code_though_nobody_reads_why(tmp_path):

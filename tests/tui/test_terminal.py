@@ -89,7 +89,7 @@ def test_a_whole_session(terminal, job, tmp_path):
     (session,) = sessions(tmp_path)
 
     terminal.type("q")  # closing stops nothing
-    terminal.shows("goes on without its screens")
+    terminal.shows("continues without its screens")
     other = Terminal(tmp_path / "sessions")
     try:
         other.run("watch", "--kb", str(kb))
@@ -129,7 +129,7 @@ def test_stopping_asks_once_and_still_ends_on_a_result(terminal, job, tmp_path):
     terminal.shows("Stop this session?", "are kept")
     terminal.type("y")
     terminal.type("p")
-    terminal.shows("ended: a person stopped it")
+    terminal.shows("ended: the user stopped it")
 
 
 def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path):

@@ -1,4 +1,4 @@
-"""What an agent may do: only the jobs of one folder, so much device time a day, and every call is written down."""
+"""Limits on what an agent may do: only one folder's jobs, and limited device time per day; every call is logged."""
 
 import json
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from kb import journal as journals
 from kb.records import AutoscoutError, Job
 
 _DAY_S = 86_400.0
-_LONGEST = 2_000  # characters of a call that are written down
-_BEGINS = "begins"  # of the log's lines that begin a session
+_LONGEST = 2_000  # characters of a call that are logged
+_BEGINS = "begins"  # marks a line of the log that begins a session
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +37,11 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(path.name for path in self.folder.glob("*.toml"))
 
     def job(self, given: str) -> tuple[Path, Job]:
-        """Errors: AutoscoutError (exit 2) for a file that is elsewhere, or no job."""
+        """The job of a file. Errors: AutoscoutError (exit 2) for a file that is elsewhere, or is not a job."""
         path = self.inside(given)
         if not path.is_file():
             raise AutoscoutError(
-                f"{door.shown(given)}: no such job file here; there are {', '.join(self.jobs()) or 'none'}", 2
+                f"{door.shown(given)}: no such job file here; the job files are: {', '.join(self.jobs()) or 'none'}", 2
             )
         return path, load_job(path)
 
@@ -53,18 +53,18 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 if self.job(each)[1].id == of:
                     return folder
-            except AutoscoutError:  # another file, which is no job of ours
+            except AutoscoutError:  # another file, which is not a job of ours
                 continue
-        raise AutoscoutError(f"session {session} is of a job that is not in the folder of this server's jobs", 2)
+        raise AutoscoutError(f"session {session} belongs to a job that is not in the folder of this server's jobs", 2)
 
     def reserved(self, session: str, asked: str) -> float:
-        """Sets device-seconds aside for a new session: what was asked for, at most what is left, which is what it may
-        spend. Errors: AutoscoutError (exit 1) where nothing is left."""
+        """Reserves device-seconds for a new session: what was asked for, but at most what is left; the session may
+        spend that much. Errors: AutoscoutError (exit 1) if nothing is left."""
         with lock.exclusive(self.kb.parent / "agents.lock"):
             left = self.device_s - self._spent()
             if left < 1:
                 how = "ask the person who runs `autoscout mcp` for more (--device-time)"
-                what = "are used up for today" if self.device_s else "are not given: it may begin no session"
+                what = "are used up for today" if self.device_s else "are not granted, so they may begin no session"
                 raise AutoscoutError(f"the device-seconds of this server's agents {what}; {how}", 1)
             device_s = min(left, seconds(asked))
             self.write({_BEGINS: session, "device_s": device_s})
@@ -73,7 +73,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     def begun_by_agents(self, session: str) -> Path:
         """The folder of a session that agents began within a day. Errors: AutoscoutError (exit 2) for another one."""
         if session not in {line[_BEGINS] for line in self._today()}:
-            raise AutoscoutError(f"{session} was not begun by an agent today; only a person steers or ends it", 2)
+            raise AutoscoutError(f"{session} was not begun by an agent today; only a person may steer or end it", 2)
         return store.journalled(self.kb, session)
 
     def _today(self) -> Iterator[dict[str, Any]]:
@@ -81,13 +81,13 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
                 found = json.loads(line)
-            except ValueError:  # torn by a full disk
+            except ValueError:  # cut off by a full disk
                 continue
             if isinstance(found, dict) and _BEGINS in found and found["at"] > dates.now() - _DAY_S:
                 yield found
 
     def _spent(self) -> float:
-        """Device-seconds that ended sessions took, and that are set aside for running ones."""
+        """Device-seconds that ended sessions used, and that are reserved for running ones."""
         spent = 0.0
         for line in self._today():
             folder = store.session_folder(self.kb, line[_BEGINS])
@@ -99,7 +99,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         return spent
 
     def write(self, line: dict[str, Any]) -> None:
-        """One line of agents.jsonl beside the knowledge base, without secrets."""
+        """Appends a line to agents.jsonl next to the knowledge base, without secrets."""
         text = door.plain(json.dumps(secrets.without({"at": dates.now(), **line}), default=str))
         path = self.kb.parent / "agents.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +108,6 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shortened(arguments: dict[str, Any]) -> Any:
-    """Arguments of a call as they are written down."""
+    """Arguments of a call, shortened for the log."""
     text = json.dumps(arguments, default=str)
     return arguments if len(text) <= _LONGEST else text[:_LONGEST] + "…"

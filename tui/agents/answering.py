@@ -1,4 +1,4 @@
-"""One call of a tool: its arguments are checked, it runs, its answer is cut to size, and a line is written down."""
+"""Handles one call of a tool: checks its arguments, runs it, cuts its answer to size, and logs the call."""
 
 import time
 from typing import Any
@@ -14,8 +14,7 @@ _LARGEST = 100_000  # characters of a call's arguments
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`answer`: what the verb prints with --json; `left_out`: what of it was cut, in words. `refused`: why there is
-    none."""
+    """`answer`: what the verb prints with --json; `left_out`: what was cut from it. `refused`: why there is none."""
 
     answer: Any = None
     left_out: list[str] = []
@@ -27,7 +26,7 @@ ANSWER_SCHEMA = {
     "properties": {
         "answer": {
             "anyOf": [{"type": "object"}, {"type": "array"}],
-            "description": "as the verb of this name prints with --json",
+            "description": "what the verb of this name prints with --json",
         },
         "left_out": {"type": "array", "items": {"type": "string"}, "description": "what was cut to fit"},
     },
@@ -36,7 +35,7 @@ ANSWER_SCHEMA = {
 
 
 def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> ToolAnswer:
-    """Answers errors, too; it raises for none but our own faults."""
+    """The answer to a call; errors are answers, too. Only faults of our own code are raised."""
     began = time.perf_counter()
     found = _answer(call, name, arguments or {})
     ms = round(1000 * (time.perf_counter() - began), 1)
@@ -48,7 +47,7 @@ def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> ToolAns
 def _answer(call: Call, name: str, arguments: dict[str, Any]) -> ToolAnswer:
     row = TOOLS.get(name)
     if row is None:
-        return ToolAnswer(refused=f"there is no tool {name[:60]!r}; there are {', '.join(TOOLS)}")
+        return ToolAnswer(refused=f"there is no tool {name[:60]!r}; the tools are {', '.join(TOOLS)}")
     try:
         if (size := len(msgspec.json.encode(arguments))) > _LARGEST:
             return ToolAnswer(

@@ -1,4 +1,4 @@
-"""Answers that fit into an agent's context: plain JSON, at most so many characters, with what was left out in words."""
+"""Answers that fit into an agent's context: plain JSON of limited size, and what was left out."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from kb import secrets
 from tui.hygiene import plain
 
 MOST = 24_000  # characters of an answer, about 8,000 tokens
-_SHORTEST, _FEWEST = 400, 3  # characters that a text, and entries that a list keeps at least
+_SHORTEST, _FEWEST = 400, 3  # least number of characters kept of a text, and of entries kept of a list
 
 
 def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
-    """The document as JSON, without secrets and control characters; its longest lists and texts are cut until it fits.
-    Also what was cut."""
+    """The document as JSON, without secrets and control characters, and what was cut: its longest lists and texts are
+    cut until it fits."""
     found, cut = [_plain(secrets.without(document))], dict[str, int]()
     while (size := len(json.dumps(found, ensure_ascii=False))) > most:
         parts = list(_parts(found, ""))

@@ -1,5 +1,5 @@
-"""Verbs that take long, for agents: each runs in a process of its own, which goes on without its client. Asked for
-again, it says how far it is."""
+"""Verbs that take long, for agents: each runs in a separate process, which continues without its client. When called
+again, the verb reports its progress."""
 
 import fcntl
 import json
@@ -17,8 +17,9 @@ from tui.agents.allowance import AgentLimits
 
 
 class LongVerb(msgspec.Struct, frozen=True):
-    """In the folder, `handle`.json is what the verb prints with --json and `handle`.log what it says meanwhile; its
-    process holds `handle`.lock. `kept`: its answer is given again and again; otherwise the next call begins anew."""
+    """A running verb. In the folder, `handle`.json is what the verb prints with --json, and `handle`.log its messages;
+    its process holds `handle`.lock. `kept`: its answer is given again and again; otherwise the next call starts
+    anew."""
 
     folder: Path
     handle: str
@@ -29,7 +30,7 @@ class LongVerb(msgspec.Struct, frozen=True):
 
 
 def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
-    """Starts it, unless it runs or has ended without anybody having been given its answer."""
+    """Starts the verb, unless it is running, or has ended and its answer was not yet given to anybody."""
     with verb.path("lock").open("a") as lock:
         if not _free(lock.fileno()) or verb.path("log").exists():
             return
@@ -41,13 +42,13 @@ def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
                 stdout=out,
                 stderr=said,
                 start_new_session=True,
-                pass_fds=[lock.fileno()],  # it holds the lock until it ends, however it does
+                pass_fds=[lock.fileno()],  # it holds the lock until it ends, however it ends
             )
 
 
 def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> LongVerb:
-    """Errors: AutoscoutError for a session of another job, one without a winner (exit 2), or without device time left
-    (exit 1)."""
+    """The gate of a session. Errors: AutoscoutError for a session of another job, one without a winner (exit 2), or if
+    no device time is left (exit 1)."""
     from autoscout.tuning.sides import of_session
 
     def words() -> list[str]:
@@ -62,8 +63,8 @@ def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> 
 
 
 def standing(verb: LongVerb) -> dict[str, Any]:
-    """`state`, running or ended; its `lines`; `printed`: its answer, None while it runs. Errors: AutoscoutError with
-    what it said if it ended without one."""
+    """`state`: running or ended; its `lines`; `printed`: its answer, None while it runs. Errors: AutoscoutError with
+    its message if it ended without an answer."""
     with verb.path("lock").open("a") as lock:
         over = _free(lock.fileno())
         log = verb.path("log")
@@ -75,13 +76,13 @@ def standing(verb: LongVerb) -> dict[str, Any]:
             verb.path("json").unlink(missing_ok=True)
     if over and printed is None:
         raise AutoscoutError(
-            lines[-1] if lines else f"{verb.handle} was ended from outside; ask again to begin it anew"
+            lines[-1] if lines else f"{verb.handle} was ended from outside; call again to start it anew"
         )
     return {"state": "ended" if over else "running", "lines": lines, "printed": printed}
 
 
 def waited(verb: LongVerb, seconds: float, progress: Any) -> dict[str, Any]:
-    """`standing`, at the latest after so many seconds; reports how many lines there are meanwhile."""
+    """`standing`, after at most this many seconds; meanwhile reports the number of lines."""
     until, seen = time.monotonic() + seconds, -1
     while True:
         found = standing(verb)

@@ -1,4 +1,4 @@
-"""What agents can read: job files of the folder, pages of the documentation, the last sessions in lines."""
+"""What agents can read: job files of the folder, pages of the documentation, and the lines of the latest sessions."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def guide() -> Path:
 
 
 def listed(limits: AgentLimits) -> list[tuple[str, str]]:
-    """(address, what it is)."""
+    """(address, description) of everything that can be read."""
     folder = store.sessions_folder(limits.kb)
     found = sorted(folder.glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [
@@ -38,7 +38,7 @@ def listed(limits: AgentLimits) -> list[tuple[str, str]]:
 
 
 def text(limits: AgentLimits, address: str) -> str:
-    """Errors: AutoscoutError (exit 2) for an address that there is not."""
+    """The text at an address. Errors: AutoscoutError (exit 2) for an address that does not exist."""
     kind, _, name = address.partition("://")
     if address == GUIDE:
         found = guide().read_text(encoding="utf-8")
@@ -49,6 +49,6 @@ def text(limits: AgentLimits, address: str) -> str:
     elif kind == "session":
         found = "\n".join(watch(Call(limits=limits, client=""), OfWatching(session=name))["lines"])
     else:
-        raise AutoscoutError(f"{address[:100]!r}: there is nothing of that address; resources/list names what is", 2)
+        raise AutoscoutError(f"{address[:100]!r}: nothing has that address; resources/list lists all", 2)
     found = plain(secrets.redacted(found))
     return found if len(found) <= MOST else f"{found[:MOST]}\n… {len(found) - MOST:,} characters more"

@@ -1,5 +1,5 @@
-"""What agents can ask for: a table of tools. Each does what a verb does, by the same functions, and its answer is what
-that verb prints with `--json`; watch, tune, propose, steer, stop and gate answer with the lines that verbs print."""
+"""A table of the tools that agents can call. Each does what a verb does, with the same functions, and answers what that
+verb prints with `--json`; watch, tune, propose, steer, stop and gate answer with the lines that the verbs print."""
 
 import itertools
 import time
@@ -17,19 +17,19 @@ Text = Annotated[str, Meta(max_length=4_000)]
 Name = Annotated[str, Meta(max_length=300, min_length=1)]
 Few = Annotated[int, Meta(ge=1, le=200)]
 Knobs = Annotated[dict[Annotated[str, Meta(max_length=100)], Value], Meta(max_length=200)]
-Progress = Callable[[float, float | None, str], None]  # done, of, in words
+Progress = Callable[[float, float | None, str], None]  # steps done, steps in all, a text
 
 _WAIT_S = 60
-_AGENT = "agent"  # begins the name of who gave an order through these tools
+_AGENT = "agent"  # prefix of the name of whoever gave an order through these tools
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, with what limits, and whom to tell how far it is."""
+    """Who calls, with what limits, and where to report progress."""
 
     limits: AgentLimits
     client: str
     progress: Progress = lambda done, of, words: None
-    looked_at: set[str] = msgspec.field(default_factory=set)  # imports that this client has had a dry run of
+    looked_at: set[str] = msgspec.field(default_factory=set)  # imports of which this client has had a dry run
 
 
 class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -37,7 +37,7 @@ class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OfKnobs(OfJob, forbid_unknown_fields=True, kw_only=True):
-    knobs: Annotated[Knobs, Meta(description="those not given follow the reference")] = {}
+    knobs: Annotated[Knobs, Meta(description="knobs not given follow the reference")] = {}
 
 
 class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
@@ -69,18 +69,18 @@ class OfSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OfWatching(OfSession, forbid_unknown_fields=True, kw_only=True):
-    after: Annotated[int, Meta(ge=0, description="lines that were seen before")] = 0
+    after: Annotated[int, Meta(ge=0, description="number of lines already seen")] = 0
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for a new line")] = 0
 
 
 class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
-    knobs: Annotated[Knobs, Meta(description="those not given follow the best so far")]
+    knobs: Annotated[Knobs, Meta(description="knobs not given follow the best so far")]
     why: Annotated[str, Meta(max_length=300, min_length=1)]
 
 
 class OfSteering(OfSession, forbid_unknown_fields=True, kw_only=True):
     what: Literal["pause", "go", "budget", "profile", "validate", "try", "retry", "pin", "exclude"]
-    values: Annotated[Knobs, Meta(description="profiles of a budget; knobs of try, retry, pin and exclude")] = {}
+    values: Annotated[Knobs, Meta(description="profiles for a budget; knobs for try, retry, pin and exclude")] = {}
     why: Annotated[str, Meta(max_length=300)] = ""
 
 
@@ -109,7 +109,7 @@ def _words(knobs: dict[str, Value]) -> list[str]:
 
 
 def _known(job: Job, knobs: dict[str, Value]) -> None:
-    """Errors: AutoscoutError (exit 2) for knobs or values that the job's space has not."""
+    """Checks knobs and values. Errors: AutoscoutError (exit 2) for those that the job's space does not have."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
 
@@ -155,7 +155,7 @@ def rank(call: Call, asked: Listed) -> Any:
 
 
 def shadow(call: Call, asked: Traced) -> Any:
-    """Begins it, or says how far it is: asked again with the same job and knobs, it is the same shadow."""
+    """Starts a shadow, or reports its progress: a call with the same job and knobs is about the same shadow."""
     from autoscout.space.explain import completed, parse
     from tui.agents.long_verbs import LongVerb, begin, waited
 
@@ -217,7 +217,7 @@ def tune(call: Call, asked: OfNewSession) -> Any:
 
 
 def watch(call: Call, asked: OfWatching) -> Any:
-    """Lines of `autoscout watch --plain` from the given one on; waits for one if it is asked to."""
+    """Lines of `autoscout watch --plain` from the given one on; on request waits for a new one."""
     from kb import journal as journals
     from kb import store
     from tui.printing.plain import Progress as Lines
@@ -228,7 +228,7 @@ def watch(call: Call, asked: OfWatching) -> Any:
         over = not store.is_running(folder)
         lines, events = list[str](), journals.events(folder / "journal.jsonl", plain=True)
         if not events or not isinstance(events[0], journals.SessionStarted):
-            raise AutoscoutError(f"{asked.session} holds no session", 2)
+            raise AutoscoutError(f"{asked.session} contains no session", 2)
         shown = Lines(events[0].job, asked.session, lines.append)
         for event in events:
             shown.see(event)
@@ -262,7 +262,7 @@ def propose(call: Call, asked: Idea) -> Any:
 
 
 def steer(call: Call, asked: OfSteering) -> Any:
-    """As a person does, of a session that an agent began: within the job's experiments, and a person's pause stays."""
+    """Gives an order to a session that an agent began, within the job's experiments; a user's pause stays."""
     from kb import store
     from kb.orders import paused_by
 
@@ -271,11 +271,13 @@ def steer(call: Call, asked: OfSteering) -> Any:
     if asked.what == "budget":
         most, wanted = job.budget.profiles, asked.values.get("profiles", 0)
         if not isinstance(wanted, int) or wanted > most:
-            raise AutoscoutError(f"profiles={wanted}: an agent's session has {most} at most, its own", 2)
+            raise AutoscoutError(f"profiles={wanted}: a session begun by an agent has at most {most}", 2)
     else:
         _known(job, asked.values)
     if asked.what == "go" and not (by := paused_by(folder)).startswith(_AGENT):
-        raise AutoscoutError(f"an agent ends an agent's pause, and {asked.session} was paused by {by or 'nobody'}", 2)
+        raise AutoscoutError(
+            f"an agent may only end pauses that agents ordered; {asked.session} was paused by {by or 'nobody'}", 2
+        )
     return _ordered(call, asked.session, asked.what, _words(asked.values), asked.why)
 
 
@@ -285,7 +287,7 @@ def stop(call: Call, asked: OfSession) -> Any:
 
 
 def best(call: Call, asked: OfBest) -> Any:
-    """With its evidence."""
+    """The measured winner with its evidence."""
     from autoscout.deploy import recommendation
     from kb.lineage import lineage
     from kb.records import Configuration
@@ -301,7 +303,7 @@ def best(call: Call, asked: OfBest) -> Any:
 
 
 def export(call: Call, asked: Exported) -> Any:
-    """The winner's launch; no other is handed out, as it was not measured and confirmed."""
+    """The winner's launch; no other configuration is exported, since it was not measured and confirmed."""
     from autoscout.deploy import export as exporting
     from kb import journal as journals
     from kb import store
@@ -314,7 +316,7 @@ def export(call: Call, asked: Exported) -> Any:
 
 
 def gate(call: Call, asked: OfGate) -> Any:
-    """Begins it, or says how far it is: asked again with the same session, it is the same gate."""
+    """Starts a gate, or reports its progress: a call with the same session is about the same gate."""
     from tui.agents.long_verbs import gate_of, waited
 
     found = waited(gate_of(call.limits, asked.session, asked.pairs, asked.device_time), asked.wait_s, call.progress)
@@ -328,7 +330,7 @@ def import_(call: Call, asked: Import) -> Any:
     path, job = call.limits.inside(asked.table), call.limits.job(asked.job)[1]
     seen = f"{path} {asked.job} {asked.reader} {_state(path)}"
     if not asked.dry_run and seen not in call.looked_at:
-        raise AutoscoutError("an import has to be looked at first: ask with dry_run = true, then again", 2)
+        raise AutoscoutError("an import needs a dry run first: call with dry_run = true, then again", 2)
     given = bring_in.ImportOptions((), (), (), asked.reader, asked.dry_run)
     found = brought_document(bring_in.bring_in_all(call.limits.kb, path, job, given), path.is_dir())
     call.looked_at.add(seen)
@@ -336,7 +338,7 @@ def import_(call: Call, asked: Import) -> Any:
 
 
 def _state(path: Path) -> list[tuple[str, int, int]]:
-    """What tells a file or folder from a later one."""
+    """A value that shows whether a file or folder has changed."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return [(str(f), (s := f.stat()).st_size, s.st_mtime_ns) for f in files if f.is_file()]
 
@@ -346,19 +348,19 @@ class ToolRow(msgspec.Struct, frozen=True):
     says: str
     asked: type[Any]
     run: Callable[[Call, Any], Any]
-    changes: bool = False  # something beyond the answer
+    changes: bool = False  # whether it changes anything beyond giving an answer
 
 
 TOOLS = {
     row.name: row
     for row in (
         ToolRow("space", "The knobs of a job, their rules, and its first configurations.", Listed, space),
-        ToolRow("explain", "Is a configuration valid, by which rule not, and the nearest valid one.", OfKnobs, explain),
+        ToolRow("explain", "Is a configuration valid; if not, by which rule; the nearest valid one.", OfKnobs, explain),
         ToolRow("predict", "What simulators expect of a configuration, with their error. No device.", OfKnobs, predict),
         ToolRow("rank", "The best configurations by prediction alone, one of each layout.", Listed, rank),
         ToolRow(
             "shadow",
-            "Runs the framework's own code without a device: does it start and fit. Ask again to see how far it is.",
+            "Runs the framework's own code without a device: does it start and fit. Call again to see its progress.",
             Traced,
             shadow,
         ),
@@ -371,20 +373,20 @@ TOOLS = {
         ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", OfWatching, watch),
         ToolRow(
             "propose",
-            "An idea for a running session and why. It is tried as far as such ideas were right before.",
+            "Proposes a configuration, with a reason. It is tried as far as earlier ideas were right.",
             Idea,
             propose,
             True,
         ),
-        ToolRow("steer", "An order to a session that an agent began, as to a person's own.", OfSteering, steer, True),
+        ToolRow("steer", "Gives an order to a session that an agent began, as a user does.", OfSteering, steer, True),
         ToolRow(
             "stop", "Ends the search of a session that an agent began; finalists are measured.", OfSession, stop, True
         ),
-        ToolRow("best", "The measured winner beside the reference, and all it rests on.", OfBest, best),
+        ToolRow("best", "The measured winner compared with the reference, and all the evidence.", OfBest, best),
         ToolRow("export", "The launch of a session's confirmed winner, ready to run.", Exported, export),
         ToolRow(
             "gate",
-            "Is a session's winner faster than its reference? Runs both in turns; ask again to see how far it is.",
+            "Is a session's winner faster than its reference? Runs both in turns; call again to see its progress.",
             OfGate,
             gate,
             True,

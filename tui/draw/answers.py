@@ -13,7 +13,7 @@ def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_onl
     """A scatter plot for two numeric columns without labels; else one bar per row for the first numeric column,
     labelled by the first other column."""
     if not rows:
-        return Text("no answer to draw; ctrl+j runs the question", style="dim")
+        return Text("no answer to draw; ctrl+j runs the query", style="dim")
     numeric = [name for name in rows[0] if _numbers(rows, name)]
     names = [name for name in rows[0] if name not in numeric]
     if not numeric:
@@ -46,7 +46,7 @@ def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, asc
 
 
 def record(row: dict[str, Any]) -> Text:
-    """One column per line."""
+    """One row as text, one column per line."""
     wide = max((len(name) for name in row), default=0)
     text = Text()
     for name, value in row.items():

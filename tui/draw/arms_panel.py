@@ -1,4 +1,4 @@
-"""The arms side by side: effort spent and gain, on one axis."""
+"""Compares the search's arms: effort spent and gain, on one axis."""
 
 from rich.text import Text
 
@@ -16,7 +16,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.efforts, **state.arms} if n != "DEFAULT"]
     if not names:
-        return Text("no arm was asked yet", style="dim")
+        return Text("no arm has been asked yet", style="dim")
     found = rates(state.efforts)
     top = max((r.high for n, r in found.items() if n != "DEFAULT"), default=0.0)
     roomy = width >= 56
@@ -40,7 +40,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"{line}{_shown(rate, bar_width):<{bar_width}}", style="bold" if chosen else "")
         text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
     if [o.what for o in state.orders if o.what in ("hold", "hear") and not o.refused][-1:] == ["hold"]:
-        text.append(fit("what others propose is held; the order hear ends that", width) + "\n", style="dim")
+        text.append(fit("proposals of others are on hold; the order hear ends that", width) + "\n", style="dim")
     if height > len(names) + 2 and state.arms:
         pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
         index = ", ".join(f"{n} {a.ucb[-1]:.3f}" for n, a in state.arms.items() if a.ucb)
@@ -65,7 +65,7 @@ def _shown(rate: Rate | None, width: int) -> str:
     if rate is None:
         return "–" if narrow else "nothing spent"
     if not rate.high:
-        return "no win of any arm"
+        return "no arm has won yet"
     each = [v * _PER * 100 for v in (rate.value, rate.low, rate.high)]
     value, low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in each)
     return f"{value}%" if narrow else f"{value}% [{low}, {high}]"

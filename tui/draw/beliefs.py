@@ -1,5 +1,4 @@
-"""Why this experiment, and when to stop: the search's beliefs, the value of its proposers, and the expected gain
-left."""
+"""Panels on why this experiment, and when to stop: beliefs, the value of proposers, and the expected gain left."""
 
 import math
 import statistics
@@ -13,9 +12,9 @@ from tui.session.rationale import Promise
 from tui.session.state import State
 from tui.text import knob_value
 
-_LIKELY = 0.5  # probability of running below which a value is shown as failing
+_LIKELY = 0.5  # a value is shown as failing below this probability of running
 _FARTHEST = 3.0  # end of the axis, as a multiple of the best
-_FAR = 10.0  # multiple of the best beyond which the search does not distinguish costs
+_FAR = 10.0  # multiple of the best beyond which the search no longer distinguishes costs
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
 
@@ -79,7 +78,7 @@ def _why_not(state: State) -> str:
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The expected value of searching on, as computed by the search."""
+    """The expected value of continuing the search, as computed by the search."""
     outlooks = state.reasons.outlooks
     if not outlooks:
         return Text(_why_not(state), style="dim")
@@ -102,8 +101,8 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Promised against achieved gain of each proposer's experiments."""
-    # Imported here: it loads scipy, which the first frame must not wait for.
+    """The promised and the achieved gain of each proposer's experiments."""
+    # Imported here, because it loads scipy, for which the first frame must not wait.
     from autoscout.tuning.evidence import half_width
 
     made = state.reasons.promises
@@ -129,7 +128,7 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _promised(theirs: list[Promise]) -> float:
-    """The mean promise of those whose outcome is known."""
+    """The mean promise of proposals whose outcome is known."""
     return statistics.fmean(p.promised for p in theirs if p.delivered is not None)
 
 

@@ -11,7 +11,7 @@ from tui.text import fit, number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Predicted against measured, for every check of the trust guard."""
+    """Predicted against measured values, for every check by the trust guard."""
     points = []
     for check in state.checks:
         if check.measured is not None:
@@ -41,7 +41,7 @@ def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def members(state: State, width: int, ascii_only: bool) -> Text:
-    """Each simulator: its error over the checks it took part in, its weight by R², and the weight over time."""
+    """Each simulator: its error in the checks that it took part in, its weight by R², and the weight over time."""
     weights: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for check in state.checks:

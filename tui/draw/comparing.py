@@ -1,4 +1,4 @@
-"""Side by side: configurations, sessions, jobs; the origin of a gain; the Pareto front of several objectives."""
+"""Comparisons: configurations, sessions, jobs; sources of the gain; the Pareto front of several objectives."""
 
 import math
 import statistics
@@ -18,7 +18,7 @@ _MOST = 6
 
 
 def side_by_side(state: State, marked: list[str], width: int) -> Text:
-    """Marked configurations, or the winner and the best ones, next to the default: differing knobs, and metrics with
+    """Marked configurations, or the winner and the best ones, next to the default: knobs that differ, and metrics, with
     the 95 % interval of their mean if measured more than once."""
     groups = measured(state)
     if state.job is None or not groups:
@@ -67,15 +67,14 @@ def interval(values: list[float]) -> str:
     mean = statistics.mean(values)
     if len(values) == 1 or not mean:
         return number(mean)
-    from autoscout.tuning.evidence import half_width  # imports scipy: not for the first frame
+    from autoscout.tuning.evidence import half_width  # imports scipy, for which the first frame must not wait
 
     half = half_width(values) / abs(mean)
     return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
 
 
 def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
-    """Rows with equal attributes side by side as columns; the first attribute is the heading, attributes that do not
-    differ are left out."""
+    """Rows as columns side by side; the first attribute is the heading, equal attributes are left out."""
     if not rows:
         return Text("this knowledge base has nothing to compare", style="dim")
     fits = max(1, (width - 18) // 21)
@@ -92,7 +91,7 @@ def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
 
 
 def _end(value: str) -> str:
-    """The end of a long name, since names differ there."""
+    """The end of a long name, because names differ at the end."""
     return value if len(value) <= 20 else f"…{value[-19:]}"
 
 
@@ -175,7 +174,7 @@ def front(state: State, found: Front | None, width: int, height: int, ascii_only
     listed = best[: max(2, height // 3)]
     text = cloud(width, max(4, height - len(listed) - 2), points, found.x_name, found.y_name, ascii_only)
     text.append(f"\n{len(best)} of {len(found.points)} are beaten by none", style="dim")
-    text.append("" if found.wanted else f"; {found.y_name} is no objective of this job", style="dim")
+    text.append("" if found.wanted else f"; {found.y_name} is not an objective of this job", style="dim")
     for p in listed:
         mark = marks[p.kind][1 if ascii_only else 0]
         knee = "  <- knee" if p.kind == "knee" else ""

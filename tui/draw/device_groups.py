@@ -32,7 +32,7 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{'ranks':<10}" + "".join(f"{len(g.ranks):>{_COLUMN}}" for g in groups) + "\n")
     for metric in SHOWN:
         if metric == "step_time_s" and len(groups) > 1:
-            continue  # ranks wait for each other, so this metric does not describe a kind
+            continue  # ranks wait for each other, so this metric tells nothing about a kind
         cells = [_cell(metric, g) for g in groups]
         shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
         text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
@@ -57,7 +57,7 @@ def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
     groups = by_stage(run)
     if not groups:
         pipelined = run.configuration.knobs.get("pp", 1) != 1
-        return Text(f"its ranks: {_NOT}" if pipelined else "the newest run is no pipeline", style="dim")
+        return Text(f"its ranks: {_NOT}" if pipelined else "the newest run has no pipeline", style="dim")
     slowest = max((g.values.get("alone_s", 0.0) for g in groups), default=0.0)
     size = max(4, min(12, width - 44))
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""What `autoscout check` found, as text."""
+"""The findings of `autoscout check` as text."""
 
 from typing import Any
 

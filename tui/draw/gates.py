@@ -29,7 +29,7 @@ def verdict_of(found: Gated, ascii_only: bool) -> Text:
 
 
 def gated(found: Gated, ascii_only: bool) -> Text:
-    """The verdict and its reasons in words, then the parts."""
+    """The verdict with its reasons, then the parts."""
     text = Text(no_wrap=True, overflow="ellipsis").append(verdict_of(found, ascii_only)).append("\n")
     for part in clauses(found.sentence):
         text.append(f"{part}\n")
@@ -38,7 +38,7 @@ def gated(found: Gated, ascii_only: bool) -> Text:
 
 
 def parts_of(found: Gated) -> Text:
-    """One metric a line, both sides."""
+    """One line per metric, with both sides."""
     text = Text(no_wrap=True, overflow="ellipsis")
     rows = [["", "A", "B", "B is at", "95 % interval"], *part_rows(found.parts)]
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

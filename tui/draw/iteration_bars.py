@@ -1,4 +1,4 @@
-"""The phases of an RL iteration as bars."""
+"""The phases of an RL iteration, drawn as bars."""
 
 from collections.abc import Mapping
 
@@ -7,15 +7,15 @@ from rich.text import Text
 from tui.draw.plot import bar
 from tui.text import number
 
-_MEANING = {  # as TRL's runs tell them, or verl's
+_MEANING = {  # by the names that runs of TRL, or verl, report
     "rollout": "answers are generated",
     "reward": "answers are scored",
-    "logprobs": "old and reference ones",
-    "reference": "those of the reference, apart",
+    "logprobs": "old and reference policy's",
+    "reference": "the reference policy's, if timed apart",
     "weights": "engines get new weights",
     "wait": "idle: for other ranks",
-    "update": "passes and optimizer",
-    "other": "what lies between",
+    "update": "forward, backward and optimizer",
+    "other": "the rest",
 }
 
 
@@ -24,7 +24,7 @@ def has_phases(metrics: Mapping[str, float]) -> bool:
 
 
 def of_iteration(runs: Mapping[str, Mapping[str, float]], ascii_only: bool) -> Text:
-    """A line a phase: seconds and share of an iteration, of each run. `runs`: metrics by what a run is called."""
+    """One line per phase: seconds and share of an iteration, for each run. `runs`: a run's label → its metrics."""
     text = Text(f"{'':<10}" + "".join(f"{name:<25}" for name in runs) + "\n", style="dim", no_wrap=True)
     spent = [_phases(metrics) for metrics in runs.values()]
     wholes = [metrics["step_time_s"] for metrics in runs.values()]

@@ -1,4 +1,4 @@
-"""Shown while nothing is feasible: how close runs came to each constraint, and how others failed."""
+"""Shown while nothing is feasible: how close runs came to each constraint, and why others failed."""
 
 import textwrap
 

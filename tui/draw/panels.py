@@ -21,7 +21,7 @@ _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red"
 
 
 def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> Text:
-    """Two lines: the session and its standing; the best with its gain, and its name if it fits."""
+    """Two lines: the session and its standing; the best value with its gain, and its name if it fits."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if state.job is None:
         text.append(f" {standing.words}", style="dim")
@@ -109,7 +109,7 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def changes(state: State, width: int, ascii_only: bool) -> Text:
-    """Best against default: only the knobs that differ."""
+    """The best configuration against the default: only knobs that differ."""
     if state.default is None or (state.best is None and state.confirmed is None):
         return Text(f"nothing {state.seen} yet", style="dim")
     winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else state.default
@@ -177,7 +177,7 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def outlook(latest: Outlook, width: int) -> str:
-    """The expected value of searching on."""
+    """The expected value of continuing the search."""
     if width < 44:
         return f"1 % better left {latest.chance:.0%}, +{latest.ahead}: {latest.gain:.1%}"
     return f"P(one 1 % better is left) {latest.chance:.0%}, {latest.ahead} more gain {latest.gain:.1%}"
@@ -196,7 +196,7 @@ def _left(state: State, width: int) -> str:
 
 
 def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """MAPE against ε with the number of checks, and the fidelity with its reason."""
+    """The simulators' MAPE against its limit ε with the number of checks, and the fidelity with its reason."""
     text = Text()
     if state.checks:
         last, count = state.checks[-1], len(state.checks)
@@ -216,15 +216,15 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
         height -= 1
     why, fidelity = state.fidelity_why, state.fidelity
     if state.seen == "designed" and fidelity == "measured":
-        fidelity, why = "predicted", f"{DESIGNED}; an experiment is the more exact one"
+        fidelity, why = "predicted", f"{DESIGNED}; an experiment uses the more exact one"
     if not why and state.job is not None and fidelity == "measured":
-        why = "every experiment is a real one"
+        why = "every experiment is real"
     said = f"{fidelity_mark(fidelity, ascii_only)} {fidelity}{': ' if why else ''}{why}"
     return text.append("\n".join(fit_lines(said, width, max(1, height))))
 
 
 def _verdict(fine: bool, count: int) -> str:
-    """The verdict in words; one or two checks are too few for one."""
+    """The verdict as text; one or two checks are too few for one."""
     if count < FEW:
         return f"so far, {count} check{'s' if count > 1 else ''}"
     return "trusted" if fine else "too much"

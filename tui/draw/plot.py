@@ -47,7 +47,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # takes precedence: if the level is in the same row, its name includes its value
+    if steps:  # drawn first: if the level is in the same row, its name includes its value
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -148,8 +148,8 @@ def _dot(y: float, low: float, high: float, height: int) -> int:
 
 
 def _write(cells: list[str], styles: list[str], text: str) -> None:
-    """Writes words into a row of a plot, as far right as possible without hiding anything; else over a line, never over
-    a mark."""
+    """Writes text into a row of a plot, as far right as possible without hiding anything; else over a line, never a
+    mark."""
     for over in ("", "bold"):
         for start in range(len(cells) - len(text), -1, -1):
             end = start + len(text)

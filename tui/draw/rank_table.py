@@ -1,4 +1,4 @@
-"""The machine as recorded in the journal: ranks side by side, and device conditions from run to run."""
+"""The machine as the journal recorded it: ranks side by side, and device conditions from run to run."""
 
 from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The running experiment and its progress against the duration of similar ones; else the last one."""
+"""The running experiment, with its progress against the duration of similar ones; if none runs, the last one."""
 
 import re
 import textwrap
@@ -57,7 +57,7 @@ def telling(lines: list[str]) -> list[str]:
 
 
 def ended(state: State, width: int) -> Text:
-    """The verdict of the re-measurements, what it rests on, and where to go from here."""
+    """The verdict of the re-measurements, its evidence, and where to go from here."""
     c = state.confirmed
     assert c is not None
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -65,7 +65,7 @@ def ended(state: State, width: int) -> Text:
     if c.winner != state.default:
         text.append(f"{called(state, c.winner, c.name)}\n")
     text.append("8 shows the command, 6 where the gain comes from\n", style="dim")
-    designed = state.seen == "designed"  # by models, which have no rounds and no intervals
+    designed = state.seen == "designed"  # by models, so there are no rounds and no intervals
     for part in [] if designed else clauses(c.sentence):
         text.append(f"{part}\n", style="dim")
     rival = next((run for run in state.runs if c.rival_name and run.name == c.rival_name), None)

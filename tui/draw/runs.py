@@ -33,7 +33,7 @@ def experiment_row(state: State, index: int, ascii_only: bool, often: Mapping[tu
 
 
 def called(state: State, configuration: Configuration, name: str, often: Mapping[tuple[str, Any], int] = {}) -> str:
-    """A configuration by its differences from the reference, or by its name while the reference is unknown."""
+    """A configuration by its differences from the reference, or by its name while there is none."""
     return changes(state.default.knobs, configuration.knobs, often) if state.default else name
 
 

@@ -10,7 +10,7 @@ from tui.text import fit_lines, number
 
 def grid(state: State, width: int, ascii_only: bool) -> Text:
     """The last grid in the objective's metric: rows are base and candidate structure, columns base and candidate point;
-    ~ marks predictions. Below it the effect of either change, and the difference of differences."""
+    ~ marks predictions. Below it: the effect of each change, and the difference of differences."""
     g = state.grid
     if g is None or len(g.costs) != 4 or state.job is None:
         return Text("no 2×2 grid yet", style="dim")
@@ -57,10 +57,10 @@ def _cell(state: State, g: Grid, i: int, with_error: bool) -> str:
 
 
 def coordinates(state: State, width: int, ascii_only: bool) -> Text:
-    """Each dense knob: its value at the best, its next direction, and the step in values (the momentum)."""
+    """Each dense knob: its value in the best configuration, next direction, and step in values (momentum)."""
     if not state.coordinates:
         return Text(
-            "\n".join(fit_lines("no direction yet: the next step goes where most is expected", width, 3)), style="dim"
+            "\n".join(fit_lines("no direction yet: the largest expected gain is tried next", width, 3)), style="dim"
         )
     best = state.best.configuration.knobs if state.best else {}
     most = max(step for _, step in state.coordinates.values())

@@ -6,7 +6,7 @@ from tui.session.state import State
 
 
 def command(state: State) -> str:
-    """The winner so far as its target's command; "" if there is none yet."""
+    """The launch command of the best configuration so far; "" if there is none yet."""
     winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
     if state.job is None or winner is None:
         return ""

@@ -6,11 +6,11 @@ import msgspec
 from autoscout.targets.audited import Audit
 from tui.printing.document import document
 
-_SHOWN = 25  # flags without a knob
+_SHOWN = 25  # most flags without a knob that are listed
 
 
 def audit(found: Audit, as_json: bool) -> None:
-    """Ends with exit code 1 if the engine refuses, or changes, what would be launched."""
+    """Prints an audit; ends with exit code 1 if the engine refuses or changes what would be launched."""
     if as_json:
         document(msgspec.to_builtins(found))
     else:
@@ -21,7 +21,7 @@ def audit(found: Audit, as_json: bool) -> None:
 
 def _lines(found: Audit) -> list[str]:
     how = "its own parser and validation" if found.parses else "its configuration classes (this release has no parser)"
-    known = "a recorded release" if found.recorded else "a release that nobody recorded"
+    known = "a recorded release" if found.recorded else "a release without a record"
     lines = [f"{found.engine} ({known}), asked through {how}, for {', '.join(found.jobs)}", ""]
     lines += [f"calls of our workers that do not fit: {len(found.unfit)}", *(f"  {text}" for text in found.unfit)]
     refused = sum(found.refused.values())
@@ -31,18 +31,18 @@ def _lines(found: Audit) -> list[str]:
     lines += [f"  {count} × {name}: {example}" for name, (count, example) in found.changed.items()]
     accepted = sum(found.accepted.values())
     lines.append(
-        f"of {found.forbidden} neighbours that one rule forbids it takes {accepted} (no model was built), "
-        f"{found.unsaid} of which it should refuse by our catalog"
+        f"of {found.forbidden} neighbours that one rule forbids it accepts {accepted} (no model was built), "
+        f"{found.unsaid} of which it should refuse according to our catalog"
     )
     lines += [f"  {count} × {rule}" for rule, count in found.accepted.items()]
     if found.moved:
         lines += [
             "",
-            f"{len(found.moved)} fields have another default, or other choices, than in the catalog's release",
+            f"{len(found.moved)} fields have other defaults or choices than in the catalog's release",
         ]
         lines += [f"  {name}: {before} → {now}" for name, (before, now) in found.moved.items()]
     if not found.parses:
         return lines
-    lines += ["", f"{len(found.unset)} flags of speed or memory that no knob sets; the first {_SHOWN}:"]
+    lines += ["", f"{len(found.unset)} flags about speed or memory that no knob sets; the first {_SHOWN}:"]
     lines += [f"  {each.flag} ({each.takes}; since {each.since}): {each.help[:120]}" for each in found.unset[:_SHOWN]]
-    return [*lines, "", "autoscout targets --draft --FLAG prints a catalog row of one"]
+    return [*lines, "", "autoscout targets --draft --FLAG prints a catalog row for one"]

@@ -1,5 +1,5 @@
-"""A session as one self-contained HTML file to share: no scripts, nothing fetched. All journal content is escaped:
-names and log lines come from others."""
+"""A session as one self-contained HTML file to share, without scripts or downloads. All journal content is escaped,
+since names and log lines come from other sources."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ def _parts(state: State) -> Iterator[str]:
     facts = (state.session, f"{job.task} with {job.target} on {nodes}", began, f"strategy {state.strategy}")
     yield f"<p class=soft>{' · '.join(_safe(fact) for fact in facts)}</p>"
     if DESIGNED in state.environment.values():
-        yield "<p><strong>Designed on models: nothing of this was measured.</strong></p>"
+        yield "<p><strong>Designed on models: nothing in this report was measured.</strong></p>"
     found = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}{_interval(state)}. "
     headline = verdict(state) or "Nothing ran correctly"
@@ -71,8 +71,8 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("What it changes", _changes(state))
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
     yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
-    yield _text("What is believed of each value", beliefs.belief(state, _COLUMNS, 200, False))
-    yield _text("What proposers promised, and what came of it", beliefs.promises(state, _COLUMNS, 20, False))
+    yield _text("Beliefs about each value", beliefs.belief(state, _COLUMNS, 200, False))
+    yield _text("Promised and achieved gains of proposers", beliefs.promises(state, _COLUMNS, 20, False))
     yield _text("Rungs of the ladder", beliefs.ladder(state, _COLUMNS, 10, False))
     if job.objective.also:
         yield _text("Front of the objectives", front_of(state, front(state), _COLUMNS, 30, False))

@@ -120,7 +120,7 @@ def _imported(done: Done, dry_run: bool) -> None:
     click.echo(f"{done.good} of {done.rows} rows {verb} by the reader {done.reader} as {done.id}")
     if not dry_run:
         click.echo(f"  new: {done.new}, known already: {done.known}; undo: autoscout kb forget --import {done.id}")
-    click.echo(f"  valid configurations of the job as they are: {done.valid}; the others serve as hints")
+    click.echo(f"  valid configurations of the job without changes: {done.valid}; the others serve as hints")
     for name, meaning in done.columns.items():
         click.echo(f"  {name} → {meaning}")
     for text in done.notes:

@@ -1,4 +1,4 @@
-"""What `doctor`, `check` and `targets` say: text for people, or the same as one JSON document."""
+"""Output of `doctor`, `check` and `targets`: text for people, or the same as one JSON document."""
 
 import click
 
@@ -43,7 +43,7 @@ def targets(found: list[Target], as_json: bool) -> None:
         click.echo(f"           {'here: ' + here if here else 'nothing of it in this interpreter'}")
         if d["missing"]:
             click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
-        click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
+        click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: never tested'}")
         for name, known in d["scripts"].items():
             standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
             click.echo(f"           script = '{name}': {known['about']}; {standing}")

@@ -14,17 +14,17 @@ _CODES = (
     ("2", "wrong usage or bad input"),
     ("3", "nothing feasible, or an invalid configuration"),
     ("130", "interrupted; everything measured is kept"),
-    ("141", "who read the output left, as head does; tune goes on without a reader"),
+    ("141", "the reader of the output left, as head does; tune continues without a reader"),
 )
 _FILES = (
-    ("$AUTOSCOUT_KB", "the knowledge base, else autoscout/kb.duckdb in the XDG data directory"),
-    ("sessions/", "beside it: a folder a session with its journal, the only source of truth"),
+    ("$AUTOSCOUT_KB", "the knowledge base; by default autoscout/kb.duckdb in the XDG data directory"),
+    ("sessions/", "next to it: a folder per session with its journal, the only source of truth"),
 )
 _ENVIRONMENT = (
     ("AUTOSCOUT_KB", "the knowledge base"),
     ("AUTOSCOUT_THEME", "dark, light or colour-blind-safe"),
     ("NO_COLOR", "no colour anywhere"),
-    ("AUTOSCOUT_DEBUG", "show where an internal error arose"),
+    ("AUTOSCOUT_DEBUG", "show where an internal error occurred"),
 )
 
 

@@ -1,4 +1,4 @@
-"""What `when --watch` knows, for whoever collects it: one file in OpenMetrics text, replaced as a whole."""
+"""Writes what `when --watch` knows to one file of OpenMetrics text, which is replaced as a whole."""
 
 import os
 from pathlib import Path
@@ -15,14 +15,14 @@ T = TypeVar("T", Counter, Enum, Gauge)
 
 
 def written(watch: WinnerWatch, session: str, file: Path) -> None:
-    """Errors: AutoscoutError where nothing can be written there."""
+    """Writes the file. Errors: AutoscoutError if nothing can be written there."""
     part = file.with_name(file.name + ".part")
     try:
         part.write_bytes(openmetrics(watch, session))
         os.replace(part, file)
     except OSError as error:
         raise AutoscoutError(
-            f"{file}: cannot be written ({error.strerror}); name a file in a folder of yours"
+            f"{file}: cannot be written ({error.strerror}); give a file in a folder that you can write to"
         ) from error
 
 
@@ -40,11 +40,11 @@ def openmetrics(watch: WinnerWatch, session: str) -> bytes:
             gain = metric(Gauge, "rival_gain_ratio", "Cost of the winner / that of the best rival, as predicted.")
             gain.labels(session).set(watch.answer.gain)
     if watch.moved:
-        share = metric(Gauge, "alarm_share", "Evidence that the load or the steps moved, of what makes an alarm.")
+        share = metric(Gauge, "alarm_share", "Evidence of a changed load or step time / the alarm threshold.")
         share.labels(session).set(watch.moved.share)
     ratio = metric(Gauge, "now_ratio", "A number now / when the winner was tuned.", "number")
     for name, value in watch.now.items():
         ratio.labels(session, name).set(value)
     metric(Counter, "changes", "How often the answer changed.").labels(session).inc(watch.changes)
-    metric(Counter, "restarts", "How often the server or the log began anew.").labels(session).inc(watch.restarts)
+    metric(Counter, "restarts", "How often the server or the log restarted.").labels(session).inc(watch.restarts)
     return generate_latest(registry)

@@ -1,5 +1,5 @@
-"""`tune` without screens: a line an experiment, with what it changes and whether it is better; with `verbose`, also
-the search's own steps."""
+"""Output of `tune` without screens: one line per experiment, with what it changes and whether it is better; with
+`verbose`, also the search's own steps."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ _INDENT = " " * 20
 
 class Progress:
     """Turns events into lines. `write` gets each finished line, `show` a status that the next one replaces; `verbose`:
-    also tournaments, checks of the simulators and repeated measurements of the search."""
+    also tournaments, checks of the simulators and repeated measurements in the search."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Progress:
             self._measured(m, event.purpose)
 
     def _most(self) -> int:
-        """Measurements until the first two rounds end; after them until the last possible round ends."""
+        """Measurements until the first two rounds end; after them, until the last possible round ends."""
         least = to_confirm(self.state)
         if self.confirmed <= least:
             return least
@@ -161,7 +161,7 @@ class Progress:
             self.show(f"{clock(max(0.0, self.now - self.began))}  {left}")
 
     def _left(self) -> str:
-        """How far the session is and the time that it still takes; "" before the first experiment has ended."""
+        """The session's progress and the time that it still needs; "" before the first experiment has ended."""
         left = remaining(self.state)
         if left is None:
             return ""
@@ -170,12 +170,12 @@ class Progress:
             low, high = clock(left.low), clock(left.high)
             time_left = f"about {clock(left.total)} to go{f' ({low} to {high})' * (low != high)}"
         if self.confirming:
-            return f"finalists measured {self.confirmed} times again; {time_left}"
+            return f"finalists re-measured {self.confirmed} times; {time_left}"
         return f"{self.searched} of {self.job.budget.profiles} experiments; {time_left}"
 
     def _worth(self) -> str:
         o = self.outlook
-        return "" if o is None else f"; P(one 1 % better is left) {o.chance:.0%}"
+        return "" if o is None else f"; chance that one 1 % better is left: {o.chance:.0%}"
 
     def _measured(self, m: Measurement, what: str) -> None:
         c = cost(self.job.objective, m)
@@ -198,7 +198,7 @@ class Progress:
 
     def _against(self, m: Measurement, c: float | None) -> str:
         """The gain over the reference's first run, and whether it is the best so far; "" while finalists are measured
-        again, by when the machine may have changed."""
+        again, since the machine may have changed by then."""
         if c is None or self.confirming:
             return ""
         words = []
@@ -210,7 +210,7 @@ class Progress:
         return f"{', '.join(words)}: " if words else ""
 
     def _ranks(self, m: Measurement) -> None:
-        """Reports a rank that is slowed in three consecutive runs, once: in a single run it may be chance."""
+        """Reports, once, a rank that was slowed in three consecutive runs; in a single run it may be chance."""
         found = ranks.slowest(m)
         if found is None:
             return
@@ -228,6 +228,6 @@ class Progress:
 
 
 def _better(ratio: float) -> str:
-    """ "33 % better", "2.4 × worse" of a ratio of costs."""
+    """A ratio of costs as "33 % better", "2.4 × worse"."""
     way, factor = ("better", ratio) if ratio >= 1 else ("worse", 1 / ratio)
     return f"{factor:.1f} × {way}" if factor >= 2 else f"{100 * (factor - 1):.0f} % {way}"

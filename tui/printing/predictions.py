@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
-_FAR = 0.1  # chances of running out of memory by software that lie farther apart are told
-_SURE = 0.995  # chance to keep the limits from which it is not shown
+_FAR = 0.1  # the chances of running out of memory with different software are shown if they differ by more than this
+_SURE = 0.995  # a chance to meet the limits above this is not shown
 _CHANCES = 40  # width of a bar for 100 %
 
 
@@ -64,7 +64,7 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if found.parts:
-        # Whatever is predicted of a server, what it consists of is known of a step in which it decodes.
+        # Whatever is predicted for a server, its components are known for a decode step.
         served = job.task == "serve" and _of_a_step(found.parts_of)
         unit, what = ("ms", "time of a mean decode step") if served else ("s", "time")
         click.echo(f"\n{what} by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
@@ -76,7 +76,7 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.unsaid:
         click.echo(found.unsaid)
     if job.task == "serve" and job.model.latent:
-        click.echo("latent attention is counted and was compared with no run; the interval is wider for it")
+        click.echo("latent attention is modelled but was never compared with a run, so the interval is wider")
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
@@ -92,7 +92,7 @@ _BASES = {"table": "a measured table", "fit": "a fit to measured kernels", "gues
 
 
 def _grounds(found: list[Ground]) -> Iterator[str]:
-    """A line for each basis and source."""
+    """One line for each basis and source of the prediction."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         alike.setdefault((one.basis, one.source), []).append(one.part)
@@ -109,7 +109,7 @@ def _of_a_step(model: str) -> bool:
 
 def ranked(job: Job, found: PredictedRanking) -> None:
     support = several(found.rows, "measured row") if found.rows else "no measured row"
-    risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
+    risk = ", counting the chance to run out of memory as cost" if found.best[0].oom_probability is not None else ""
     each = " of each layout" if found.layouts else ""
     of = f"of {found.searched:,} configurations the best found{each}{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
@@ -136,7 +136,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     click.echo(table(cells, (gain, found.metric, "90 %", *room, "configuration")))
     if found.doubtful:
         fits = f"; {found.fits}" if found.fits else ""
-        click.echo(f"nothing is expected to keep the limits, so the likeliest are listed{fits}")
+        click.echo(f"nothing is expected to meet the limits, so the likeliest are listed{fits}")
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
@@ -147,7 +147,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
 
 
 def _gain(job: Job, row: Ranked, base: Ranked) -> float:
-    """Cost of `base` over that of `row`, where a chance to run out of memory counts as so much more cost."""
+    """Cost of `base` over that of `row`; a chance to run out of memory counts as additional cost."""
     costs = [
         from_metric(job.objective, each.value) / max(1 - (each.oom_probability or 0.0), 1e-9) for each in (base, row)
     ]
@@ -155,7 +155,7 @@ def _gain(job: Job, row: Ranked, base: Ranked) -> float:
 
 
 def _unpriced(knobs: list[str]) -> str:
-    return f"not in these times, for no simulator knows what it does to them: {', '.join(knobs)}"
+    return f"not included in these times, because no simulator knows the effect: {', '.join(knobs)}"
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:
@@ -163,7 +163,7 @@ def _room(gib: float | None, chance: float | None) -> list[str]:
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:
-    """A stacked bar of all parts with a legend, largest first. `whole`: value of the full width, if larger than the
+    """A stacked bar of all parts with a legend, largest first. `whole`: the value of the full width, if larger than the
     sum."""
     ordered = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
     total = sum(v for v, _ in ordered)
@@ -188,7 +188,7 @@ def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -
 def scored(report: Report) -> None:
     click.echo(f"{report.table}: {report.rows} rows")
     for scores in report.metrics.values():
-        left_out = f"what was learned, learned without {scores.held_out}"
+        left_out = f"learned members are fitted without {scores.held_out}"
         click.echo(f"\n{scores.metric}: {scores.rows} rows of {scores.jobs} jobs; {left_out}")
         click.echo(_members(scores))
         for group, counts in scores.group_rows.items():
@@ -202,28 +202,28 @@ def scored(report: Report) -> None:
     if (memory := report.memory) is not None:
         click.echo(
             f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
-            f"{memory.false_fits:.1%} died though predicted to fit; of {memory.favourites[0]} jobs the run that would "
-            f"be tried first died in {memory.favourites[1]}\n"
+            f"{memory.false_fits:.1%} died though predicted to fit; in {memory.favourites[1]} of "
+            f"{memory.favourites[0]} jobs, the run that would be tried first died\n"
         )
         click.echo(_calibration(memory))
     if report.skipped:
         click.echo("\nnot scored")
         click.echo(table([(n, why) for why, n in sorted(report.skipped.items(), key=lambda s: -s[1])], ("rows", "why")))
     if report.unknown_columns:
-        click.echo(f"\ncolumns that nothing reads: {', '.join(report.unknown_columns)}")
+        click.echo(f"\ncolumns that no simulator reads: {', '.join(report.unknown_columns)}")
 
 
 def _unless(found: Predicted) -> str:
-    """Why the time will not be seen."""
+    """A clause if the configuration will probably not run, so that the time will not be seen."""
     memory = found.memory
     if memory is None or not memory.oom_probability > 0.5:
         return ""
     room = f" of {number(memory.device_gib)}" if memory.device_gib is not None else ""
-    return f", were it to fit: it is predicted to run out of memory ({number(memory.gib)}{room} GiB)"
+    return f", if it fits: it is predicted to run out of memory ({number(memory.gib)}{room} GiB)"
 
 
 def _support(found: Predicted) -> str:
-    others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
+    others = f" ({found.other_rows} with other versions or devices are left out)" if found.other_rows else ""
     if not found.rows:
         past = "".join(f", {several(n, 'row')} of {job}" for job, n in found.past.items())
         return f"no measured row of this job{others}{past}; the members claim an error of {found.expected_error:.1%}"
@@ -239,12 +239,12 @@ def _memory(memory: PredictedMemory) -> str:
         text += f"; runs out of memory with {_chance(memory.oom_probability)}"
         low, high = memory.oom_range
         if high - low > _FAR:
-            text += f" ({_chance(low)} to {_chance(high)} by what software runs)"
+            text += f" ({_chance(low)} to {_chance(high)}, depending on the software)"
     return text
 
 
 def _chance(share: float) -> str:
-    """Never "0%" or "100%" of what is only unlikely."""
+    """A chance in per cent, never "0%" or "100%" for what is only unlikely."""
     return "less than 1%" if share < 0.005 else "more than 99%" if share > 0.995 else f"{share:.0%}"
 
 
@@ -264,7 +264,7 @@ def _members(scores: Scores) -> str:
 
 
 def _calibration(memory: MemoryScores) -> str:
-    """Predicted against observed out-of-memory rates: the mark is at the bar's end where they agree."""
+    """Predicted against observed out-of-memory rates; if they agree, the mark is at the bar's end."""
     full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
     rows = []
     for bin_ in memory.calibration:
@@ -279,7 +279,7 @@ def _calibration(memory: MemoryScores) -> str:
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
-    """MAPE by group of the few members that are best overall."""
+    """MAPE by group, for the few members that are best overall."""
     best = sorted(scores.members, key=lambda name: scores.members[name].mape)[:4]
     largest = sorted(counts, key=lambda name: -counts[name])[:_MOST_GROUPS]
     errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}

@@ -1,4 +1,4 @@
-"""What `tune`, `profile`, `best` and `sessions` end on: text for people, or the same as one JSON document."""
+"""The final output of `tune`, `profile`, `best` and `sessions`: text for people, or the same as one JSON document."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def dry_run(job: Job, as_json: bool) -> None:
     click.echo(f"{job.name}: {valid} in {structures}")
     click.echo(f"first experiment, {reference_of(job)}: {space.name(default)}")
     for recipe in space.recipes[1:]:
-        click.echo(f"then, an expert recipe: {space.name(recipe)}")
+        click.echo(f"then an expert recipe: {space.name(recipe)}")
     if problem:
         click.echo(f"✗ {problem}")
     for note in notes:
@@ -74,7 +74,7 @@ def tuned(kb: Path, result: "Result", as_json: bool) -> None:
     designed = DESIGNED in found.environment.values()
     again = "" if designed else ", re-measurements included"
     spent, saved = device_hours(kb, result.session)
-    known = f", {saved:.3g} saved by what was known already" if saved else ""
+    known = f", {saved:.3g} saved by known results" if saved else ""
     click.echo(
         f"  {result.experiments} experiments{again}; {spent:.3g} device-hours{known}; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f})"
@@ -153,7 +153,7 @@ def _rests_on(rests: Lineage) -> None:
     for session, said in rests.journals.items():
         click.echo(f"the journal of {session}: {said}")
     if not rests.simulators:
-        click.echo("no simulator was held against experiments in these sessions")
+        click.echo("no simulator was compared with experiments in these sessions")
         return
     click.echo("")
     told = [(s.name, s.session, s.checks, "–" if s.mape is None else f"{100 * s.mape:.1f} %") for s in rests.simulators]
@@ -195,7 +195,7 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are answers for the equivalence check
-        of_rl = job.task == "rl"  # a reward and a loss of each update
+        of_rl = job.task == "rl"  # a reward and a loss for each update
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

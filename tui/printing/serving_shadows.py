@@ -42,17 +42,17 @@ def served(found: ServingShadow) -> None:
         f"{_percent(found.ttft_error)}"
     )
     click.echo(f"\nthe last load: {found.requests} requests{f', {found.failed} failed' if found.failed else ''}")
-    click.echo(f"  in the queue {number(found.waited_mean_ms)} ms in the mean, {number(found.waited_p99_ms)} at p99")
+    click.echo(f"  in the queue {number(found.waited_mean_ms)} ms on average, {number(found.waited_p99_ms)} at p99")
     click.echo("\n" + table([_engine(share) for share in found.each], _OF_ENGINES))
     if found.starved:
         click.echo(f"  {found.starved}")
     if found.engines > 1:
-        click.echo(f"  the slowest is engine {found.slowest}; requests are dealt by {found.router}")
+        click.echo(f"  the slowest is engine {found.slowest}; requests are assigned by {found.router}")
     click.echo(f"  KV cache: {found.kv_blocks:,} blocks of {found.block_size} tokens")
     used = {"weights": found.weights_gib, "KV cache": found.kv_gib}
     click.echo("\nmemory of a device, predicted")
     click.echo(stacked(used, "GiB", found.device_gib))
-    click.echo("\nstood in for: " + "; ".join(found.stood_in))
+    click.echo("\nreplaced by stand-ins: " + "; ".join(found.stood_in))
 
 
 def _engine(share: EngineShare) -> tuple[str, ...]:

@@ -17,20 +17,18 @@ _LETTERS = dict(zip(KINDS, "wgoabt", strict=True))
 def shadow(found: Shadow) -> None:
     click.echo(f"{found.name} on {found.world} ranks: {found.sentence}")
     traced = ", ".join(f"{package} {version}" for package, version in found.versions.items())
-    known = f"; {found.cached} of {len(found.ranks)} ranks were known" if found.cached else ""
+    known = f"; {found.cached} of {len(found.ranks)} ranks were traced before" if found.cached else ""
     click.echo(f"  {traced}; {found.cpu_s:.1f} s of CPU{known}")
     if found.verdict != "starts":
         return
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)} GiB allocated; reserved {_gib(found)}")
     if found.imbalanced is not None:
-        click.echo(f"  with {OUT_OF_BALANCE:g} times the mean of tokens at its experts: {number(found.imbalanced)} GiB")
+        click.echo(f"  with {OUT_OF_BALANCE:g} times the mean tokens at its experts: {number(found.imbalanced)} GiB")
     if found.timed:
         click.echo("\nranks run alone on one device")
         click.echo(table([_timed_row(timed) for timed in found.timed], _TIMED))
     if found.step_s is not None:
-        how = (
-            "its kernels as measured, its collectives priced" if found.timed else "its kernels and collectives, priced"
-        )
+        how = "its measured kernels and priced collectives" if found.timed else "its priced kernels and collectives"
         click.echo(f"\n{how}: {number(found.step_s)} s a step")
         click.echo(stacked(found.parts, "s"))
     fullest = found.ranks[0]
@@ -49,7 +47,7 @@ def shadow(found: Shadow) -> None:
     click.echo(f"\nmemory of rank {fullest.rank} at its peak")
     click.echo(stacked({kind: fullest.at_peak[kind] / GIB for kind in KINDS}, "GiB", found.device_gib))
     if not fullest.timeline:  # composed from parts
-        click.echo("\nstood in for: " + "; ".join(found.stood_in))
+        click.echo("\nreplaced by stand-ins: " + "; ".join(found.stood_in))
         return
     click.echo(f"\nover the step ({fullest.micro_batches_traced} of {fullest.micro_batches} micro batches)")
     click.echo(timeline(fullest))
@@ -63,7 +61,7 @@ def shadow(found: Shadow) -> None:
     for count, name, phase, *_ in fullest.kernels:
         counts[(name, phase)] += count
     click.echo(table([(n, p, c) for (n, p), c in counts.most_common(_MOST)], ("operator", "phase", "count")))
-    click.echo("\nstood in for: " + "; ".join(found.stood_in))
+    click.echo("\nreplaced by stand-ins: " + "; ".join(found.stood_in))
 
 
 _TIMED = (
@@ -117,7 +115,7 @@ def timeline(rank: Rank) -> str:
 
 
 def _gib(found: Shadow) -> str:
-    beside = f", and {number(found.beside)} beside torch" if found.beside else ""
+    beside = f", and {number(found.beside)} outside torch" if found.beside else ""
     return f"{number(found.reserved)}{beside}"
 
 

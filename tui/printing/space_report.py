@@ -1,4 +1,4 @@
-"""What `space` and `explain` say: text for people, or the same as one JSON document."""
+"""Output of `space` and `explain`: text for people, or the same as one JSON document."""
 
 import itertools
 from pathlib import Path
@@ -93,7 +93,7 @@ def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | Non
     click.echo(table(rows, ("knob", "kind", "values", "acts when", "meaning")))
     never = [k.name for k in s.knobs if k not in acting]
     if never:
-        click.echo(f"\nnever act in this job: {', '.join(never)}")
+        click.echo(f"\nwithout effect in this job: {', '.join(never)}")
     about = "" if s.count_is_exact else "about "
     valid, structures = several(s.count, "valid configuration"), several(s.structure_count, "structure")
     click.echo(f"\n{about}{valid} in {structures}, {several(len(s.rules), 'rule')}")

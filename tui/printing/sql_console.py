@@ -12,11 +12,11 @@ from kb.records import AutoscoutError
 from tui.session.remembered import state_folder
 
 _HELP = """\
-A query ends with ';' (or an empty line). It reads only. Ctrl-C ends a running query, Ctrl-D the console.
+A query ends with ';' (or an empty line). Queries only read. Ctrl-C ends a running query, Ctrl-D the console.
   .views             the views and what they are about: docs/knowledge-base.md
-  .columns VIEW      the columns of one
+  .columns VIEW      the columns of a view
   .format FORMAT     table, csv, json or markdown
-  .limit N           rows at most"""
+  .limit N           show at most N rows"""
 
 
 def run(kb: Path, limit: int, form: str) -> None:

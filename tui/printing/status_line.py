@@ -11,7 +11,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class StatusLine:
-    """`stream` takes the lines. When writing fails (a closed pipe, a lost terminal), the session continues silently."""
+    """`stream` gets the lines. When writing fails (a closed pipe, a lost terminal), the session continues silently."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -23,7 +23,7 @@ class StatusLine:
         try:
             print(line, file=self._stream, flush=True)
         except OSError as error:
-            note(f"nobody takes the progress lines any more ({error.strerror}); the session goes on")
+            note(f"the progress lines can no longer be written ({error.strerror}); the session continues")
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def show(self, text: str) -> None:
@@ -36,7 +36,7 @@ class StatusLine:
             self._shown = False
 
     def _raw(self, text: str) -> None:
-        """Past the stream, which lets no escape sequence through."""
+        """Writes past the stream, which lets no escape sequence through."""
         try:
             os.write(self._stream.fileno(), text.encode())
         except OSError:

@@ -66,7 +66,7 @@ class ArmsPane(Pane):
 
 
 def _add(parent: TreeNode[RunNode], node: RunNode, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
-    """Collapsed branches get their children when they are expanded."""
+    """Adds a node; collapsed branches get their children when they are expanded."""
     for child in node.children[:_MOST]:
         if child.children:
             branch = parent.add(_label(child, ascii_only), data=child, expand=child.path in opened)

@@ -1,4 +1,4 @@
-"""Verbs that a pane runs as subprocesses: slow ones do not block the screen, and all end with the pane."""
+"""Verbs that a pane runs as subprocesses: slow ones do not block the screen, and all of them end with the pane."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,12 @@ from kb.door import plain_json
 from tui.hygiene import plain
 
 P = ParamSpec("P")
-_USAGE = re.compile(r"\AUsage: .*?\n\nError: ", re.DOTALL)  # of a command line that no person typed here
+_USAGE = re.compile(r"\AUsage: .*?\n\nError: ", re.DOTALL)  # the usage of a command line that no user typed
 
 
 def until_closed(ask: Callable[P, Coroutine[None, None, None]]) -> Callable[P, Coroutine[None, None, None]]:
-    """`ask` for a worker: a screen's widgets are removed before its workers are cancelled, and in between a verb may
-    end whose answer has no place any more."""
+    """`ask` for a worker: a screen's widgets are removed before its workers are cancelled, and a verb may end in
+    between, when its answer can no longer be shown."""
 
     @functools.wraps(ask)
     async def asked(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""Checks: predicted against measured, and which simulator is trusted where."""
+"""Checks: predictions against measurements, and where each simulator can be trusted."""
 
 from rich.text import Text
 from textual.app import ComposeResult

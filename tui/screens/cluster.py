@@ -1,4 +1,4 @@
-"""Devices: the machine's load, times by device kind, stage, rank and host, held slots, and the queue."""
+"""Devices: the machine's load; times by device kind, stage, rank and host; held slots; the queue."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -51,7 +51,7 @@ class ClusterPane(Pane):
         super().repaint()
 
     def cycle(self) -> None:
-        """The next view: a low terminal shows one at a time."""
+        """The next view; a low terminal shows one at a time."""
         self.remove_class(f"-{self._view}")
         self._view = _VIEWS[(_VIEWS.index(self._view) + 1) % len(_VIEWS)]
         self.add_class(f"-{self._view}")

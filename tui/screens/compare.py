@@ -1,4 +1,4 @@
-"""Compare: configurations, sessions or jobs side by side, sources of the gain, the Pareto front of two objectives."""
+"""Compare: configurations, sessions or jobs side by side; sources of the gain; the Pareto front of two objectives."""
 
 import json
 from typing import Any
@@ -81,7 +81,7 @@ class ComparePane(Pane):
 
     def _ablation(self, width: int, height: int) -> Text:
         if self.state.gated:
-            return Text("a gate runs one configuration a side", style="dim")
+            return Text("a gate runs one configuration per side", style="dim")
         if self._why is None:
             return Text(self._why_problem or "computing …", style="dim")
         text = Text(no_wrap=True, overflow="ellipsis")
@@ -99,7 +99,7 @@ class ComparePane(Pane):
 
     @work(exclusive=True, group="why")
     async def _explain(self) -> None:
-        """In a subprocess, since it fits models."""
+        """Runs in a subprocess, since it fits models."""
         journal = self.session.follower.path
         code, out, problem = await self._verb("why", str(journal), "--json")
         self._why = json.loads(out) if code == 0 else None

@@ -1,4 +1,4 @@
-"""Experiments: a table filtered as you type, with details of one experiment to its right."""
+"""Experiments: a table that is filtered as you type, with details of one experiment on its right."""
 
 import time
 from collections import Counter
@@ -51,8 +51,8 @@ class ExperimentsPane(Pane):
     def ready(self) -> None:
         self._key: tuple[object, ...] = ()
         self._matching: list[int] = []
-        self._lines: list[str] = []  # text that the filter searches, by run
-        self._going_on = False  # a timer continues the search
+        self._lines: list[str] = []  # the text of each run that the filter searches
+        self._going_on = False  # a timer will continue the search
         self._looked_at = 0  # runs
         self._often: Counter[tuple[str, Any]] = Counter()  # settings of the first `_counted` runs
         self._counted = 0
@@ -161,10 +161,10 @@ class ExperimentsPane(Pane):
             self._tell(run, whole_screen=False)
 
     def _tell(self, run: Run, whole_screen: bool) -> None:
-        """In a thread: the log may be on a slow disk, and rendering the launch command imports the launchers."""
+        """Writes in a thread: the log may be on a slow disk, and rendering the launch command imports the launchers."""
         state = self.state
 
-        def write() -> None:  # no partial: Textual formats its arguments, here all experiments
+        def write() -> None:  # not a partial: Textual formats its arguments, here all experiments
             tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
             self.post_message(Described(run, describe(state, run, tail, self.ascii), whole_screen))
 

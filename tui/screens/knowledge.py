@@ -172,7 +172,7 @@ class KnowledgePane(Pane):
                 self.app.notify(f"saved as '{name.strip()}'", markup=False)
 
         if sql.strip():
-            self.app.push_screen(Prompt("a name for this question"), named)
+            self.app.push_screen(Prompt("a name for this query"), named)
 
     def export(self, sql: str) -> None:
         def named(name: str | None) -> None:
@@ -289,7 +289,7 @@ class KnowledgePane(Pane):
             code, out, problem = await talk
             if code != 1 or not _BUSY.search(problem):
                 return code, out, problem
-            on_wait(f"{problem.strip().split(';')[0]}; asking again, escape cancels")
+            on_wait(f"{problem.strip().split(';')[0]}; trying again, escape cancels")
             await asyncio.sleep(_AGAIN_S)
             if question and self._process is not process:
                 return -1, "", ""
@@ -311,7 +311,7 @@ class KnowledgePane(Pane):
             branch.add_leaf("nothing like it was measured yet")
 
     def decide(self, past: dict[str, Any], accepted: bool) -> None:
-        """Saved where the next `tune --warm-start auto` reads it."""
+        """Saves a decision where the next `tune --warm-start auto` reads it."""
         state = self.state
         if state.job is None:
             return
@@ -342,7 +342,7 @@ class KnowledgePane(Pane):
 
     @on(DataTable.RowSelected)
     def _opened_row(self, selected: DataTable.RowSelected) -> None:
-        """One row in full, one column per line: an answer may be wider than any terminal."""
+        """Shows one row in full, one column per line, because an answer may be wider than any terminal."""
         if 0 <= selected.cursor_row < len(self._rows):
             self.app.push_screen(Full("one row", record(self._rows[selected.cursor_row])))
 
@@ -359,7 +359,7 @@ class KnowledgePane(Pane):
 
 
 def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
-    """The mark shows whether the job is used for a warm start: as the user decided, by default if it is near."""
+    """The mark shows whether the job is used for a warm start, by the user's decision, or by default if it is near."""
     hands_over = past["decided"] == "accepted" or (not past["decided"] and past["distance"] < FAR)
     mark = ("+" if ascii_only else "✓") if hands_over else ("x" if ascii_only else "✗")
     return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()

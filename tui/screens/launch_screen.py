@@ -1,4 +1,4 @@
-"""Launch: the winning configuration, its changes against the default, and the command that runs it."""
+"""Launch: the winning configuration, its differences from the default, and the command that runs it."""
 
 import sys
 
@@ -41,5 +41,5 @@ def evidence(state: State) -> Text:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
     if c is None:
-        text.append("\nnot re-measured yet: the session does that at its end", style="dim")
+        text.append("\nnot re-measured yet: the session does this at its end", style="dim")
     return text

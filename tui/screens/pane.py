@@ -46,7 +46,7 @@ class Pane(Vertical):
 
     @property
     def long(self) -> bool:
-        """Whether there are so many experiments that summing over them would delay key presses."""
+        """Whether there are so many experiments that summing over them would delay the response to keys."""
         return len(self.state.runs) > MANY
 
     def on_mount(self) -> None:
@@ -97,7 +97,7 @@ class Panes(ContentSwitcher):
         super().__init__(initial=f"{first}-pane")
         self._session, self._first = session, first
         self._made: dict[str, Pane] = {}
-        self._coloured: dict[str, str] = {}  # the theme each was last styled with
+        self._coloured: dict[str, str] = {}  # the theme with which each was last styled
         self._making = asyncio.Lock()
 
     def on_mount(self) -> None:
@@ -129,11 +129,11 @@ class Panes(ContentSwitcher):
         return self.pane
 
     def _coloured_anew(self) -> None:
-        """Textual restyled only the visible screen; the others are restyled when opened."""
+        """Textual restyled only the visible screen; others are restyled when they are opened."""
         self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:
-        """Creates one that was not opened yet, so that opening it is quick; False if there is none left."""
+        """Creates a screen that has not been opened yet, so that opening it is quick; False if there is none left."""
         key = next((key for key in SCREENS if key not in self._made), None)
         if key is not None:
             await self._make(key)

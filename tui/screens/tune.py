@@ -42,7 +42,7 @@ class TunePane(Pane):
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
 
     def repaint(self) -> None:
-        """While nothing is feasible, shows why in place of the empty curve."""
+        """While nothing is feasible, shows the reason instead of the empty curve."""
         state = self.state
         self.set_class(self._nothing_runs, "-nothing")
         title = "best so far"

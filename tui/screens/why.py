@@ -24,7 +24,7 @@ class WhyPane(Pane):
 
     def compose(self) -> ComposeResult:
         a = self.ascii
-        yield Panel("what is believed of each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
+        yield Panel("beliefs about each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
         with Horizontal(id="why-bottom"):
             with Vertical(id="why-side"):
                 yield Panel("is anything better left", lambda w, h: beliefs.left(self.state, w, h, a), "left")
@@ -45,4 +45,4 @@ class WhyPane(Pane):
         """Shows all knobs."""
         width = max(40, self.app.size.width - 8)
         text = beliefs.belief(self.state, width, _ALL, self.ascii)
-        self.app.push_screen(Full("what is believed of each value", text))
+        self.app.push_screen(Full("beliefs about each value", text))

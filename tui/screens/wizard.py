@@ -1,4 +1,4 @@
-"""A new job: a few answers, what they would cost (updated as you type), a checked job file, and its session.
+"""A new job: a few questions, what the session would cost (updated as you type), a checked job file, and its session.
 
 The draft is checked by `autoscout check` and started by `autoscout tune`, each as a subprocess.
 """
@@ -72,10 +72,10 @@ class NewJob(Screen[Path]):
         self.engines: list[ModelEngine] = []
         self._drafts = tempfile.TemporaryDirectory(prefix="autoscout-draft-")
         self._due: Timer | None = None
-        self._checked = ""  # the text that `_found` belongs to
+        self._checked = ""  # the text to which `_found` belongs
         self._found: list[dict[str, Any]] | None = None
         self._starting = False
-        self._submitted = ""  # the draft of the last enter in an answer
+        self._submitted = ""  # the draft when enter was last pressed in an answer
 
     def compose(self) -> ComposeResult:
         yield TextLine(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
@@ -137,13 +137,13 @@ class NewJob(Screen[Path]):
         self.answer()
 
     def _offer_engines(self, own: str) -> None:
-        """`own`: the only one, of a launch line that starts it."""
+        """Offers engines. `own`: the only one, if a launch line starts it."""
         choice, offered = self.query_one("#engine", Choice), [own] if own else [e.name for e in self.engines]
         if choice.values != offered:
             choice.offer(offered)
 
     def _offer_devices(self, first: str) -> None:
-        """The draft's own kind comes first, until another one is chosen."""
+        """Offers devices; the draft's own kind comes first, until another one is chosen."""
         choice = self.query_one("#device", Choice)
         if not choice.at and choice.value != first:
             choice.offer([first, *(k for k in kinds() if k != first)])
@@ -177,7 +177,7 @@ class NewJob(Screen[Path]):
         }
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         choice, names = self.query_one("#engine", Choice), [e.name for e in self.engines]
-        engine = choice.value if choice.values == names else "".join(names[:1])  # the former source had its own
+        engine = choice.value if choice.values == names else "".join(names[:1])  # the former source had its own engine
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)
@@ -245,9 +245,9 @@ class NewJob(Screen[Path]):
 
     @on(Input.Submitted)
     def _onwards(self) -> None:
-        """Enter moves to "start"; a second one, possibly before the focus arrives, starts."""
+        """Enter moves to "start"; a second enter, possibly before the focus arrives there, starts."""
         if self.draft is None:
-            self._say("first a model or a command that is known")
+            self._say("first give a model or a command that is known")
         elif self._submitted == self.draft.text:
             self.action_start()
         else:
@@ -259,12 +259,12 @@ class NewJob(Screen[Path]):
         """Starts as soon as the check of exactly this draft has passed."""
         text = "" if self.job_file else self.draft.text if self.draft else None
         if text is None:
-            self._say("first a model or a command that is known")
+            self._say("first give a model or a command that is known")
             self.query_one("#source").focus()
             return
         if self._found is None or text != self._checked:
             self._starting = True
-            self._say("starts when the check is through …")
+            self._say("starts when the check has passed …")
             return
         self._starting = False
         if against := [f for f in self._found if f["needed"] and not f["ok"]]:

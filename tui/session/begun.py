@@ -1,4 +1,4 @@
-"""A session of another process: begun in the background, and whether it still takes orders."""
+"""A session in another process: starts it in the background, and checks whether it still takes orders."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kb.records import Job
 
 _START_S = 60.0
-ANEW = "tune its job anew, which begins with what is known"
+ANEW = "tune its job again, which begins with what is known"
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
@@ -43,8 +43,8 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 
 
 def give_hints(kb: Path, job: "Job", hints: Path) -> str:
-    """The name of a session that is to begin with the ideas of a file, a line each: tp=2 mbs=4  # why. Errors:
-    AutoscoutError (exit 2) with the line that is none."""
+    """The name of a session that is about to begin with the ideas in a file, one per line: tp=2 mbs=4 # why. Errors:
+    AutoscoutError (exit 2) with the first line that is not an idea."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import new_id
@@ -79,7 +79,7 @@ def running(kb: Path, session: str) -> Path:
     if not store.is_running(folder):
         if _ended(folder):
             raise AutoscoutError(f"session {session} has ended; {ANEW}", 1)
-        raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
+        raise AutoscoutError(f"session {session} is not running; `autoscout tune --resume {session}` continues it", 1)
     return folder
 
 

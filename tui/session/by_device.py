@@ -1,4 +1,4 @@
-"""Recorded measurements by device kind, pipeline stage and host. Plain data, from the journal only."""
+"""Recorded measurements by device kind, pipeline stage and host: plain data, from the journal only."""
 
 import statistics
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Estimated time remaining, from the durations so far. Seconds."""
+"""Estimates the remaining time, in seconds, from the durations so far."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ def expected_s(state: State, run: Run) -> float | None:
 
 
 def remaining(state: State) -> Left | None:
-    """None before the first experiment has ended and after the session has."""
+    """The time left; None before the first experiment has ended, and after the session has."""
     durations = _durations(state)
     if state.job is None or state.phase == "ended" or not durations:
         return None
@@ -70,7 +70,7 @@ def remaining(state: State) -> Left | None:
 
 
 def _after_two(state: State, finalists: int) -> int:
-    """Measurements of the rounds that may follow the first two: none where the reference repeats closely."""
+    """Measurements of the rounds that may follow the first two: none if the reference repeats closely."""
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]
@@ -105,8 +105,8 @@ def _gap(state: State) -> float:
 
 
 def _to_confirm(state: State) -> int:
-    """Number of configurations that would be re-measured if the search ended now; once the first round is over, those
-    that are."""
+    """Number of configurations that would be re-measured if the search ended now; once the first round is over, of
+    those that are re-measured."""
     again = state.confirms
     seen = len(set(again))
     if state.seen == "designed":  # no measurements, hence no re-measurement

@@ -10,7 +10,7 @@ from autoscout.job.objective import others
 from kb.records import Objective
 from tui.session.state import State
 
-_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # if the job has one objective
+_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # if the job has only one objective
 
 
 class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def front(state: State) -> Front | None:
-    """None until two configurations ran within the constraints."""
+    """The front; None until two configurations have run within the constraints."""
     if state.job is None:
         return None
     objective = state.job.objective

@@ -11,7 +11,7 @@ def verdict(state: State) -> str:
     """The sentence that `best` prints; "" before anything ran correctly."""
     if state.job is None or state.best_value is None:
         return ""
-    # Imported here: the first frame is drawn without numpy.
+    # Imported here, so that the first frame is drawn without numpy.
     from autoscout.deploy.headline import Verdict, headline
     from autoscout.targets.target import reference_of
 
@@ -38,7 +38,7 @@ def proven(gain: float | None, low: float | None) -> bool:
 
 
 def shown(gain: float | None, low: float | None) -> str:
-    """A gain for a narrow column; a question mark where it is not proven."""
+    """A gain for a narrow column, with a question mark if it is not proven."""
     if not gain:
         return ""
     return f"{gain:.2f}×" if proven(gain, low) or gain == 1 else f"{gain:.2f}×?"
@@ -55,10 +55,10 @@ def _round_s(state: State, best: Configuration | None) -> float | None:
 
 
 def slower(ratio: float) -> str:
-    """How much slower a gate's B is than its A, in words."""
+    """A text on how much slower a gate's B is than its A."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 
 def gate_words(found: Gated) -> str:
-    """The verdict, and by how much B is slower."""
+    """The verdict, with how much slower B is."""
     return f"{found.verdict}, {slower(found.ratio)}" if found.ratio else found.verdict

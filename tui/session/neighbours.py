@@ -1,5 +1,4 @@
-"""Other activity on this machine: the holder of the devices, and the sessions running with the same knowledge base
-with those that wait."""
+"""Other activity on this machine: who holds the devices, and which sessions of the knowledge base run or wait."""
 
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def _neighbour(folder: Path) -> Neighbour:
     if isinstance(last, journals.ExperimentStarted | journals.Waiting):
         name = f"#{last.number} {last.name}" if isinstance(last, journals.ExperimentStarted) else "an experiment"
         return Neighbour(folder.name, pid, f"runs {name}")
-    return Neighbour(folder.name, pid, "thinks between two experiments")
+    return Neighbour(folder.name, pid, "is computing between two experiments")
 
 
 def _last(journal: Path) -> journals.AnyEvent | None:

@@ -15,7 +15,7 @@ FROM failures GROUP BY job, status, evidence ORDER BY times DESC LIMIT 5""",
     "Where did the time go?": """
 SELECT purpose, status, count(*) AS experiments, round(sum(cost_s)) AS seconds, round(sum(device_s)) AS device_seconds
 FROM runs WHERE purpose != 'import' GROUP BY ALL ORDER BY seconds DESC""",
-    "What did sessions end on?": """
+    "How did sessions end?": """
 SELECT job, state, reason, experiments, failed, best, round(gain, 2) AS gain, warm_start
 FROM sessions ORDER BY started DESC LIMIT 5""",
     "How far are simulators off?": """

@@ -1,15 +1,15 @@
-"""The search's reasons, from its journal: beliefs, promised and achieved gains. Plain data, folded by event."""
+"""The search's reasons, from its journal: beliefs, promised and achieved gains. Plain data, folded event by event."""
 
 import msgspec
 
 from kb.journal import AnyEvent, Believed, Decided, Outlook, Rewarded
 
-_PENDING = 16  # recent promises searched for the one a reward belongs to
+_PENDING = 16  # number of recent promises that are searched for the one to which a reward belongs
 
 
 class Promise(msgspec.Struct, kw_only=True):
-    """A proposal that was run: its expected and its achieved gain over the best believed then, as shares of the cost,
-    at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
+    """A proposal that was run: its expected and its achieved gain over the best believed at that time, as shares of the
+    cost, at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
 
     step: int
     arm: str

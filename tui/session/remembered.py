@@ -1,4 +1,4 @@
-"""What the screens remember between runs: files in the user's state folder."""
+"""What the screens remember between runs, in files in the user's state folder."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from kb.user_folders import user_folder
 
 
 def remembered(name: str, otherwise: Any) -> Any:
-    """The value saved under a name; `otherwise` if there is none of its type."""
+    """The value saved under a name; `otherwise` if there is none of the same type."""
     try:
         found = json.loads(_file(name).read_text())
     except (OSError, ValueError):

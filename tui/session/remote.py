@@ -36,7 +36,7 @@ _LINE = 1 << 26  # bytes
 
 
 class RemoteStatus(msgspec.Struct, frozen=True):
-    """Status sent along with the events. `alive`: from Follower.alive; `over`: no more events follow."""
+    """Status sent with the events. `alive`: from Follower.alive; `over`: no more events follow."""
 
     session: str
     size: int  # bytes of the journal
@@ -53,7 +53,7 @@ def place(text: str) -> tuple[str, str] | None:
 
 
 def lines(follower: Follower, session: str) -> Iterator[bytes]:
-    """The lines the remote side writes, until the session is over. Errors: AutoscoutError."""
+    """The lines that the remote side writes, until the session is over. Errors: AutoscoutError."""
     said, said_at, sent, running = None, 0.0, 0, ""
     while True:
         alive = follower.alive()
@@ -96,14 +96,14 @@ class Remote:
         patience = threading.Timer(4 * silent_s, lambda: (given_up.set(), self._ssh.kill()))
         patience.daemon = True
         patience.start()
-        while first := self._ssh.stdout.readline(_LINE):  # skips anything that is no protocol line
+        while first := self._ssh.stdout.readline(_LINE):  # skips anything that is not a line of the protocol
             if first.startswith(b"#") or first.startswith(b"{"):
                 break
         patience.cancel()
         if given_up.is_set():
             self._ssh.wait()
             raise AutoscoutError(
-                f"{host}: it was reached, but nothing came for {4 * silent_s:.0f} s; is {there} there?"
+                f"{host}: it was reached, but sent nothing for {4 * silent_s:.0f} s; does it have {there}?"
             )
         if not first:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
@@ -120,7 +120,7 @@ class Remote:
         threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
 
     def more(self) -> list[AnyEvent]:
-        """New events. Errors: AutoscoutError, also when the host is lost and all events that arrived were returned."""
+        """New events. Errors: AutoscoutError; if the host is lost, only after all events that arrived were returned."""
         found = self._copy.more()
         self._listen()
         if not found and self.gone:
@@ -184,14 +184,14 @@ class Remote:
         self._silent += min(1.0, now - self._looked)
         self._looked = now
         if self._silent > self._silent_s and not self.over():
-            self._lost(f"nothing came for {self._silent_s:.0f} s")
+            self._lost(f"nothing arrived for {self._silent_s:.0f} s")
             self._ssh.kill()
 
     def _lost(self, why: str) -> None:
         at = time.strftime("%H:%M:%S", time.localtime(self._last_at))
         self.gone = (
-            f"{self.host} is gone since {at} ({why}); the session there may go on. "
-            f"What arrived is kept: autoscout watch {self.path}"
+            f"{self.host} has been unreachable since {at} ({why}); its session may continue. What arrived is kept: "
+            f"autoscout watch {self.path}"
         )
 
     def _take(self, line: bytes) -> None:

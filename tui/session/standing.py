@@ -1,4 +1,4 @@
-"""A session's status in words: each status an operator can meet, its meaning and what to do about it."""
+"""A session's status as text: each status that a user can meet, its meaning, and what to do about it."""
 
 import shlex
 import time
@@ -31,12 +31,12 @@ REASONS = {
     "failures": "as many runs failed as the job allows",
     "device_time": "the budget of device time is spent",
     "converged": "no improvement for a long time",
-    "settled": "nothing at least 1 % better is believed to be left",
+    "settled": "probably nothing at least 1 % better is left",
     "exhausted": "every configuration of the space was tried",
     "interrupted": "interrupted",
     "failed": "failed",
     "profiled": "one experiment, profiled",
-    "stopped": "a person stopped it",
+    "stopped": "the user stopped it",
 }
 MARKS = {
     "waiting": ("◌", "~"),
@@ -70,17 +70,17 @@ def standing(state: State, alive: bool | None, read: float = 1.0, message: str =
         return _ended(state, message, resume)
     phase = _PHASES.get(state.phase, state.phase)
     if alive is False:
-        lost = " The experiment that ran is lost." if state.running else ""
+        lost = " The running experiment is lost." if state.running else ""
         output = f" Its last message: {message}" if message else ""
         return Standing(
             "crashed",
             "its process is gone",
-            f"{state.searched} experiments are kept.{lost}{output}\ngo on with it:  {resume}",
+            f"{state.searched} experiments are kept.{lost}{output}\ncontinue it:  {resume}",
         )
     if state.waiting is not None:
         return _waiting(state)
     if state.paused and not state.running:
-        return Standing("paused", "paused; p goes on")
+        return Standing("paused", "paused; p continues")
     if alive and (silent := _silent(state)):
         return silent
     if state.phase == "starting" and not state.runs:
@@ -92,14 +92,14 @@ def _ended(state: State, message: str, resume: str) -> Standing:
     assert state.ended is not None
     over, why = state.ended, state.ended.problem or message
     if over.reason == "failed" and (over.exit_code == 3 or (state.failures and state.best is None)):
-        advice = "loosen the constraint that is missed, allow more of the space, or raise the budget"
+        advice = "relax the constraint that is missed, allow more of the space, or raise the budget"
         return Standing("infeasible", "ended: nothing feasible", advice if state.failures else why)
     if over.reason == "failed":
         return Standing("failed", "ended: failed", f"{why}\ntry again:  {resume}".strip())
     if over.reason == "interrupted":
-        return Standing("interrupted", "ended: interrupted", f"everything measured is kept; go on with it:  {resume}")
+        return Standing("interrupted", "ended: interrupted", f"everything measured is kept; continue it:  {resume}")
     cut = over.reason == "wall" and state.confirmed is not None and not state.confirmed.decided
-    advice = f"nothing is proven; a longer limit goes on with the final rounds:  {resume} --wall 2h" if cut else ""
+    advice = f"nothing is proven; a longer limit continues the final rounds:  {resume} --wall 2h" if cut else ""
     return Standing("ended", f"ended: {REASONS.get(over.reason, over.reason)}", advice)
 
 
@@ -112,12 +112,12 @@ def _waiting(state: State) -> Standing:
     return Standing(
         "waiting",
         f"waiting for the devices for {clock(max(0.0, state.now - holder.at))}",
-        f"{who}{process} measures on this machine; this session has waited since {since} and goes on by itself",
+        f"{who}{process} measures on this machine; this session has waited since {since} and will continue by itself",
     )
 
 
 def _silent(state: State) -> Standing | None:
-    """Silence that no activity explains: an experiment must end within the job's timeout."""
+    """A silence that no activity explains: an experiment must end within the job's timeout."""
     assert state.job is not None
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)

@@ -1,7 +1,7 @@
 """A session's state: its journal folded, event by event, into plain data. No Textual, no clock, no files.
 
-`apply` takes events in journal order. Live view, attaching later and replaying are the same fold over more or fewer
-events.
+`apply` takes events in journal order. Watching live, attaching later and replaying are the same fold over different
+numbers of events.
 """
 
 from typing import Literal
@@ -53,8 +53,8 @@ class Run(msgspec.Struct, kw_only=True):
     purpose: str
     arm: str = ""
     why: str = ""
-    status: str = "running"  # later the measurement's, or `limit`: ran, but violates a constraint
-    value: float | None = None  # the objective's metric, of feasible runs
+    status: str = "running"  # later the measurement's status, or `limit`: it ran, but breaks a constraint
+    value: float | None = None  # the objective's metric, for feasible runs
     predicted: float | None = None
     began: float = 0.0
     ended: float = 0.0
@@ -79,7 +79,7 @@ class Arm(msgspec.Struct, kw_only=True):
 
 
 class Grid(msgspec.Struct, kw_only=True):
-    """A 2×2 grid: rows the base and candidate structure, columns the base and candidate point."""
+    """A 2×2 grid: rows are the base and candidate structure, columns the base and candidate point."""
 
     names: list[str]
     arm: str
@@ -105,7 +105,7 @@ class State(msgspec.Struct, kw_only=True):
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
     began: float = 0.0
     now: float = 0.0  # unix time of the last event; while the session is running, the screen's clock
-    last: float = 0.0  # of the last event
+    last: float = 0.0  # time of the last event
     resumed: int = 0
     phase: str = "starting"  # starting, then that of kb.journal.Decided, then confirm and ended
     step: int = 0
@@ -113,7 +113,7 @@ class State(msgspec.Struct, kw_only=True):
     decision: Decided | None = None
     runs: list[Run] = msgspec.field(default_factory=list)
     running: dict[int, Run] = msgspec.field(default_factory=dict)
-    waiting: Waiting | None = None  # for the devices
+    waiting: Waiting | None = None  # waiting for the devices
     coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
     curve: list[Point] = msgspec.field(default_factory=list)
     predicted: int = 0
@@ -124,7 +124,7 @@ class State(msgspec.Struct, kw_only=True):
     best: BestFound | None = None
     leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value of the best configurations
     confirms: list[str] = msgspec.field(default_factory=list)  # one id per experiment that re-measured a finalist
-    milestone: BestFound | None = None  # the last improvement by over 1 %, from which `patience` counts
+    milestone: BestFound | None = None  # the last improvement by over 1 %, from which `patience` is counted
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
@@ -291,14 +291,14 @@ class State(msgspec.Struct, kw_only=True):
         self.running[event.number] = run
 
     def _wait(self, event: Waiting) -> None:
-        """An experiment that had to wait begins when the wait is over."""
+        """Begins an experiment that had to wait when the wait is over."""
         self.waiting = None if event.over else event
         if event.over:
             for run in self.running.values():
                 run.began = event.at
 
     def _predicted(self, event: Checked) -> None:
-        """Adds the prediction to the newest run of that name: a check follows its experiment directly."""
+        """Adds the prediction to the newest run of that name, because a check follows its experiment directly."""
         run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
         if run is not None:
             run.predicted = event.predicted
@@ -350,7 +350,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-            if run.purpose == "anchor" and run.value and self.best is None:  # what others knew of it is no answer here
+            if run.purpose == "anchor" and run.value and self.best is None:  # other sessions' values do not count
                 self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):
             self._lead(run.configuration.id, run.value, bool(objective.minimize))

@@ -7,8 +7,7 @@ from tui.text import knob_value
 
 
 class RunNode(msgspec.Struct, kw_only=True):
-    """All runs with the knob values of the path ("pp 2", "tp 1", …). `best` and `mean` are of the objective's
-    metric."""
+    """All runs with the knob values of the path ("pp 2", "tp 1", …). `best` and `mean`: of the objective's metric."""
 
     path: tuple[str, ...]
     visits: int = 0

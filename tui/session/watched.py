@@ -1,4 +1,4 @@
-"""The session the screens show: its current or an earlier state, and what is known beyond its journal.
+"""The session that the screens show: its current or an earlier state, and what is known beyond its journal.
 
 Plain data that the app updates and the screens draw. No Textual. Events are folded and not kept: an earlier state is
 folded anew from the journal.
@@ -19,7 +19,7 @@ from tui.session.standing import Standing, standing
 from tui.session.state import State
 
 _KEPT_READINGS = 600
-_SLICE_S = 0.03  # longest delay of a key press while a long journal is folded; the rest follows in between
+_SLICE_S = 0.03  # longest delay of a key press while a long journal is folded; the rest is folded in between
 
 
 class Watched:
@@ -43,7 +43,7 @@ class Watched:
         self.tail: list[str] = []  # the end of the running experiment's log
         self.marked: list[str] = []  # configurations to compare, by id
         self.watching_devices = False
-        self.elsewhere = isinstance(follower, Remote)  # readings of this machine do not apply to it
+        self.elsewhere = isinstance(follower, Remote)  # then this machine's readings do not apply to it
         self.readings: dict[str, list[DeviceReading]] = {}
         self.neighbours = NeighbourSessions()
         self.orders: list[str] = []  # given, but not yet read by the engine

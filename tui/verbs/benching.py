@@ -18,18 +18,18 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.command()
 @click.option("--table", metavar="FILE", type=PATH, help="Measured rows: .csv, .csv.gz, .parquet.")
 @click.option("--job", metavar="JOB.toml", type=PATH, help="The analytic model of that job.")
-@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours beside theirs.")
+@click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours compared with theirs.")
 @click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="Less or more of it is better (with --table).")
-@click.option("--knobs", metavar="A,B", help="Columns that are knobs. Default: those that look set, not measured.")
+@click.option("--knobs", metavar="A,B", help="Knob columns. Default: those that look like settings, not results.")
 @click.option(
-    "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, numbers of two values."
+    "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, and numbers with two values."
 )
 @click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: the others.")
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
-@click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
+@click.option("--status", metavar="COLUMN", help="Rows in which it is not `ok` are failures, which cost an evaluation.")
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
 @click.option(
     "--simulator",
@@ -44,29 +44,29 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option(
     "--budget", type=click.IntRange(1, 10**6), default=200, show_default=True, help="Evaluations of each run."
 )
-@click.option("--target", type=NumberRange(0), default=0.01, show_default=True, help="Regret that is solved.")
-@click.option("--transfer", is_flag=True, help="Tune the groups one after another, each with what was measured before.")
+@click.option("--target", type=NumberRange(0), default=0.01, show_default=True, help="Regret that counts as solved.")
+@click.option("--transfer", is_flag=True, help="Tune the groups one after another, each with earlier groups' results.")
 @click.option(
     "--shuffled",
     is_flag=True,
-    help="Beside each landscape one with its outcomes dealt out anew: what is found there is not learned.",
+    help="Also run each landscape with shuffled outcomes, on which nothing can be learned.",
 )
 @click.option(
     "--dummies",
     type=click.IntRange(0, 10),
     default=0,
     metavar="N",
-    help="With --table: so many switches more, in both positions, that do nothing.",
+    help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
+@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: settled, or nothing better for long.")
 @click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
-    """Compare strategies on a landscape whose every outcome is known, by the experiments that they need."""
+    """Compare strategies on a landscape with known outcomes, by the experiments that they need."""
     if sum(x is not None and x is not False for x in (table, job, paper)) != 1:
-        raise click.UsageError("give one of --table FILE, --job JOB.toml and --paper")
-    asked = importlib.import_module("autoscout.studies.bench.asked")  # the product's rooms do without the studies
+        raise click.UsageError("give exactly one of --table FILE, --job JOB.toml and --paper")
+    asked = importlib.import_module("autoscout.studies.bench.asked")  # the product's rooms do not depend on the studies
     if paper:
         for name in (*_TABLE_ONLY, "simulators", "strategies", "transfer", "shuffled", "as_sessions"):
             if options[name]:
@@ -74,7 +74,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
         click.echo(asked.paper(options, as_json, progress))
         return
     if options["transfer"] and not options["group_by"]:
-        raise click.UsageError("--transfer goes from group to group: it needs --group-by")
+        raise click.UsageError("--transfer needs --group-by, since it goes from group to group")
     if options["transfer"] and options["shuffled"]:
         raise click.UsageError("--shuffled does not go with --transfer")
     if table is not None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Tens of seconds instead of minutes: fewer shapes, fewer repeats.")
-@click.option("--python", "interpreter", default="", help="Interpreter that has the target's torch (default: ours).")
-@click.option("--name", default="", help="What jobs call this device (default: cpu, or the GPU's name).")
+@click.option("--python", "interpreter", default="", help="Interpreter with the target's torch (default: AutoScout's).")
+@click.option("--name", default="", help="Name of this device in jobs (default: cpu, or the GPU's name).")
 @common
 def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json: bool) -> None:
     """Measure this machine with micro-benchmarks, for the simulators.
 
-    The result is a device record beside the knowledge base; from then on predictions for that device use it.
+    The result is a device record next to the knowledge base; from then on predictions for that device use it.
     """
     import re
     import shlex

@@ -63,8 +63,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 def _phases(
     started: "SessionStarted", rows: "list[Measurement]", last: "Confirmed | None"
 ) -> dict[str, dict[str, float]]:
-    """The metrics of an RL job's reference and of its best configuration, each of its run in the middle; {} of other
-    jobs."""
+    """The metrics of an RL job's reference and of its best configuration, from their median runs; {} for other jobs."""
     from autoscout.job.objective import cost
     from tui.draw.iteration_bars import has_phases
 

@@ -1,4 +1,4 @@
-"""Verbs that output the result: export."""
+"""The verb that exports the result: export."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tui.options import common, existing_kb, load_job, names_job, note, session_
 @click.option(
     "--config", "knobs", metavar="NAME|KNOB=VALUE", multiple=True, help="Another configuration than the winner."
 )
-@click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer of a server.")
+@click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer from a server.")
 @click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
 @common
 def export(
@@ -23,8 +23,8 @@ def export(
 ) -> None:
     """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script.
 
-    Of a job file it is the launch of one configuration that nobody has measured yet: `--config NAME` takes a name that
-    `predict --best` printed, and without --config it is the reference's.
+    For a job file, print the launch of a configuration that was not measured yet: `--config NAME` takes a name that
+    `predict --best` printed; without --config it is the reference.
     """
     from autoscout.deploy import export as exporting
 
@@ -33,13 +33,13 @@ def export(
         from autoscout.deploy.serving_by_kind import router
 
         if knobs or check or soak:
-            raise click.UsageError("--format router is of the best of each kind of device; it is not started here")
+            raise click.UsageError("--format router exports the best of each kind of device; it cannot be started here")
         click.echo(router(existing_kb(kb), session), nl=False)
         return
     if names_job(session):
         job = load_job(Path(session))
         found = exporting.of_job(job, list(knobs))
-        note("nothing of this was measured; `autoscout profile` measures it")
+        note("this was not measured; `autoscout profile` measures it")
     else:
         job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
     text = exporting.written(job, found, form)

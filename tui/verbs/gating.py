@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from autoscout.tuning.loop import Stop
 
 _CODES = {"no worse": 0, "worse": 1, "undecided": 4}
-_JOB = click.option("--job", "job_file", metavar="JOB.toml", type=PATH, help="The job that both sides change.")
-_WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install packages from this folder alone.")
+_JOB = click.option("--job", "job_file", metavar="JOB.toml", type=PATH, help="The job that each side changes.")
+_WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install packages only from this folder.")
 
 
 @click.command()
@@ -26,13 +26,13 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
     "percent",
     metavar="PERCENT",
     type=NumberRange(0.0),
-    help="The slowdown that is allowed; 1 by default, and for a SESSION alone 0.",
+    help="Allowed slowdown in per cent; 1 by default, for a SESSION alone 0.",
 )
 @click.option("--pairs", "limit", type=click.IntRange(4, 200), default=40, show_default=True, help="Pairs at most.")
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
 @click.option("--retune", is_flag=True, help="Tune each side first, and compare the two winners.")
 @click.option("--junit", metavar="FILE.xml", type=PATH, help="Also write the verdict as a JUnit test.")
-@click.option("--markdown", metavar="FILE.md", type=PATH, help="Also write it for a pull request.")
+@click.option("--markdown", metavar="FILE.md", type=PATH, help="Also write it as Markdown for a pull request.")
 @_WHEELS
 @common
 def gate(
@@ -104,10 +104,10 @@ def bisect(
     kb: Path | None,
     as_json: bool,
 ) -> None:
-    """Which change made it slower? Runs what lies between GOOD and BAD until one change is probably it.
+    """Which change made it slower? Runs versions between GOOD and BAD until one change is probably the cause.
 
     GOOD and BAD are commits of the script's repository (launch.path of --job), two versions of a package
-    (PACKAGE==VERSION), or two files of settings: OLD and NEW, whose lines are changed one after the other.
+    (PACKAGE==VERSION), or two settings files: the lines of OLD are changed to those of NEW one after the other.
 
     Exit code 0: found; 4: not sure enough within --pairs.
     """

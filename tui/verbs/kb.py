@@ -26,15 +26,15 @@ _ENDINGS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markd
 
 @click.command()
 @click.argument("query", metavar="[SELECT …]", required=False)
-@click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Else as FILE ends.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
+@click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Default: FILE's ending.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Most rows.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to skip at the beginning.")
 @click.option("--out", metavar="FILE", type=PATH, help="Write to a file instead of stdout.")
 @click.option(
-    "--seconds", type=NumberRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Then it is ended."
+    "--seconds", type=NumberRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Time limit in seconds."
 )
 @click.option(
-    "--memory-mib", type=click.IntRange(min=64, max=2**24), default=1024, show_default=True, help="Memory at most."
+    "--memory-mib", type=click.IntRange(min=64, max=2**24), default=1024, show_default=True, help="Memory limit."
 )
 @common
 def sql(
@@ -83,13 +83,13 @@ def sql(
 
 @click.command()
 @click.argument("what", metavar="JOB.toml|SESSION")
-@click.option("--accept", metavar="JOB", help="That past job hands over from now on, however far away it is.")
-@click.option("--reject", metavar="JOB", help="That one does not, however near it is.")
-@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Past jobs at most.")
+@click.option("--accept", metavar="JOB", help="From now on use that past job for warm starts, however different it is.")
+@click.option("--reject", metavar="JOB", help="From now on do not use that past job, however similar it is.")
+@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Most past jobs.")
 @common
 def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
-    """Show the nearest past jobs, what sets them apart, and what a new session would take over; accept or reject one
-    by its name or id."""
+    """Show the most similar past jobs, how they differ, and what a new session would take over; accept or reject one by
+    its name or id."""
     from autoscout.space.attributes import memory_gib
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import warm_start
@@ -119,11 +119,11 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     "maps",
     metavar="COLUMN=NAME",
     multiple=True,
-    help="What a column is: a knob, a metric, status, cost_s …; - leaves it out, + keeps it.",
+    help="The meaning of a column: a knob, a metric, status, cost_s …; - leaves it out, + keeps it.",
 )
 @click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
 @click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
-@click.option("--reader", help="How to read it; found out by itself otherwise.")
+@click.option("--reader", help="How to read it; by default detected.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
 @common
 def import_(
@@ -137,7 +137,7 @@ def import_(
     kb: Path | None,
     as_json: bool,
 ) -> None:
-    """Bring in measurements made elsewhere: a table, a tool's file, or everything in a folder that can be read (CSV,
+    """Import measurements made elsewhere: a table, a tool's file, or everything in a folder that can be read (CSV,
     Parquet, results of benchmarks, tuners, trainers and their logs). `kb forget --import ID` undoes it."""
     from autoscout.importing import bring_in
     from tui.printing import kb_report
@@ -166,7 +166,7 @@ def info(kb: Path | None, as_json: bool) -> None:
 @click.option("--secrets", is_flag=True, help="Look for keys, tokens and passwords that were stored, and nothing else.")
 @common
 def check(secrets: bool, kb: Path | None, as_json: bool) -> None:
-    """Read everything: integrity, references, hashes, journals, imports. Exit code 1 if something is wrong."""
+    """Check everything: integrity, references, hashes, journals, imports. Exit code 1 if something is wrong."""
     from kb import care
     from tui.printing import kb_report
 
@@ -187,7 +187,7 @@ def redact(kb: Path | None, as_json: bool) -> None:
     done = redacting.remove(existing_kb(kb))
     for text in done.left:
         note(text)
-    sentence = f"{len(done.files)} files and the rows of {len(done.sessions)} sessions hold no secret any more"
+    sentence = f"{len(done.files)} files and the rows of {len(done.sessions)} sessions no longer contain secrets"
     document = {"files": done.files, "sessions": done.sessions, "left": done.left}
     kb_report.say(document, sentence, as_json)
     if done.left:
@@ -198,8 +198,8 @@ def redact(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Bring in journals (default: all of this knowledge base) and imports; what is there already changes nothing. Not
-    exit code 0 if something stays outside."""
+    """Import journals (default: all of this knowledge base) and imports; what is already there changes nothing. The
+    exit code is not 0 if something could not be imported."""
     from kb import store
     from tui.printing import kb_report
 
@@ -208,7 +208,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
     for journal in journals:
         try:
             new += store.ingest(path, journal)
-        except AutoscoutError as error:  # the others come in
+        except AutoscoutError as error:  # the others are still imported
             problems.append(str(error))
             code = error.exit_code
     for problem in problems:
@@ -224,7 +224,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 @click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs yours.")
 @common
 def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Add to a lake what it lacks. Twice gives the same; nothing in it ever changes."""
+    """Add to a lake what it lacks. Repeating it changes nothing; entries in a lake never change."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -235,7 +235,7 @@ def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_jso
 @click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
 @common
 def pull(lake: str, kb: Path | None, as_json: bool) -> None:
-    """Take from a lake what is not here yet; half-copied files are passed over."""
+    """Take from a lake what is not here yet; incomplete files are skipped."""
     from kb.sharing import places
     from tui.printing import kb_report
 
@@ -248,9 +248,9 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
 @click.option("--key", type=PATH, help="Their public ssh key: a file that ends with .pub.")
 @common
 def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Say how much an author's word counts; without a name, list whose word is here. `unsigned` is what nobody signed.
+    """Set how much an author's measurements count; without a name, list the authors. `unsigned`: signed by nobody.
 
-    answer: as if measured here; hint (the default): worth trying, answers nothing; ignore: used for nothing.
+    answer: like your own measurements; hint (the default): worth trying, but no answer; ignore: not used.
     """
     from kb.sharing import author_trust as trusting
     from kb.sharing import signatures
@@ -259,7 +259,7 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
     path = kb_path(kb)
     if author is not None:
         if level is None:
-            raise click.UsageError(f"how much is {author}'s word worth? answer, hint or ignore")
+            raise click.UsageError(f"how much do {author}'s measurements count? answer, hint or ignore")
         trusting.decide(path, author, level, signatures.public_key(key) if key else "")
     kb_report.authors(trusting.authors(path), as_json)
 
@@ -268,7 +268,7 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
 @click.argument("copy", metavar="FILE", type=PATH)
 @common
 def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
-    """Write a whole, compact copy, also while sessions run."""
+    """Write a complete, compact copy, even while sessions run."""
     from kb import care
     from tui.printing import kb_report
 
@@ -280,7 +280,7 @@ def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("copy", metavar="FILE", type=PATH)
 @common
 def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
-    """Put a backup in its place, then bring in what journals and imports have beyond it. The old file is kept."""
+    """Replace the knowledge base by a backup, then add what journals and imports have beyond it; keep the old file."""
     from kb import care
     from tui.printing import kb_report
 

@@ -1,4 +1,4 @@
-"""Verbs that look at what runs: trace makes a job's traffic of it, when says whether a winner is still right."""
+"""Verbs that look at running programs: trace makes a job's traffic from a server's, when checks a winner."""
 
 import time
 from pathlib import Path
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from autoscout.importing.served_load import ServedLoad
 
 _CODES = {"still right": 0, "probably not": 1, "not known": 4}
-_FOR = click.option("--for", "duration", metavar="TIME", default="60s", show_default=True, help="How long to look.")
+_FOR = click.option("--for", "duration", metavar="TIME", default="60s", show_default=True, help="How long to observe.")
 
 
 @click.command()
 @click.argument("server", metavar="URL")
 @_FOR
-@click.option("--out", metavar="FILE.toml", type=PATH, help="Write it there; otherwise it is printed.")
+@click.option("--out", metavar="FILE.toml", type=PATH, help="Write it to this file instead of printing it.")
 @common
 def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json: bool) -> None:
-    """A job's [traffic] from a running vLLM: how many requests arrive, of which lengths, with what in common.
+    """Make a job's [traffic] from a running vLLM: how many requests arrive, with which lengths, and which share of
+    prompts in common.
 
     URL is the server's, such as http://localhost:8000; its /metrics are read twice.
     """
@@ -38,7 +39,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
     traffic = traffic_of(load)
     note(f"{load.requests} requests in {load.seconds:.0f} s; {load.running:.0f} running, {load.waiting:.0f} waiting")
     if load.waiting > load.running:
-        note("more requests wait than run: the rate is what the server finishes, and more arrive")
+        note("more requests wait than run: the rate is what the server finishes, but more arrive")
     if as_json:
         document(load)
         return
@@ -54,7 +55,7 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("source", metavar="URL|LOG")
 @_FOR
 @click.option("--watch", is_flag=True, help="Look until Ctrl-C, and report once when the answer changes.")
-@click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write what is known there.")
+@click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write the state to this file.")
 @common
 def when(
     session: str, source: str, duration: str, watch: bool, openmetrics: Path | None, kb: Path | None, as_json: bool
@@ -87,7 +88,7 @@ def when(
 
 
 def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
-    """Until Ctrl-C. What cannot be read or written once there was an answer is said once, and tried again."""
+    """Watches until Ctrl-C. After the first answer, a failure to read or write is reported once, and tried again."""
     from autoscout.deploy.watch_load import EVERY_S
     from tui.printing.document import document
     from tui.printing.openmetrics import written
@@ -104,11 +105,11 @@ def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: P
             if not watch.answer:
                 raise
             if not said:
-                note(f"{error}; it is tried again")
+                note(f"{error}; trying again")
             said = str(error)
         if watch.restarts > restarts:
             restarts = watch.restarts
-            note("the server or the log began anew, so this is no change of the winner; watching goes on")
+            note("the server or the log restarted, which is no change of the winner; watching continues")
         time.sleep(EVERY_S)
 
 
@@ -125,7 +126,7 @@ def _looked(watch: "ServerWatch | LogWatch", source: str) -> "StillRight | None"
 
 def _log(source: str) -> Path:
     if not Path(source).is_file():
-        raise AutoscoutError(f"{source}: is neither a URL nor a log that can be read", 2)
+        raise AutoscoutError(f"{source}: is neither a URL nor a readable log", 2)
     return Path(source)
 
 
@@ -151,4 +152,4 @@ def _read(url: str) -> str:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.read().decode(errors="replace")
     except (OSError, ValueError) as error:
-        raise AutoscoutError(f"{url}: cannot be read ({error}); name the server as http://HOST:PORT", 1) from error
+        raise AutoscoutError(f"{url}: cannot be read ({error}); give the server as http://HOST:PORT", 1) from error

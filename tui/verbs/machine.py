@@ -12,10 +12,10 @@ from tui.options import PATH, common, kb_path, load_job, note
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
-@click.option("--exclude", type=PATH, help="Writes the sick hosts there, for the scheduler.")
+@click.option("--exclude", type=PATH, help="Write the sick hosts to this file, for the scheduler.")
 @common
 def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Say what this machine, or the hosts of a job, can profile, what is missing and how to get it."""
+    """Show what this machine, or a job's hosts, can run, what is missing and how to get it."""
     from autoscout.machine.doctor import examine
     from tui.printing import machine_report
 
@@ -34,11 +34,11 @@ def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
-@click.option("--audit", "audited", is_flag=True, help="Ask the engine itself: what it takes, against our catalog.")
+@click.option("--audit", "audited", is_flag=True, help="Compare what the engine itself accepts with our catalog.")
 @click.option("--draft", metavar="--FLAG", multiple=True, help="Print a catalog row for a flag that no knob sets.")
 @common
 def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """List what can be tuned here: each target with the versions that are installed, and what is missing.
+    """List what can be tuned here: each target with its installed versions, and what is missing.
 
     With --audit or --draft the engine of a job (without one: Megatron-core in this interpreter) is asked without a GPU,
     under its own interpreter. Exit code 1: it refuses or changes what we would launch."""
@@ -55,14 +55,14 @@ def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Pa
             audit_report.audit(found, as_json)
         return
     if job_file:
-        raise click.UsageError("a job is asked about with --audit or --draft")
+        raise click.UsageError("a job needs --audit or --draft")
     machine_report.targets([target(name) for name in names()], as_json)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=PATH, help="File to write (default: standard output).")
-@click.option("--target", "engine", metavar="NAME", default="", help="megatron: of the model that the line trains.")
+@click.option("--target", "engine", metavar="NAME", default="", help="megatron: tune the model that the line trains.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
     """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
@@ -99,12 +99,12 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
 
 
 def _asked() -> tuple[str, str, list[str]]:
-    """(name, text, notes) of a job by three answers; a question is asked again until its answer can be read."""
+    """(name, text, notes) of a job made from three answers; a question is asked again until its answer can be read."""
     from autoscout.machine.new_job import JobAnswers, drafted
     from kb.refusal import AutoscoutError
 
     def draft(source: str, devices: str = "", wall: str = "1h") -> Any:
-        """None, with the reason printed, if an answer cannot be read."""
+        """The draft; None, with the reason printed, if an answer cannot be read."""
         count, _, kind = devices.partition(" ")
         if devices and not (count.isdigit() and int(count) and kind.strip()):
             return note(f"'{devices}' is not a number and a kind of device, such as: 8 h100")
@@ -128,7 +128,7 @@ def _asked() -> tuple[str, str, list[str]]:
 @click.argument("job_file", metavar="JOB.toml", type=PATH)
 @common
 def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
-    """Say what can be known before anything is spent: what runs it, devices, memory, noise, minutes."""
+    """Check a job before anything is spent: what runs it, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
 

@@ -13,7 +13,7 @@ from tui.options import PATH, KeptJob, keep_job, note
 
 
 class Asked(NamedTuple):
-    """Options that go with a ds_config in place of a job file."""
+    """Options that go with a ds_config instead of a job file."""
 
     script: str = ""
     gpus: int | None = None
@@ -31,20 +31,20 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--train", is_flag=True, help="With a ds_config: train with the winner afterwards."),
         click.option(
-            "--loss", default="", metavar="PATTERN", help="With a ds_config: what the script prints of its loss."
+            "--loss", default="", metavar="PATTERN", help="With a ds_config: the pattern of the loss in the output."
         ),
         click.option("--python", default="", help="With a ds_config: the interpreter that has DeepSpeed."),
         click.option("--hostfile", type=PATH, help="With a ds_config: hosts and their slots."),
         click.option("--gpus", type=click.IntRange(1), help="With a ds_config: GPUs (or CPU ranks) of this machine."),
-        click.option("--script", default="", metavar='"train.py …"', help="Of a ds_config.json: what it is for."),
+        click.option("--script", default="", metavar='"train.py …"', help="With a ds_config: the script that uses it."),
     ):
         command = option(command)
     return command
 
 
 def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
-    """Writes the job of a ds_config next to the knowledge base, always the same, so that sessions can be resumed.
-    Errors: AutoscoutError (exit 2)."""
+    """Writes the job of a ds_config next to the knowledge base, always to the same file, so that sessions can be
+    resumed. Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config
     from autoscout.targets.deepspeed.command_line import job_of
@@ -81,7 +81,7 @@ def _profiled(job_file: Path, config: Path) -> Path:
     folder = artefacts.prepared(job, Path.cwd())[1] / profiler.INFO
     known = folder / "model_info.json"
     if not known.is_file():
-        note("counting the model's parameters and activations, in one run of its own")
+        note("counting the model's parameters and activations in a separate run")
         profiler.model_info(job, JobSpace.of_job(job).reference, folder, job.launch.timeout_s)
     found = ds_config.read(config)
     section = {**found["autotuning"], "model_info": json.loads(known.read_text())}

@@ -21,7 +21,7 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 )
 @click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
 @click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
-@click.option("--today", metavar="JOB.toml", type=PATH, help="Stack: a measured job that corrects it.")
+@click.option("--today", metavar="JOB.toml", type=PATH, help="Stack: a measured job that corrects predictions.")
 @common
 def predict(
     job_file: Path | None,
@@ -36,9 +36,9 @@ def predict(
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
-    Knobs not given follow the reference. --best N ranks the whole space instead (that with the given knobs), without a
-    device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators.
-    --usd or --watts: which cluster to buy for a job of target = "stack", and what the knowledge base leaves unsure.
+    Knobs not given follow the reference. --best N ranks the whole space instead (or its part with the given knobs),
+    without a device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators. --usd or --watts: which cluster
+    to buy for a job of target = "stack", and what remains uncertain.
     """
     if against is not None:
         if job_file is not None:

@@ -1,4 +1,4 @@
-"""The verb mcp: the door for agents."""
+"""The verb mcp, which serves agents."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from tui.options import PATH, common, kb_path, note
     help="Devices × time that sessions begun by agents may spend in a day, all together: 2h. None: they begin none.",
 )
 @click.option("--http", "port", type=click.IntRange(1, 65535), help="On 127.0.0.1 at this port, instead of stdio.")
-@click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and end.")
+@click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and exit.")
 @common
 def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path | None, as_json: bool) -> None:
     """Serve the Model Context Protocol to agents: they ask, propose and begin sessions within limits, and never judge.
 
-    What may run is written in the job files: agents should not be able to write to their folder. Each call is a line of
-    agents.jsonl beside the knowledge base. `steer SESSION hold` lets a session try nothing more of what is proposed.
+    The job files define what may run, so agents should not be able to write to their folder. Each call is logged as a
+    line of agents.jsonl next to the knowledge base. `steer SESSION hold` stops a session from trying further proposals.
     """
     import json
 
@@ -51,7 +51,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
 
 
 def _token(path: Path) -> str:
-    """A file next to the knowledge base that only its owner can read; created if there is none."""
+    """The token in a file next to the knowledge base that only its owner can read; created if there is none."""
     import os
     import secrets
 

@@ -10,17 +10,17 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
-@click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace this rank only (more than once).")
+@click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace only this rank (may be repeated).")
 @click.option(
-    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="For all of it; 300."
+    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Seconds for everything."
 )
-@click.option("--fresh", is_flag=True, help="Trace again what is known.")
+@click.option("--fresh", is_flag=True, help="Trace again even what is known.")
 @click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")
 @click.option(
-    "--one-device", is_flag=True, help="Also run those ranks on one device: real kernels, priced communication."
+    "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, priced communication."
 )
 @click.option(
-    "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Of serving: an engine ends so far into the load."
+    "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Serving: an engine fails this many seconds into the load."
 )
 @click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
 @common
@@ -39,9 +39,9 @@ def shadow(
 ) -> int:
     """Run the framework's own code for a configuration, without a GPU: does it start, does it fit, what does it send.
 
-    Of training, the ranks of the pipeline stages that differ are traced on this CPU, for a job of any size. Of serving,
-    the schedulers and KV caches of all engines run under the job's load, and only their steps' times are predicted.
-    Knobs not given follow the expert default. Exit code 3: it does not start, or does not fit.
+    For training, one rank of each different pipeline stage is traced on this CPU, for a job of any size. For serving,
+    the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted. Knobs
+    not given follow the expert default. Exit code 3: it does not start, or does not fit.
     """
     import json
 
@@ -65,11 +65,9 @@ def shadow(
     name = space.name(configuration)
     kind = target_of(job)
     if parts and ranks:
-        raise AutoscoutError(
-            "--parts composes every stage that differs; leave --rank away, or trace it without --parts", 2
-        )
+        raise AutoscoutError("--parts composes every stage that differs; omit --rank, or trace it without --parts", 2)
     if one_device and (parts or ranks):
-        raise AutoscoutError("--one-device runs a rank of every stage that differs; leave --parts and --rank away", 2)
+        raise AutoscoutError("--one-device runs a rank of every stage that differs; omit --parts and --rank", 2)
     remembered = None if fresh else kb_path(kb)
     losses = [_loss(text) for text in lose]
     asked = ShadowAsked(job, configuration, name, remembered, limit_s, list(ranks), parts=parts, losses=losses)

@@ -9,9 +9,9 @@ from tui.options import PATH, common, load_job, note
 
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", type=PATH)
-@click.option("--count", is_flag=True, help="Only the number of valid configurations.")
-@click.option("--list", "listed", metavar="N", type=click.IntRange(0, 10**9), help="The first N valid configurations.")
-@click.option("--graph", metavar="FILE.svg", type=PATH, help="Draw the knobs into a picture.")
+@click.option("--count", is_flag=True, help="Show only the number of valid configurations.")
+@click.option("--list", "listed", metavar="N", type=click.IntRange(0, 10**9), help="List the first N configurations.")
+@click.option("--graph", metavar="FILE.svg", type=PATH, help="Draw the knobs as a picture.")
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
@@ -19,7 +19,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
     from tui.printing import space_report
 
     if graph is not None and graph.suffix not in ("", ".svg"):
-        raise click.UsageError(f"--graph {graph}: the picture is an SVG; name it {graph.stem}.svg")
+        raise click.UsageError(f"--graph {graph}: the picture is an SVG; call it {graph.stem}.svg")
     job = load_job(job_file)
     for sentence in notes(job):
         note(sentence)
@@ -36,7 +36,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> int:
-    """Say whether a configuration is valid, by which rule it is not, and the nearest one that is.
+    """Tell whether a configuration is valid; if not, by which rule, and which is the nearest valid one.
 
     Exit code 3: it is not valid.
     """

@@ -44,7 +44,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     metavar="NAME",
     default="autoscout",
     show_default=True,
-    help="Who searches: autoscout, paper, random, or another that `bench` compares, installed packages' too.",
+    help="Search strategy: autoscout, paper, random, or another that `bench` compares, also from installed packages.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Same seed, same decisions."
@@ -54,29 +54,27 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     metavar="auto|off|SESSION[:PARTS]",
     default="auto",
     show_default=True,
-    help="What the knowledge base hands over: of all similar jobs, nothing, or of one session; PARTS leave some out, "
-    "as auto:rows,failures (configurations, rows, points, orderings, failures).",
+    help="What to use from the knowledge base: from all similar jobs, nothing, or one session; PARTS limits it, for "
+    "example auto:rows,failures (configurations, rows, points, orderings, failures).",
 )
 @click.option(
     "--fidelity",
     type=click.Choice(["adaptive", "profile", "simulate"]),
     default="adaptive",
     show_default=True,
-    help="Simulators while they are right, only experiments, or only simulators.",
+    help="Use simulators while they are right, only experiments, or only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Lines of the search's own steps, too: tournaments, checks, anchors."
-)
+@click.option("-v", "--verbose", is_flag=True, help="Also print the search's own steps: tournaments, checks, anchors.")
 @click.option("--detach", is_flag=True, help="Start it in the background and print its name; `watch` shows it.")
 @click.option(
     "--resume",
     metavar="SESSION",
     shell_complete=session_names,
-    help="Go on with a session that was interrupted, or by a longer --wall with undecided rounds.",
+    help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
 )
-@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as far as they are right: tp=2 mbs=4  # why")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
+@click.option("--hints", metavar="FILE", type=PATH, help="File of ideas to try if they prove right: tp=2 mbs=4  # why")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and run nothing.")
 @click.option(
     "--as",
     "form",
@@ -106,7 +104,7 @@ def tune(
     as_json: bool,
     **ds_options: Any,
 ) -> None:
-    """Run a tuning session and end on a measured winner."""
+    """Run a tuning session that ends with a measured winner."""
     from autoscout.job.load import is_pipe, with_budget
     from autoscout.tuning import session
     from kb import store
@@ -170,7 +168,7 @@ def tune(
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)
     if not store.has_all(path, result.session):
-        note("not all of this session is in the knowledge base; `autoscout kb check` lists what stays outside, and why")
+        note("not all of this session is in the knowledge base; `autoscout kb check` lists what is missing, and why")
         raise SystemExit(1)
 
 
@@ -204,7 +202,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     type=PATH,
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
-@click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
+@click.option("--evidence", is_flag=True, help="Also show every measurement, person, machine and simulator behind it.")
 @common
 def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
     """Compare the winner with the reference: knob differences, gain, and how it was measured."""
@@ -235,7 +233,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     from tui.session.state import fold
 
     if names_job(what):
-        raise click.UsageError("a report is of one session; `autoscout sessions` lists them")
+        raise click.UsageError("a report needs one session; `autoscout sessions` lists them")
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
     if state.job is None:
@@ -266,7 +264,7 @@ def _piped(given: Path, kb: Path) -> KeptJob:
 
     text = sys.stdin.buffer.read() if given == Path("-") else given.read_bytes()
     if not text.strip():
-        raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
+        raise click.UsageError("nothing arrived on standard input; `autoscout init -- COMMAND` writes a job file")
     kept = keep_job(kb, from_here(text))
     sys.argv = [str(kept.whole) if word == str(given) else word for word in sys.argv]
     return kept
@@ -293,8 +291,8 @@ def _in_front(
     profiles: int | None,
     wall: str,
 ) -> Any:
-    """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one;
-    `profiles`, `wall`: new limits of one that goes on."""
+    """Runs the session in this process, with lines of progress; returns its result. `options`: of a new session;
+    `profiles`, `wall`: new limits of a resumed one."""
     from autoscout.tuning import loop, session
     from kb import journal as journals
     from kb import orders, store
@@ -322,14 +320,14 @@ def _in_front(
             on_note(f"no wall had ended this session; what is not proven is decided by: autoscout gate {resume}")
         return result
     except loop.Interrupted:
-        note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
+        note(f"interrupted; everything measured is kept, continue with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
     finally:
         lines.clear()
 
 
 def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
-    """What a job is good for here whose session cannot begin: on a login node, say."""
+    """What a job can still be used for on a machine where its session cannot begin, such as a login node."""
     from autoscout.machine.devices_here import here
     from autoscout.running.cluster.devices import device_kind
     from autoscout.targets.jobs import JobSpace
@@ -337,7 +335,7 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     from kb.refusal import AutoscoutError
 
     alone = []
-    with contextlib.suppress(AutoscoutError):  # its space may be what is wrong
+    with contextlib.suppress(AutoscoutError):  # its space may be the problem
         if predicts(JobSpace.of_job(job)):
             alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
     if fidelity == "simulate":
@@ -376,11 +374,11 @@ def _after_closing(name: str, kb: Path) -> None:
 
     folder = store.session_folder(kb, name)
     if store.is_running(folder):
-        note(f"the session goes on without its screens; autoscout watch {name} shows it again")
+        note(f"the session continues without its screens; autoscout watch {name} shows it again")
         return
     ended = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, journals.SessionEnded)]
     if not ended or ended[-1].reason in ("interrupted", "failed"):
-        note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
+        note(f"the session did not end by itself; continue it: {_resume_line(name, kb)}")
         raise SystemExit(1)
     report.best(recommendation.best_of_session(kb, name), None, as_json=False)
 
@@ -396,7 +394,7 @@ def _checked_job(job_file: Path | None, stored: Any) -> Any:
     for name in ("device_time", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
-            raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")
+            raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with that option")
     job = load_job(job_file) if job_file is not None else None
     if job is not None and job.id != stored.id:
         raise click.UsageError(f"{job_file} is not the job of that session")

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("session", required=False, shell_complete=session_names)
-@click.option("--plain", is_flag=True, help="Lines instead of screens.")
-@click.option("-v", "--verbose", is_flag=True, help="With --plain: the search's own steps, too.")
-@click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
-@click.option("--events", is_flag=True, help="Events as they are, for the screens of another host.")
+@click.option("--plain", is_flag=True, help="Print lines instead of screens.")
+@click.option("-v", "--verbose", is_flag=True, help="With --plain: also the search's own steps.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use only ASCII characters.")
+@click.option("--events", is_flag=True, help="Print raw events, for the screens of another host.")
 @click.option(
-    "--there", default="autoscout", metavar="COMMAND", help="How autoscout is called on HOST.", show_default=True
+    "--there", default="autoscout", metavar="COMMAND", help="Command that starts autoscout on HOST.", show_default=True
 )
 @common
 def watch(
@@ -41,9 +41,9 @@ def watch(
     as_json: bool,
 ) -> None:
     """Open the screens on a session: running, finished, a recorded journal (FILE.jsonl), or one on another host
-    (USER@HOST:SESSION, over ssh; what travels are its events). Without a name: the one that runs, else the newest.
+    (USER@HOST:SESSION, over ssh; only its events are sent). Without a name: the running one, else the newest.
 
-    Exit code 1 when a host is gone before its session was over; what arrived is kept."""
+    Exit code 1 if the connection to a host is lost before its session is over; what arrived is kept."""
     from tui.session import follow, remote
 
     path = kb_path(kb)
@@ -94,7 +94,7 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, verbose: bool, ascii_o
 @click.argument("session", shell_complete=session_names)
 @click.argument("what", type=click.Choice(list(MEANING)))
 @click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
-@click.option("--why", default="", metavar="TEXT", help="The reason for what is proposed; `best --evidence` shows it.")
+@click.option("--why", default="", metavar="TEXT", help="The reason for a proposal; `best --evidence` shows it.")
 @common
 def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path | None, as_json: bool) -> None:
     """Give an order to a running session; it takes effect before its next experiment."""
@@ -105,7 +105,7 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
     if what != "stop" and searched(folder):
         raise AutoscoutError(f"{session} no longer searches; its finalists are being measured again; {ANEW}", 1)
     give(folder, order)
-    _report(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
+    _report(f"{session}: {what} was requested; autoscout watch {session} shows when it is done", as_json, session, what)
 
 
 @click.command()
@@ -113,7 +113,7 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
 @click.option("--now", is_flag=True, help="End the running experiment too, without a result; it can be resumed.")
 @common
 def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
-    """Ask a running session to end: no further search, the finalists are re-measured. What was measured is kept."""
+    """Ask a running session to end: the search stops, and the finalists are re-measured. What was measured is kept."""
     from kb import lock
     from kb.orders import Order, give
 
@@ -121,7 +121,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     if now:
         pid = lock.holder(folder / "owner.lock")
         if pid is None:
-            raise AutoscoutError(f"session {session} does not name the process that runs it yet; try again in a second")
+            raise AutoscoutError(f"session {session} does not name its process yet; try again in a second")
         os.kill(pid, signal.SIGTERM)
         _report(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
     else:
@@ -162,7 +162,7 @@ def go_home() -> None:
 
 
 def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
-    """Follows until the session ends or its process is gone; returns whether there was one."""
+    """Follows until the session ends or its process is gone; returns whether there was a session."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
     from tui.session.standing import REASONS

@@ -19,8 +19,8 @@ _CACHED = 4000  # cached lines
 
 
 class Rows(ScrollView, can_focus=True):
-    """`draw(row)` returns a key and the cells of a row; the key changes whenever they do. The first line is the
-    heading."""
+    """A table. `draw(row)` returns a key and the cells of a row; the key changes whenever the cells do. The first line
+    is the heading."""
 
     COMPONENT_CLASSES = {"rows--cursor", "rows--heading", "rows--odd"}
     BINDINGS = [

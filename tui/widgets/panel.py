@@ -1,4 +1,4 @@
-"""A titled box that shows the output of a pure function and repaints only when it changes."""
+"""A titled box that shows the output of a pure function, and is repainted only when that changes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ class TextLine(Static):
         if text != self._shown:
             before, self._shown = self._shown, text
             as_high = before is not None and _height(text) == _height(before) is not None
-            self.update(text, layout=not as_high)  # a new layout takes longer than drawing this
+            self.update(text, layout=not as_high)  # a new layout takes longer than drawing the text
 
 
 def _height(text: Text) -> int | None:

@@ -25,7 +25,7 @@ class Console(TextArea):
         Binding("ctrl+down", "want('later')", "later", show=False),
         Binding("ctrl+r", "want('history')", "asked before", show=False),
         Binding("ctrl+g", "want('chart')", "chart", show=False),
-        Binding("ctrl+s", "want('save')", "save the question", show=False),
+        Binding("ctrl+s", "want('save')", "save the query", show=False),
         Binding("ctrl+e", "want('export')", "export", show=False),
     ]
 
@@ -35,7 +35,7 @@ class Console(TextArea):
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
-        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # no question begins with one
+        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # no query begins with one
             event.prevent_default()
             event.stop()
             self.screen.set_focus(None)

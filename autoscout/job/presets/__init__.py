@@ -9,7 +9,7 @@ from typing import Any
 
 # Sizes of latent attention, by their names in a config.json.
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-# Keys of models.toml that are no part of a [model].
+# Keys of models.toml that do not belong to a [model].
 _FURTHER = ("like", "also", "preset", "context", "stored", "as_published", "window", "windowed_layers", "sinks")
 
 
@@ -37,8 +37,8 @@ def _described(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_of(name: str) -> dict[str, Any]:
-    """Everything known of a published model, however its name is spelt (LLAMA3_70B, meta-llama/Meta-Llama-3-8B), with
-    or without a suffix in brackets that tells how the model was run; {} for an unknown model."""
+    """Everything known about a published model, however its name is spelled (LLAMA3_70B, meta-llama/Meta-Llama-3-8B),
+    with or without a suffix in brackets that tells how the model was run; {} for an unknown model."""
     plain = _plain(name)
     return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})
 
@@ -52,7 +52,7 @@ def _by_name() -> dict[str, dict[str, Any]]:
 def _all() -> dict[str, dict[str, Any]]:
     text = files("autoscout.job.presets").joinpath("models.toml").read_text(encoding="utf-8")
     written = tomllib.loads(text)
-    own = {"also": [], "preset": []}  # names belong to one record
+    own = {"also": [], "preset": []}  # names belong to a single record
     return {name: {**written.get(model.get("like"), {}), **own, **model} for name, model in written.items()}
 
 

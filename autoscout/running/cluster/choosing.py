@@ -1,4 +1,4 @@
-"""Which hosts a job's experiments run on: those of its host file, of our Slurm allocation, or of a Ray cluster."""
+"""Chooses the hosts of a job's experiments: from its host file, our Slurm allocation, or a Ray cluster."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.running.cluster.reach import RAY_TASK, Way, refusal
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts to avoid) → hosts, the first leads
+Choose = Callable[[int, frozenset[str]], Placement]  # (number of ranks, hosts to avoid) → hosts, the first one leads
 
 
 def way_to(hosts: str, name: str) -> Way:
@@ -44,24 +44,24 @@ def reached(cluster: Cluster) -> list[Host]:
 
 
 def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
-    """The kind of each host's devices; "" if the job has only one kind. Host files, schedulers and clusters do not
-    state it."""
+    """The kind of each host's devices; "" if the job has only one kind. Host files, schedulers and clusters do not tell
+    it."""
     kinds = [node.device for node in cluster.nodes]
     if len(set(kinds)) == 1:
         return [""] * len(hosts)
     if len(hosts) != len(kinds):
         raise AutoscoutError(
             f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, but it is unknown which of the "
-            f"{len(hosts)} hosts ({', '.join(hosts)}) have which kind; list its own, in the order of cluster.nodes "
-            f"(cluster.include or exclude)",
+            f"{len(hosts)} hosts ({', '.join(hosts)}) have which kind; list the job's hosts in the order of "
+            "cluster.nodes (cluster.include or exclude)",
             2,
         )
     return kinds
 
 
 def chooser(job: Job) -> Choose:
-    """A function that takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn.
-    Errors (also of the function): AutoscoutError (exit 2) if there are too few hosts."""
+    """A function that chooses, for each of the job's nodes, the first host with enough devices; ranks fill them one
+    after the other. Errors (also of the function): AutoscoutError (exit 2) if there are too few hosts."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 
@@ -102,7 +102,7 @@ def first(placement: Placement, ranks: int) -> Placement:
 
 
 def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
-    """The part of a placement for these nodes: for each, the first host left with enough devices of its kind."""
+    """The part of a placement for these nodes: for each, the first remaining host with enough devices of its kind."""
     left, found = list(placement.hosts), []
     for node in nodes:
         host = next(host for host in left if host.devices[0].kind == node.device and len(host.devices) >= node.count)

@@ -1,7 +1,7 @@
 """Which of the machine's GPUs an experiment runs on.
 
 GPUs are identified by name and memory in the order of their indices, which is PCI_BUS_ID order for the probe and the
-ranks. A slice of a GPU (MIG) does not pass for a whole one, nor one of 40 GB for one of 80.
+ranks. A slice of a GPU (MIG) does not count as a whole GPU, nor does one of 40 GB as one of 80 GB.
 """
 
 import math
@@ -25,7 +25,7 @@ def device_kind(job: Job) -> str:
     """ "cpu" or "cuda". Errors: AutoscoutError if the cluster mixes CPUs and GPUs."""
     kinds = {"cpu" if is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
     if len(kinds) != 1:
-        raise AutoscoutError("cluster: name either CPU nodes or GPU nodes", 2)
+        raise AutoscoutError("cluster: give either CPU nodes or GPU nodes, not both", 2)
     return kinds.pop()
 
 
@@ -35,9 +35,9 @@ def resource(job: Job) -> str:
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
-    """The nodes that a configuration uses, in rank order: one kind of device after the other, and of each kind the
-    first nodes, up to the number of devices that the configuration uses; where devices are counted, also a part of a
-    node, with its share of the price."""
+    """The nodes that a configuration uses, in rank order: kind after kind, and of each kind the first nodes, up to the
+    number of devices that the configuration uses. If devices are counted, this may include a part of a node, with its
+    share of the price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
@@ -61,7 +61,7 @@ def memory_of(environment: dict[str, str]) -> list[float]:
 
 
 def in_words(environment: dict[str, str]) -> str:
-    """An environment in words. A value that several GPUs share appears once."""
+    """An environment as text. A value that several GPUs share appears once."""
     values = dict(environment)
     for name in ("gpus", "gpu_memory_gib"):
         alike = Counter(values.get(name, "").split(SEPARATOR))
@@ -70,7 +70,7 @@ def in_words(environment: dict[str, str]) -> str:
 
 
 def spelled(job: Job) -> str:
-    """The job's nodes in words: "16 × 8 h100 + 1 × 4 a40", or "8 h100" if there is only one node."""
+    """The job's nodes as text: "16 × 8 h100 + 1 × 4 a40", or "8 h100" if there is only one node."""
     alike = Counter((node.count, node.device) for node in job.cluster.nodes)
     return " + ".join(
         f"{f'{nodes} × ' if len(job.cluster.nodes) > len(alike) else ''}{count} {kind}"
@@ -79,7 +79,7 @@ def spelled(job: Job) -> str:
 
 
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
-    """Which of the cluster's GPUs the machine lacks, in words; "" if it has them all. `memory`: GiB, by index."""
+    """A sentence on the cluster's GPUs that the machine lacks; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
@@ -101,7 +101,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """The first device of the hosts, in their order, whose kind is not that of the job's node there; "" if none is."""
+    """A sentence on the first device of the hosts, in order, whose kind is not that of the job's node; "" if there is
+    none."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
@@ -141,14 +142,14 @@ def _needed(job: Job) -> dict[str, int]:
 
 
 def unused(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection[int]) -> list[int]:
-    """Indices of GPUs of the job's kinds that the job does not run on, without those in `taken`."""
+    """Indices of GPUs of the job's kinds that the job does not use, without those in `taken`."""
     ours = {index for claimed in _claimed(job, gpus, memory).values() for index in claimed}
     others = [index for index in range(len(gpus)) if index not in ours and index not in taken]
     return [i for i in others if any(i in claimed for claimed in _claimed(job, gpus, memory, others).values())]
 
 
 def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[int]:
-    """Indices of all GPUs that a job of one kind may run on; [] for one that mixes kinds, which needs each of them."""
+    """All GPUs (indices) that a job with one kind may use; [] for a job that mixes kinds and needs each of them."""
     kinds = list(_needed(job))
     if len(kinds) != 1:
         return []
@@ -163,9 +164,10 @@ def physical(index: int, given: str) -> str:
 
 
 def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
-    """Indices by kind in the order of the job's nodes, at most as many as it needs; those in `first` before others.
+    """Kind → indices of GPUs, in the order of the job's nodes, at most as many as it needs; those in `first` before
+    others.
 
-    Kinds that no name identifies take the GPUs that the others leave.
+    Kinds that no name identifies get the GPUs that the others leave.
     """
     needed = _needed(job)
     free = list(range(len(gpus)))

@@ -1,4 +1,4 @@
-"""Asks the driver's own program about this machine's GPUs: free memory, and who holds the rest.
+"""Asks the driver's own program (nvidia-smi) about this machine's GPUs: free memory, and who uses the rest.
 
 Anything may be missing: the program, an answer in time, or a number ("[N/A]" in containers and on unified memory).
 """
@@ -20,7 +20,7 @@ _PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
-IDLE = 0.1  # share of memory that the driver, a display or an idle context may use
+IDLE = 0.1  # share of a GPU's memory that the driver, a display or an idle context may use
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ def look() -> list[Gpu]:
 
 
 def ours() -> list[Gpu]:
-    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names none of them (slices)."""
+    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names none as a whole (slices)."""
     seen, names = look(), named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [gpu for gpu in seen if shown(names, gpu.index, gpu.uuid)] or seen
 
@@ -54,11 +54,11 @@ def parsed(table: str) -> list[Gpu]:
 
 
 def held(visible: str = "") -> str:
-    """On which GPUs others hold memory, in words; "" if on none. `visible`: the CUDA_VISIBLE_DEVICES of the experiment
-    that is about to start ("": all GPUs)."""
+    """A sentence on the GPUs on which other processes hold memory; "" if there are none. `visible`: the
+    CUDA_VISIBLE_DEVICES of the experiment that is about to start ("": all GPUs)."""
     names = named(visible)
     busy = [
-        f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
+        f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB in use"
         for gpu in look()
         if _in_use(gpu) and shown(names, gpu.index, gpu.uuid)
     ]
@@ -77,7 +77,7 @@ def taken(names: Sequence[str]) -> set[int]:
 
 
 def uuids(names: Sequence[str]) -> list[str]:
-    """UUIDs of GPUs given by index or UUID, so that no two GPUs share a name; the given name if no driver answers."""
+    """UUIDs of GPUs given by index or UUID, so that a GPU has only one name; else the given names."""
     found = look()
     return [next((gpu.uuid for gpu in found if shown([name], gpu.index, gpu.uuid)), name) for name in names]
 
@@ -87,8 +87,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes hold on the GPU where they hold most. None if the driver does not report it: it may list
-    no number, or the host's process ids, which differ from a container's."""
+    """GiB that these processes hold on the GPU on which they hold most. None if the driver does not report it: it may
+    give no numbers, or the host's process ids, which differ from a container's."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -129,7 +129,7 @@ def silence() -> str:
 
 class GpuHealth(msgspec.Struct, frozen=True):
     """`errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the driver's lines about GPUs
-    that it lost."""
+    that it can no longer reach."""
 
     errors: dict[str, int] = {}
     lost: list[str] = []
@@ -148,8 +148,8 @@ def health() -> GpuHealth:
 
 
 def broke(before: GpuHealth, now: GpuHealth) -> str:
-    """What happened to the GPUs in between, in words; "" if nothing did."""
-    faults = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
+    """A sentence on what happened to the GPUs between two looks; "" if nothing did."""
+    faults = [f"the driver can no longer reach a GPU: {line}" for line in now.lost if line not in before.lost]
     faults += [
         f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"
         for uuid, count in now.errors.items()

@@ -1,11 +1,11 @@
-"""Plain data: the devices there are, and where one experiment runs (hosts in rank order)."""
+"""Plain data: which devices exist, and where one experiment runs (hosts in rank order)."""
 
 import msgspec
 
 
 class Device(msgspec.Struct, frozen=True):
-    """`index`: its name in CUDA_VISIBLE_DEVICES: an index, or the UUID of a GPU or of a slice of one; for a CPU, the
-    number of the rank. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" unknown. `group`: shared by devices of one
+    """`index`: its name in CUDA_VISIBLE_DEVICES, which is an index, or the UUID of a GPU or a slice of one; for a CPU,
+    the rank's number. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" if unknown. `group`: shared by devices of one
     host that disturb each other's measurements."""
 
     index: str
@@ -24,8 +24,8 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Each host has only this experiment's devices, at least one. Global ranks count host by host in this order, on
-    each host in the order of its devices; a host's node rank is its position here."""
+    """Each host lists only this experiment's devices, at least one. Global ranks count host by host in this order, and
+    on each host in the order of its devices; a host's node rank is its position here."""
 
     hosts: tuple[Host, ...]
 
@@ -39,5 +39,5 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def spelled(self) -> str:
-        """As journals and people write it: "node1:0,1 node2:0"."""
+        """The placement as journals and people write it: "node1:0,1 node2:0"."""
         return " ".join(f"{h.name}:{','.join(d.index for d in h.devices)}" for h in self.hosts)

@@ -4,7 +4,7 @@
     ray_task.py ADDRESS COMMAND…
 
 The cluster is the one at RAY_ADDRESS, or this machine's. The command's stdin and stdout are a connection to this
-process, so that it ends with us. Run by our own interpreter, which then needs ray.
+process, so that it ends with us. This script runs in our own interpreter, which then needs ray.
 """
 
 import json
@@ -50,8 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def _unanswered(address: str) -> str:
-    """Why nothing answers at an address; "" if something does. Finds out at once, since Ray itself tries for
-    minutes."""
+    """Why nothing answers at an address; "" if something does. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""
@@ -86,7 +85,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
                 connection.close()
         except TimeoutError:
             ray.cancel(running, force=True)
-            print(f"ray: others hold the devices of {node['NodeManagerAddress']}", file=sys.stderr)
+            print(f"ray: others use the devices of {node['NodeManagerAddress']}", file=sys.stderr)
             return 1
     _bridge(connection)
     connection.close()
@@ -94,7 +93,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
 
 
 def _on_node(command: list[str], address: str, port: int, token: str) -> int:
-    """Runs on the node. Ray's workers are niced, which would distort measurements."""
+    """Runs the command; called on the node. Ray gives its workers a low priority, which would distort measurements."""
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with socket.create_connection((address, port)) as connection:

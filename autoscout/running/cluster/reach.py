@@ -1,7 +1,7 @@
-"""How a process is started on a host: here, over ssh, as a step of our Slurm allocation, or as a Ray task.
+"""How a process is started on a host: directly here, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
-Each way is a prefix to the command. Its stdin and stdout are those of the process there, and when it ends, for whatever
-reason, that stdin closes.
+Each way is a prefix to the command. Its stdin and stdout are connected to the process there; when it ends, for whatever
+reason, the process's stdin closes.
 """
 
 import re
@@ -15,7 +15,7 @@ Way = Literal["local", "ssh", "srun", "ray"]
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
 RAY_TASK = Path(__file__).parent / "ray_task.py"
-# (pattern in the output of a way that failed, cause, what to do)
+# (pattern in the output of a failed start, cause, what to do)
 _REFUSALS = (
     (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
     (
@@ -27,7 +27,7 @@ _REFUSALS = (
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
         "its host key is not the known one",
-        "check that it is the right machine, then `ssh-keygen -R {host}` and log in once by hand",
+        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once by hand",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
@@ -41,20 +41,20 @@ _REFUSALS = (
     ),
     (
         r"Required node not available|Invalid node name|node configuration|not in (?:this )?(?:job|partition)",
-        "Slurm has no such node for us now",
+        "Slurm does not give us this node now",
         "`sinfo -N -n {host}` shows its state",
     ),
     (
         r"Job/step already completing|[Jj]ob (?:\d+ )?has expired|Invalid job id"
         r"|allocation .*(?:revoked|expired)|Expired",
         "the Slurm allocation has ended",
-        "take a new one; the session goes on with `autoscout tune --resume`",
+        "request a new one; continue the session with `autoscout tune --resume`",
     ),
 )
 
 
 def on_host(way: Way, host: str, command: list[str]) -> list[str]:
-    """`command` as it is started on a host from here."""
+    """The command that starts `command` on a host from this machine."""
     if way == "ssh":
         return [*_SSH, *_SSH_ALIVE, host, shlex.join(command)]
     if way == "srun":
@@ -66,7 +66,7 @@ def on_host(way: Way, host: str, command: list[str]) -> list[str]:
 
 
 def refusal(host: str, output: str) -> str:
-    """Why nothing starts on a host, and what to do, according to the `output` of its way; "" if unknown."""
+    """Why nothing starts on a host, and what to do, judged by the `output` of the attempt; "" if unknown."""
     for sign, about, mend in _REFUSALS:
         if re.search(sign, output):
             return f"{about}; {mend.format(host=host)}"

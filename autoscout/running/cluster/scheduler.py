@@ -1,9 +1,9 @@
 """Decides which experiment starts next and where: first come, first served, with backfill that delays no older one.
 
-It has no clock and no process: the caller gives the time. Devices of one host that disturb each other (a group) go to
-one experiment only. The oldest experiment that does not fit gets a reservation at the earliest time at which it will
-fit, given the time limits of those that run. Others may overtake it if they end before that, or leave room for it then
-(EASY backfill: Lifka 1995, with limits that are enforced).
+It has no clock and starts no process: the caller passes the time. Devices of one host that disturb each other (a group)
+go to one experiment only. The oldest experiment that does not fit gets a reservation at the earliest time at which it
+will fit, given the time limits of the running ones. Others may start before it if they end before that time, or leave
+it enough room then (EASY backfill: Lifka 1995, with enforced limits).
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ import numpy as np
 from autoscout.running.cluster.placement import Device, Host, Placement
 from kb.records import AutoscoutError
 
-_LOOK = 4  # number of oldest waiting experiments of each request that are tried for backfill
+_LOOK = 4  # for each kind of request, number of oldest waiting experiments that are tried for backfill
 
 
 class SlotPart(msgspec.Struct, frozen=True):
-    """Devices of one kind on one host; on several only if no host has that many."""
+    """A request for devices of one kind on one host; it is spread over several hosts only if no host has that many."""
 
     kind: str
     count: int
@@ -42,7 +42,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Scheduler:
-    """`hosts` with all their devices. The caller names the experiments."""
+    """Schedules experiments on `hosts` with all their devices. The caller names the experiments."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self.hosts = list(hosts)
@@ -55,7 +55,7 @@ class Scheduler:
         self._room: Room = self._whole.copy()
         self._up = np.ones(len(self.hosts), dtype=bool)
         self._waiting: dict[Request, deque[tuple[int, str]]] = {}
-        self._known: dict[str, tuple[Request, float, int]] = {}  # waiting: request, limit, ticket
+        self._known: dict[str, tuple[Request, float, int]] = {}  # waiting experiment → (request, time limit, ticket)
         self._tickets = 0
         self.running: dict[str, Running] = {}
 
@@ -63,12 +63,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[str]:
-        """Longest waiting first."""
+        """Waiting experiments, the one that has waited longest first."""
         return sorted(self._known, key=lambda name: self._known[name][2])
 
     @property
     def free(self) -> list[tuple[str, str]]:
-        """(host, device) of all devices that nobody holds, on hosts in use."""
+        """(host, device) of all free devices, on hosts in use."""
         return [
             (host.name, device.index)
             for number, host in enumerate(self.hosts)
@@ -120,7 +120,7 @@ class Scheduler:
             _add(self._room, [share for share in ran.held if self._up[share[0]]])
 
     def withdraw(self, name: str) -> None:
-        """Removes a waiting experiment; the owner of a running one ends it, and then calls `end`."""
+        """Removes a waiting experiment. If it is running, its owner ends it and then calls `end`."""
         known = self._known.pop(name, None)
         if known is not None:
             queue = self._waiting[known[0]]
@@ -129,8 +129,8 @@ class Scheduler:
                 del self._waiting[known[0]]
 
     def restore(self, name: str, request: Request, placement: Placement, limit_s: float, now: float) -> None:
-        """Books an experiment that was running when the caller restarted. Errors: AutoscoutError if its devices are
-        taken or gone."""
+        """Registers an experiment that was running when the caller restarted. Errors: AutoscoutError if its devices are
+        in use or gone."""
         if name in self.running:
             return
         groups = []
@@ -150,7 +150,7 @@ class Scheduler:
     # ---- hosts come and go ----------------------------------------------------------------------------------------
 
     def lose(self, host: str) -> list[str]:
-        """Takes a host out of use; experiments there, which their owner ends, wait again in their old places."""
+        """Takes a host out of use; its experiments, which their owner ends, wait again in their old places."""
         number = self._number[host]
         self._up[number] = False
         victims = [name for name, ran in self.running.items() if any(n == number for n, _ in ran.groups)]
@@ -174,17 +174,17 @@ class Scheduler:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # it comes back to its old place
+        if len(queue) > 1 and queue[-2][0] > ticket:  # so that it gets its old place again
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:
         return min((queue[0] for queue in self._waiting.values()), default=(0, None))[1]
 
     def _backfill(self, oldest: str, now: float) -> list[tuple[str, Placement]]:
-        """Starts those that may overtake the oldest, which does not fit."""
+        """Starts experiments that may go before the oldest, which does not fit."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
-        if reserved is None:  # it cannot start before a host comes back, and nobody has to wait for that
+        if reserved is None:  # it cannot start before a host comes back, so nobody has to wait for it
             until, spare = float("inf"), self._room.copy()
         else:
             until, spare = reserved
@@ -202,9 +202,9 @@ class Scheduler:
         return started
 
     def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
-        """Returns the latest time at which it will fit, and the room that remains then; None if it never will."""
+        """Returns the latest time by which the request will fit, and the room left then; None if it never will."""
         ends = sorted(self.running.values(), key=lambda ran: ran.ends)
-        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # room after each further end
+        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # room after each further experiment ends
         after[0] = self._room
         for row, ran in zip(after[1:], ends, strict=True):
             _add(row, ran.held)
@@ -220,8 +220,8 @@ class Scheduler:
         return (max(now, ends[low - 1].ends) if low else now), room
 
     def _fit(self, request: Request, room: Room) -> list[_Share] | None:
-        """For each part the fullest host with enough free devices, a different host per part if possible. A part that
-        exceeds every host gets whole hosts."""
+        """For each part of the request the fullest host with enough free devices, a different host per part if
+        possible. A part larger than every host gets whole hosts."""
         shares: list[_Share] = []
         left = room.copy()
         used = np.zeros(len(left), dtype=bool)
@@ -246,7 +246,7 @@ class Scheduler:
     def _over_hosts(self, kind: int, count: int, free: np.ndarray) -> list[_Share]:
         whole = self._whole[:, kind]
         if len(whole) and whole.max() >= count:
-            return []  # one host has that many devices: wait for it
+            return []  # one host has that many devices, so wait for it
         found: list[_Share] = []
         idle = np.flatnonzero((free > 0) & (free == whole))
         for number in idle[np.argsort(-whole[idle], kind="stable")].tolist():
@@ -280,7 +280,7 @@ class Scheduler:
         return placement
 
     def _chosen(self, number: int, kind: str, count: int, taken: list[tuple[int, str]]) -> Iterable[str]:
-        """Free groups with `count` devices in all: whole ones first, and the last as small as possible."""
+        """Free groups that together have `count` devices: whole ones first, then the smallest that suffices."""
         of = {g: n for g in self._groups[number] if g in self._free[number] and (number, g) not in taken
               if (n := sum(d.kind == kind for d in self._groups[number][g]))}  # fmt: skip
         while count > 0:
@@ -310,8 +310,8 @@ class Scheduler:
 
 
 def _groups(host: Host) -> dict[str, tuple[Device, ...]]:
-    """Devices that go to one experiment together, in the host's order; one that disturbs nobody is a group of its
-    own."""
+    """Devices that go to one experiment together, in the host's order; one that disturbs no other is a group by
+    itself."""
     found: dict[str, list[Device]] = {}
     for device in host.devices:
         found.setdefault(f"group {device.group}" if device.group else device.index, []).append(device)

@@ -1,4 +1,4 @@
-"""Locks this machine's devices, so that each measurement has its devices to itself across all sessions.
+"""Locks this machine's devices, so that across all sessions each measurement has its devices to itself.
 
     autoscout-devices.lock        the machine: shared by holders of some GPUs, exclusive for CPU ranks
     autoscout-device-NAME.lock    one GPU
@@ -31,7 +31,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Some(msgspec.Struct, frozen=True):
-    """The first `count` of these GPUs that are free."""
+    """A request for the first `count` of these GPUs that are free."""
 
     among: Sequence[str]
     count: int
@@ -50,8 +50,8 @@ def machine(
     some: Some | None = None,
     taken: list[str] | None = None,
 ) -> Iterator[bool]:
-    """Holds the machine, or `some` of its GPUs (whose names go to `taken`, in order), for an experiment; yields False
-    if `give_up()` became true while waiting. `on_wait` is called once if others hold them."""
+    """Holds the machine, or `some` of its GPUs (whose names are appended to `taken`, in order), for an experiment;
+    yields False if `give_up()` became true while waiting. `on_wait` is called once if others hold the devices."""
     held: list[int] | None = None
     try:
         held = _wait(some, taken if taken is not None else [], on_wait, give_up)
@@ -65,7 +65,7 @@ def machine(
 
 
 def holder(path: Path | None = None) -> Holder | None:
-    """Who measures on this machine now; None if nobody does. Ignores what a killed holder left there."""
+    """Who is measuring on this machine now; None if nobody is. Ignores the entry of a holder that was killed."""
     try:
         pid, since, session, *_ = [*(path or lock_path()).read_text(errors="replace").split(), "", "", ""]
     except OSError:
@@ -76,7 +76,7 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether somebody waits for devices; if so, holders give theirs back once their experiments have ended."""
+    """Whether somebody waits for devices; if so, holders return theirs once their experiments have ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -89,7 +89,7 @@ def wanted_by_others() -> bool:
 def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
-    """Files whose locks we hold; None: gave up. Locks of other users that we may not open are skipped, because
+    """The files whose locks we hold; None if we gave up. Locks of other users that we may not open are skipped, because
     measuring side by side is better than not measuring."""
     notified, turn = False, _open(_turn())
     try:
@@ -151,13 +151,13 @@ def _locked(file: int, how: int) -> bool:
 
 def _write(files: list[int], text: str) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # the entry only informs people
+        with contextlib.suppress(OSError):  # the entry is only for information
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
 
 
 def _clear(files: list[int]) -> None:
-    """Removes our entry, unless others who share the machine have written since."""
+    """Removes our entry, unless another holder that shares the machine has written one since."""
     for file in files:
         with contextlib.suppress(OSError):
             if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):

@@ -26,7 +26,7 @@ def allocation(environ: Mapping[str, str]) -> dict[str, list[str]]:
     words = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not words:
         raise AutoscoutError(
-            'cluster.hosts = "slurm": we are in no Slurm allocation; start it with `salloc -N NODES autoscout tune …`, '
+            'cluster.hosts = "slurm": not a Slurm allocation; start it with `salloc -N NODES autoscout tune …`, '
             "or submit what `autoscout tune JOB.toml --as slurm` prints",
             2,
         )

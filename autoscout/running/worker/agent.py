@@ -1,7 +1,7 @@
-"""One node's part of an experiment: starts processes here, sends back their files, and leaves nothing running.
+"""One node's part of an experiment: starts processes on this node, sends back their files, and leaves nothing running.
 
 It is sent to a node and started there (by ssh, srun or Ray) with the ranks' interpreter. Protocol: one JSON object per
-line. Its first describes the node. From the controller:
+line. The agent's first line describes the node. Requests of the controller:
 
     {"look": {…}}     → {"looked": {…}}: its disk, hashes of files, output of commands
     {"meet": true}    → {"meet": {…}}: addresses of this node, and a port where it can be called for a while
@@ -39,7 +39,7 @@ import supervise
 SILENT_S = 30.0  # silence after which the other side counts as dead
 _BEAT_S = 2.0
 _TICK_S = 0.05
-_FILES_S = 0.2  # polling interval for growing files
+_FILES_S = 0.2  # polling interval for files that grow
 _PIECE = 2**18
 _GRACE_S = 2.0  # grace after the first failure, so that other ranks can log their errors
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -47,13 +47,13 @@ _SIOCGIFADDR = 0x8915
 
 
 class Agent:
-    """`home`: the folder with our unpacked files."""
+    """Handles requests of the controller. `home`: the folder with our unpacked files."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self._heard = self._beat = time.monotonic()
         self._buffer = b""
-        self._answers = os.dup(1)  # other output must not mix with answers
+        self._answers = os.dup(1)  # keeps answers apart from other output
         os.dup2(2, 1)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._run: NodeRun | None = None
@@ -117,7 +117,7 @@ class Agent:
         return word.replace("{agent}", str(self.home)).replace("{python}", sys.executable)
 
     def _warmed(self, command: list[str], variables: dict[str, str]) -> bool:
-        """Starts the zygote, whose imports take a while; returns whether ranks can be forked."""
+        """Starts the zygote, whose imports take a while; returns whether it can fork ranks."""
         if self._zygote is not None and self._zygote.poll() is None:
             return True
         with open(self.home / "zygote.log", "wb") as errors:
@@ -146,8 +146,8 @@ class NodeRun:
     """One experiment's processes on this node.
 
     asked: {"folder", "files": {name: text}, "shared", "environment", "meet": address, "processes": [{"name", "command",
-    "environment"}] or "warm": a request to the zygote}. Files they leave in `folder` are sent back unless it is shared.
-    "{folder}" in a command or file stands for that folder on this node.
+    "environment"}] or "warm": a request to the zygote}. Files that they leave in `folder` are sent back unless it is
+    shared. "{folder}" in a command or file stands for that folder on this node.
     """
 
     def __init__(self, asked: dict[str, Any], filled: Any, zygote: "subprocess.Popen[bytes] | None", say: Any) -> None:
@@ -217,7 +217,7 @@ class NodeRun:
         return {"codes": self._codes, "stopped": self._stopped, "problem": self._problem, "oom_kills": kills}
 
     def stop(self, grace_s: float) -> None:
-        """Sends SIGTERM now, and lets SIGKILL follow after `grace_s`."""
+        """Sends SIGTERM now, and SIGKILL after `grace_s`."""
         self._ending = min(self._ending, time.monotonic() + grace_s)
         if self.warm:
             assert self._zygote is not None
@@ -235,7 +235,7 @@ class NodeRun:
         if select.select([self._zygote.stdout], [], [], 0)[0]:
             line = self._zygote.stdout.readline()
             if not line:
-                self._problem = f"the process that ranks are forked from has died ({self._zygote.wait()})"
+                self._problem = f"the process from which ranks are forked has died ({self._zygote.wait()})"
                 kill_all(0.0)
                 return True
             answer = json.loads(line)
@@ -283,8 +283,8 @@ class NodeRun:
 
 def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
     """asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. The answer: `free_gib` of the
-    working disk, `shared`: whether the folder has the token, hashes of `files` (null: missing), and the last line that
-    each command prints."""
+    working disk, `shared` (whether the folder contains the token), hashes of `files` (null: missing), and the last line
+    that each command prints."""
     folder = Path(asked["folder"])
     try:
         shared = (folder / asked["token"]).is_file()
@@ -301,7 +301,7 @@ def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
 
 
 def addresses() -> list[str]:
-    """This node's addresses: the one that ssh connected to first, loopback last."""
+    """This node's addresses: first the one to which ssh connected, last loopback."""
     called = os.environ.get("SSH_CONNECTION", "").split()
     found = [called[2]] if len(called) == 4 else []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -343,12 +343,12 @@ def free_port() -> int:
 
 
 def tied(command: list[str]) -> list[str]:
-    """The command, tied to this process: the kernel kills it when this process ends, for whatever reason."""
+    """The command, tied to this process: the kernel kills the command when this process ends, for whatever reason."""
     return [sys.executable, leash.__file__, str(os.getpid()), *command]
 
 
 def kill_all(grace_s: float, sparing: "subprocess.Popen[bytes] | None" = None) -> None:
-    """Kills all descendants of this process, daemons included, since it is their subreaper."""
+    """Kills all descendants of this process, including daemons, which it adopts as their subreaper."""
     until = time.monotonic() + grace_s + 10.0
     while time.monotonic() < until:
         kept = {*supervise.descendants(sparing.pid), sparing.pid} if sparing else set()
@@ -367,7 +367,7 @@ def _address_of(probe: socket.socket, interface: str) -> str:
 
 
 def _oom_kills() -> int:
-    """Number of OOM kills on this node so far."""
+    """Number of processes killed for lack of memory on this node so far."""
     for line in Path("/proc/vmstat").read_text().splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])
@@ -375,7 +375,7 @@ def _oom_kills() -> int:
 
 
 def bury(owned: "list[subprocess.Popen[bytes]]") -> None:
-    """Reaps adopted children that have ended; `owned` are left to their Popen."""
+    """Reaps adopted children that have ended; `owned` processes are reaped by their Popen."""
     for process in owned:
         process.poll()
     living = {process.pid for process in owned}

@@ -1,5 +1,5 @@
-"""Answers of the scripts that audit an engine under its own interpreter: one JSON object on the last line of stdout,
-whatever the engine itself prints."""
+"""Answers of the scripts that audit an engine under the engine's own interpreter: one JSON object on the last line of
+stdout, whatever the engine itself prints."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ _REFUSED = 400  # characters kept of an engine's message
 
 def asked() -> tuple[Any, Callable[[Any], None]]:
     """The question on stdin, and a function that writes the answer and ends the process, even if threads of an engine
-    still run."""
+    are still running."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -30,7 +30,7 @@ def by_flag(actions: Iterable[argparse.Action]) -> dict[str, argparse.Action]:
 
 
 def described(actions: dict[str, argparse.Action], plain: Callable[[Any], Any]) -> dict[str, dict[str, str]]:
-    """A parser's options, with their values and help. `plain`: converts a value for JSON."""
+    """A parser's options, with their values and help texts. `plain`: converts a value to one that JSON can hold."""
     return {
         "arguments": {flag: written(action.default, action.choices, plain) for flag, action in actions.items()},
         "helps": {flag: " ".join((action.help or "").split()) for flag, action in actions.items()},
@@ -38,7 +38,7 @@ def described(actions: dict[str, argparse.Action], plain: Callable[[Any], Any]) 
 
 
 def written(default: Any, choices: Iterable[Any] | None, plain: Callable[[Any], Any]) -> str:
-    """ "default of choices" """
+    """The text "default of choices"."""
     text, named = json.dumps(plain(default)), " | ".join(str(plain(c)) for c in choices or ())
     return f"{text} of {named}" if named else text
 

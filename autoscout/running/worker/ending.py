@@ -1,17 +1,17 @@
-"""Rules for when warm-up is over, when enough was measured, and when a run cannot win any more. They import none of our
-packages, so that workers can use them, too (running/early.py). All ranks see the same seconds, so they agree."""
+"""Rules for when warm-up is over, when enough was measured, and when a run can no longer win. They import none of our
+packages, so that workers can use them, too (running/early.py). All ranks get the same seconds, so they decide alike."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
 Z = 3.0
-LEAST = 0.05  # smallest slowdown worth ending for: drift within one iteration
+LEAST = 0.05  # smallest slowdown for which a run is ended: iterations may drift this much
 NEEDED = 3  # iterations needed before a run may be ended
 WIDE = 0.1  # largest relative width that counts as settled, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
-SEARCHED = 2  # iterations that suffice in the search, which compares configurations roughly: finalists run again
-USUAL = 10  # jobs that ask for more iterations than this get them all
+SEARCHED = 2  # iterations that suffice in the search, where comparisons may be rough, since finalists run again
+USUAL = 10  # a job that asks for more iterations than this gets all of them
 NARROW = 0.01  # relative width below which more iterations add little
 MOST_WARM = 5  # extra warm-up iterations, beyond those requested
 _FALLING = 0.1  # an iteration counts as warm-up if the next one is faster by more than this share
@@ -25,7 +25,7 @@ def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
 
 
 def warm_up(seconds: Sequence[float], asked: int) -> int:
-    """How many of a run's iterations were warm-up, at least the `asked` ones; two at least are left to measure."""
+    """How many of a run's iterations were warm-up: at least the `asked` ones, but at least two are left as measured."""
     warmed = asked
     while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
         warmed += 1
@@ -46,9 +46,9 @@ def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: 
 
 
 def settled(costs: Sequence[float], spread: float = 0.0) -> bool:
-    """Whether more iterations would add little: the mean is known within 1 %, or as closely as another run of the same
-    configuration would repeat it (`spread`, relative; 10 % at most). Such a run is at most 1.12 times as uncertain as
-    an endless one, since its standard error is at most half of the spread between runs."""
+    """Whether more iterations would add little: the mean is known within 1 %, or within the relative `spread` (10 % at
+    most) between runs of the same configuration. Such a run is at most 1.12 times as uncertain as an endless one, since
+    its standard error is at most half of the spread between runs."""
     return width(costs) <= max(NARROW, min(spread, WIDE))
 
 
@@ -68,6 +68,6 @@ def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
     if behind <= max(LEAST, Z * noise):
         return ""
     return (
-        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, while noise explains "
-        f"{math.exp(max(LEAST, Z * noise)) - 1:.0%} (at most 1 in 1000 such runs is given up wrongly)"
+        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, but noise explains "
+        f"only {math.exp(max(LEAST, Z * noise)) - 1:.0%} (at most 1 in 1000 such runs is given up wrongly)"
     )

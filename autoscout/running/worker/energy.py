@@ -1,5 +1,5 @@
 """Energy used by GPUs, from the counter of NVIDIA's driver (NVML, part of the driver; Volta and newer), and the index
-of a GPU. Runs under any interpreter without packages.
+of a GPU. Works in any interpreter without packages.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 
 def joules(gpus: list[str]) -> float | None:
     """Joules since the driver was loaded, summed over `gpus`: indices in PCI bus order, or UUIDs. None unless the
-    driver reports it for every one."""
+    driver reports all of them."""
     library = _library()
     if library is None or not gpus:
         return None

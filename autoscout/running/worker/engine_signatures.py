@@ -1,4 +1,4 @@
-"""Prints signatures of an engine's functions, by name, under the engine's own interpreter.
+"""Prints the signatures of an engine's functions; runs in the engine's own interpreter.
 
     engine_signatures.py WORKER.py cpu|cuda < '["megatron.core.utils.get_batch_on_this_cp_rank", …]'
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MANY = 50  # fields from which no signature is printed, since callers check such fields by name
+_MANY = 50  # with this many fields no signature is printed, since callers look up such fields by name
 _MARKS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 

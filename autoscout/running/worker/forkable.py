@@ -10,9 +10,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """Imported packages may query the current GPU and its properties (Transformer Engine does, with flash-attn): they
-    get the answer that a child process obtained beforehand, the same for all GPUs of the node."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch.cuda.is_available() would open the driver
+    """While importing, packages may query the current GPU and its properties (Transformer Engine does, with
+    flash-attn): they get an answer that a child process obtained beforehand, the same for all GPUs of the node."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() opens the driver
     import torch
 
     cuda: Any = torch.cuda
@@ -27,7 +27,7 @@ def imports() -> Iterator[None]:
 
 
 def usable() -> bool:
-    """Whether a process forked now can use its GPU."""
+    """Whether a process forked now could use its GPU."""
     return bool(_seen_by_a_child())
 
 

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with(parent: int) -> None:
     """Makes the kernel kill this process when the thread of process `parent` that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # the parent ended before the line above
+    if os.getppid() != parent:  # the parent had ended before that call
         os._exit(1)
 
 
@@ -25,7 +25,7 @@ def outlive() -> None:
 
 
 def die_with_stdin() -> None:
-    """Ends this process when its stdin closes: for containers, where the kernel's signal does not reach."""
+    """Ends this process when its stdin closes: for containers, where the kernel's signal does not arrive."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -1,4 +1,4 @@
-"""The script of a rank that measures the network: every host sends to the next one in a ring, one pair at a time.
+"""Measures the network from one rank: every host sends to the next one in a ring, one pair at a time.
 
     links.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; needs torch
 

@@ -1,8 +1,8 @@
-"""Reports a node's health before anything is measured on it, as one JSON line. Needs only Python.
+"""Prints a node's health before anything is measured on it, as one JSON line. Needs only Python.
 
 `gpus`: index, name, used and total GiB, uncorrected ECC errors, current and maximum clock, throttle reasons, power
-limit and application clock with their defaults; `lost`: the driver's lines about lost GPUs; `xid`: the kernel's last
-Xid lines; `links`: output of `nvidia-smi topo -m`.
+limit and application clock with their defaults; `lost`: the driver's lines about GPUs that it can no longer reach;
+`xid`: the kernel's last Xid lines; `links`: output of `nvidia-smi topo -m`.
 """
 
 import json
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def _queried(asked: str) -> str:
-    """nvidia-smi's CSV. Fields that the driver lacks are left out, because one of them would cost all others (newer
-    drivers drop application clocks)."""
+    """nvidia-smi's CSV, without fields that the driver lacks, because a single unknown field makes the query fail
+    (newer drivers drop application clocks)."""
     table = _printed(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"])
     unknown, fields = _NO_FIELD.search(table), asked.split(",")
     if unknown is None or unknown[1] not in fields:

@@ -1,10 +1,10 @@
-"""Runs a user's own command and leaves nothing it started behind: neither children nor daemons.
+"""Runs a user's own command, and leaves nothing behind that it started, neither children nor daemons.
 
     supervise.py STATUS PARENT GRACE_S COMMAND…
 
 This process is a subreaper: orphans of the command become its children, so that even a daemon in its own session is
-found. SIGTERM, or the end of process PARENT, ends the command: SIGTERM to it, SIGKILL to all that is left GRACE_S
-seconds later. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs only Python.
+found. On SIGTERM, or when process PARENT ends, the command gets SIGTERM, and whatever is left GRACE_S seconds later
+gets SIGKILL. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs only Python.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_AFTERWARDS_S = 1.0  # grace for helper processes that exit on their own after the command
+_AFTERWARDS_S = 1.0  # time for helper processes to exit on their own after the command
 _GONE_S = 10.0
 
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
-    """Runs the command `what`. `become`: turns the forked process into it, and closes the given file once it has
-    begun."""
+    """Runs the command `what`. `become`: turns the forked process into the command, and closes the given file
+    descriptor once the command has begun."""
     become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -37,7 +37,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     try:
         child = _started(become)
     except OSError as error:
-        import json  # imported here: slower than all the rest, and rarely needed
+        import json  # imported here, since it is slower than all the rest and rarely needed
 
         _write(status, json.dumps({"error": f"{what}: {error.strerror}"}))
         return 1
@@ -45,7 +45,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # nobody waits for a graceful end any more
+            gone = os.getppid() != parent  # then nobody waits for a graceful end
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:

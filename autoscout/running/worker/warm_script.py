@@ -1,5 +1,5 @@
 """The warm interpreter: does the imports of a user's Python script once, then runs the script repeatedly, each time in
-a process forked from this one.
+a process forked from itself.
 
     warm_script.py WORDS…        the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
 
@@ -37,7 +37,7 @@ _MOST = 2**20  # largest request in bytes
 def main() -> None:
     import supervise
 
-    del sys.modules["supervise"], sys.path[0]  # the user's script may have the name of one of our files
+    del sys.modules["supervise"], sys.path[0]  # the user's script may have the same name as one of our files
     argv = sys.argv[1:]
     connection = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -93,7 +93,7 @@ class LaterImports:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] in self._packages:
-            with contextlib.suppress(BlockingIOError):  # full until a run ends; the next run reports the rest
+            with contextlib.suppress(BlockingIOError):  # the pipe is full until a run ends; the next run sends the rest
                 os.write(self._write, name.encode() + b"\n")
 
     def load(self) -> None:
@@ -107,7 +107,7 @@ class LaterImports:
 
 
 def run_python(argv: list[str]) -> None:
-    """Runs a script in this process as `python WORDS[1:]` would."""
+    """Runs a script in this process, in the same way as `python WORDS[1:]` would."""
     rest = [word for i, word in enumerate(argv[1:]) if word != "-u" or i]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -124,7 +124,7 @@ def run_python(argv: list[str]) -> None:
 
 
 class Worker:
-    """A rank of torchrun, forked instead of started; has the part of Popen's interface that torchrun uses."""
+    """A rank of torchrun that is forked instead of started; it has the part of Popen's interface that torchrun uses."""
 
     def __init__(self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **session: bool) -> None:
         self.args, self.returncode = args, None
@@ -162,7 +162,7 @@ class Worker:
 
 
 def run_torchrun(argv: list[str]) -> None:
-    """Runs torchrun's own code, but forks ranks that use our interpreter from this process."""
+    """Runs torchrun's own code, except that ranks with our interpreter are forked from this process."""
     from subprocess import Popen
 
     from torch.distributed import run

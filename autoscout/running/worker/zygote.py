@@ -2,7 +2,7 @@
 
     zygote.py WORKER.py '{"OMP_NUM_THREADS": "1", …}' cpu|cuda      with the environment that the imports need
 
-The worker has load(device), which does the imports, and run_and_exit(experiment), which runs a rank.
+The module WORKER has load(device), which does the imports, and run_and_exit(experiment), which runs a rank.
 
 Protocol: one JSON object per line. It sends {"ready": true} after the imports, or false if a forked process cannot use
 the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers {"codes": [exit code of each
@@ -11,8 +11,8 @@ over several hosts a request also has {"first": rank, "world": all ranks, "addre
 "environment"}: the ranks on this host start at `first`. {"stop": true} ends the running experiment; so does closing
 stdin, which also ends the zygote.
 
-A request with "keep": KEY has one rank, which stays alive after its experiment and runs the next one with the same KEY:
-the worker's stay(connection), which reads a path per line and answers with an exit code per line.
+A request with "keep": KEY has one rank, which stays alive after its experiment and runs the next one with the same KEY.
+It runs the worker's stay(connection), which reads a path per line and answers with an exit code per line.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class ZygoteRank:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid:
-            with contextlib.suppress(OSError):  # done by the child as well; whichever is first
+            with contextlib.suppress(OSError):  # the child does this as well; either may be first
                 os.setpgid(self.pid, self.pid)
             return
         try:
@@ -100,7 +100,7 @@ class Kept(ZygoteRank):
         theirs.close()
 
     def give(self, experiment: str) -> None:
-        with contextlib.suppress(OSError):  # it died: code() will report it
+        with contextlib.suppress(OSError):  # if it died, code() will report it
             self._connection.sendall(experiment.encode() + b"\n")
 
     def code(self) -> int | None:
@@ -119,13 +119,13 @@ class Kept(ZygoteRank):
 
 def main() -> None:
     os.environ.update(json.loads(sys.argv[2]))
-    answers = os.dup(1)  # Megatron's output must not mix with answers
+    answers = os.dup(1)  # keeps answers apart from Megatron's output
     os.dup2(2, 1)
     script = Path(sys.argv[1])
     sys.path.insert(0, str(script.parent))
     worker = importlib.import_module(script.stem)
     ready = _load(worker, sys.argv[3])
-    leash.outlive()  # experiments may come from other threads; from here on stdin closing ends us
+    leash.outlive()  # experiments may come from other threads; from here on we end when stdin closes
     gc.freeze()  # the ranks share these pages
     _answer(answers, {"ready": ready})
     requests = ZygoteRequests()

@@ -66,7 +66,7 @@ class Command(Target):
         if not command_of(job):
             return
         if job.launch.launcher == "warm" and (why := not_warm(job)):
-            yield f'launch.launcher = "warm": {why}; leave it out'
+            yield f'launch.launcher = "warm" is not possible: {why}; leave it out'
         for name in unused(job):
             yield (
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
@@ -75,7 +75,7 @@ class Command(Target):
         line = command_line(job)
         if line.for_shell and (lost := no_place(job)):
             yield (
-                f"launch.command needs a shell (variables, pipes), in which the flag of {listed(lost)} has no place: "
+                f"launch.command needs a shell (variables, pipes), so the flag of {listed(lost)} cannot be added: "
                 f"write what its variables stand for, or {{{lost[0]}}} where the value belongs"
             )
             return
@@ -83,14 +83,14 @@ class Command(Target):
         yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
-            yield f"launch.command has {flag} {value}; write what it stands for, no shell fills it in"
+            yield f"launch.command has {flag} {value}; write its value, because no shell fills it in"
         now = currently(job)
         for entry in declared(job).knob:
             if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
                 yield (
                     f"launch.command has {entry.sets} {now[entry.name]}, which is not among the values of knob "
-                    f"'{entry.name}'; add it there, as `autoscout init` does: what you launch now is what others are "
-                    f"held against"
+                    f"'{entry.name}'; add it there, as `autoscout init` does: others are compared with what you "
+                    "launch now"
                 )
 
     def catalog(self, job: Job) -> "Catalog":
@@ -102,8 +102,8 @@ class Command(Target):
         preset = preset_of(job)
         if not (job.space.catalog or job.space.knob or preset.knob or command_of(job)):
             raise AutoscoutError(
-                f"{job.name} has no launch to export: a script of yours measured it (autoscout.Study), and only that "
-                f"script knows its space",
+                f"{job.name} has no launch to export: your own script measured it (autoscout.Study), and only that "
+                "script knows its space",
                 2,
             )
         columns, names = _columns(preset).simulated(job, preset), derived(job, preset)
@@ -125,7 +125,7 @@ class Command(Target):
                 "its values and the flag that it sets, or name a catalog that declares them in space.catalog"
             )
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
-            unread = "no answers are compared" if job.task == "serve" else "no loss is read"
+            unread = "the answers of the configurations are not compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
         line = command_line(job)
         notes += [] if line.for_shell else for_a_shell(line)
@@ -142,25 +142,25 @@ class Command(Target):
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
             notes.append(
-                f"launch.script = '{job.launch.script}' is unproven: it was never run here"
+                f"launch.script = '{job.launch.script}' is unproven: AutoScout was never tested with it"
                 + (", nor were predictions compared with runs of it" if guessed else "")
             )
         notes += [f"launch.command: '{name}' cannot be run here" for name in lacking(job)]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
             notes.append(
-                f"knob '{name}' may change how many samples a step has, and then the fewest seem the fastest: tie it "
+                f"knob '{name}' may change how many samples a step has, and then fewer samples look faster: tie it "
                 f"to another by a rule ([[space.rule]] holds = '{name} * accumulation == 32') or minimize another "
                 f"metric; where your script keeps the batch of all ranks, leave it"
             )
         now = currently(job) if command_of(job) else {}
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:
-                notes.append(f"the command does not give {entry.name}: its first value stands for what you run now")
+                notes.append(f"the command does not give {entry.name}: its first value is assumed for what you run now")
         return notes + _not_to_be_had(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """The command as written: knob values from its flags, else their defaults or first values."""
+        """The command as written: knob values from its flags; without a flag, a knob's default or first value."""
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.recipes import nearest
 
@@ -205,7 +205,7 @@ class Command(Target):
                 "an iteration of RL samples answers, which fake tensors cannot do; `autoscout profile` runs it", 2
             )
         if asked.parts:
-            raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)
+            raise AutoscoutError("only Megatron's layouts are composed from parts; omit --parts", 2)
         found = shadow(asked)
         remember(asked, found)
         return found
@@ -244,8 +244,8 @@ class Command(Target):
         return carried_over(rules, before.value, after.value)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None where nothing is known of a user's own command before it ran: its model, and by a catalog's
-        `[simulated]` what its knobs mean."""
+        """Nothing can be predicted for an unknown command before it ran. For a known one: simulators by its model, and
+        by what a catalog's `[simulated]` says that its knobs mean."""
         from autoscout.targets.jobs import declared
 
         shaped = job.model.layers and (job.traffic.seq_len or job.task == "serve")
@@ -270,7 +270,7 @@ class Command(Target):
 
 
 def _columns(preset: "Preset") -> "ModuleType":
-    """Converts a line of the preset to the simulators' columns."""
+    """The module that converts a line of the preset to the simulators' columns."""
     from autoscout.targets.command import served_columns, trained_columns
 
     return trained_columns if preset.trained else served_columns
@@ -283,7 +283,7 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 
 
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
-    """Without settings of the line or a file that have no effect, such as how checkpointing is done while it is off."""
+    """The values without those that have no effect, such as how checkpointing is done while it is off."""
     kept = dict(values)
     for knob in space.knobs:  # each after those that activate it
         seen = space.environment(kept)
@@ -294,7 +294,7 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
 
 
 def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
-    """A sentence if the command's settings are no configuration of the space."""
+    """A sentence if the command's settings are not a configuration of the space."""
     from autoscout.space.explain import explain
     from autoscout.targets.jobs import JobSpace
 
@@ -311,5 +311,5 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     if not broken:
         return []
     return [
-        f"the command's settings are not valid here ({broken}); the nearest valid ones stand for them, with {moved}"
+        f"the command's settings are not valid here ({broken}); the nearest valid ones are used instead, with {moved}"
     ]

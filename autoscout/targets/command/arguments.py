@@ -33,8 +33,8 @@ EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how to start a command: its `folder` for files, a free `port`, the number of `iterations`; on several
-    hosts the number of this `node`, the address of the `head`, and the node's `ranks` ("": all). `measuring`: an
-    experiment, which may shorten the user's own launch (no checkpoints, fewer iterations)."""
+    hosts the number of this `node`, the address of the `head` node, and the node's `ranks` ("": all). `measuring`: this
+    is an experiment, which may shorten the user's own launch (no checkpoints, fewer iterations)."""
 
     folder: str
     port: str
@@ -46,8 +46,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_place(job: Job | None = None) -> Place:
-    """The place of a launch that the user starts: relative to its working folder, of any length, on every host of the
-    job."""
+    """The place of a launch that the user starts: relative to its folder, of any length, on every host of the job."""
     place = Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
     if job is None or not job.cluster.hosts:
         return place
@@ -57,8 +56,8 @@ def export_place(job: Job | None = None) -> Place:
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`files`: path → content, written before the start. `by_kind`: kind of device → replacements for the placeholders
-    that words and variables keep until the kind is known."""
+    """`files`: path → content, written before the start. `by_kind`: kind of device → values for the placeholders that
+    stay in words and variables until the kind of device is known."""
 
     line: Line
     environment: dict[str, str]
@@ -122,7 +121,7 @@ def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """The knobs with those per kind of device merged into one, and the merged ones' values: kind → placeholder →
+    """Merges the knobs that exist once per kind of device into one. Also returns their values: kind → placeholder →
     value."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
@@ -135,7 +134,7 @@ def _of_all_kinds(
 
 
 def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
-    """The names that placeholders may use; `knobs`: as the command gets them."""
+    """The values of the placeholders that a command may use, by name. `knobs`: values as the command gets them."""
     used = used_nodes(job, configuration)
     ranks = sum(node.count for node in used)
     names = {
@@ -160,7 +159,7 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
 
 
 def not_on_hosts(job: Job) -> str:
-    """ "" or why the command cannot be started on each of several hosts."""
+    """Why the command cannot be started on each of several hosts; "" if it can."""
     placeholders = spoken(job)
     if not job.cluster.hosts or ({"node", "head"} <= placeholders and placeholders & {"ranks", "gpus"}):
         return ""
@@ -176,7 +175,7 @@ def command_of(job: Job) -> str:
 
 
 def spoken(job: Job) -> set[str]:
-    """The placeholders of the command and of its variables."""
+    """The placeholders that the command and its variables use."""
     return set().union(*map(names_in, [command_of(job), *job.launch.environment.values()]))
 
 
@@ -191,14 +190,14 @@ def currently(job: Job) -> dict[str, Value]:
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)
-            value = None if set_ else False  # a setting that is not there has its default
+            value = None if set_ else False  # a switch that is not given has its default
         if value is not None:
             found[entry.name] = value
     return found
 
 
 def unfilled(job: Job) -> dict[str, str]:
-    """Flags that affect the trials and whose value in the line is a variable."""
+    """Flags that affect the trials and whose value in the line is a shell variable, with that variable."""
     line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
     values = {flag: line.value(flag) for flag in (*ours, *preset_of(job).line.values())}
@@ -207,8 +206,7 @@ def unfilled(job: Job) -> dict[str, str]:
 
 
 def today(job: Job) -> ValueOf:
-    """The settings of the command as written, and of the files that it reads unchanged. Errors: AutoscoutError (exit
-    2)."""
+    """The settings of the command as written, and of files that it reads unchanged. Errors: AutoscoutError (exit 2)."""
     line = _readable(job)
     return rendered.values_of(
         line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job)
@@ -216,16 +214,16 @@ def today(job: Job) -> ValueOf:
 
 
 def _readable(job: Job) -> Line:
-    """The command as far as it can be read: nothing of one that only a shell can run."""
+    """The command as far as it can be read; an empty line if only a shell can run it."""
     line = command_line(job)
     return Line() if line.for_shell else line
 
 
 def not_warm(job: Job) -> str:
-    """ "" or why the command cannot be started warm (running/warm_run.py)."""
+    """Why the command cannot be started warm (running/warm_run.py); "" if it can."""
     line = command_line(job)
     if line.for_shell or job.launch.command_prefix:
-        return "a command that needs a shell, or a prefix, is started by them"
+        return "a command that needs a shell or a prefix cannot be started warm"
     if device_kind(job) == "cuda":
         return "it works on CPUs only so far"
     return startable(line)
@@ -246,7 +244,7 @@ def unused(job: Job) -> list[str]:
 
 
 def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
-    """Settings of experiments, as against the user's own launch."""
+    """Settings of experiments that differ from the user's own launch."""
     there = {sets: value for sets, value in preset.where_said.items() if now(sets) is not None}
     return {**preset.measuring, **there}
 
@@ -274,13 +272,12 @@ def _settings(
     preset: Preset,
     place: Place,
 ) -> dict[str, Value | None]:
-    """Settings of knobs and the preset, by flag or by path in a file."""
+    """Settings of the knobs and of the preset, by flag or by path in a file."""
     now, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
-        # Defaults of a known program are not written out: they may depend on the rest of its line, and not every
-        # version has the flag.
+        # A known program's defaults are not written out: they may depend on the line, and a version may lack the flag.
         itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
@@ -292,7 +289,7 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # Once is the program's default.
+    # A flag with value 1 ("once") states the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

@@ -1,5 +1,5 @@
-"""Which configurations of a user's own script are shadowed before they run: those that may not fit by the memory model,
-if it knows the script's trainer."""
+"""Chooses which configurations of a user's own script are shadowed before they run: those that may not fit in memory,
+if the memory model knows the script's trainer."""
 
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
@@ -23,10 +23,10 @@ def doubts(job: Job) -> Doubts:
         return shadow(ShadowAsked(job, configuration, name, default_path(), LIMIT_S, stopping=stopping))
 
     alike = [knob.name for knob in space.knobs if reads_batches(knob)]
-    blind = bool(target_of(job).not_modelled(job))  # parts without a model may need less, and shadows leave them out
+    blind = bool(target_of(job).not_modelled(job))  # parts without a model, which shadows omit, may need less
 
     def likely(configuration: Configuration) -> float:
-        """Today's launch is run whatever is predicted."""
+        """The chance that it runs out of memory; 0 for today's launch, which is never shadowed instead of run."""
         if model is None or blind or configuration == space.reference:
             return 0.0
         columns = {**attributes, **encode.of_configurations(space, [configuration])}

@@ -1,6 +1,6 @@
 """A configuration of a user's own command as an exported launch, with the short and the long check that it works. It
-uses the mapping of experiments (arguments.py) without measuring-only settings: the command runs as long as the user's
-own, and rendered files are in autoscout-run/ under its working folder.
+uses the same mapping as experiments (arguments.py), without the settings that only measurements need: the command runs
+as long as the user's own, and rendered files are in autoscout-run/ under its working folder.
 """
 
 import functools
@@ -42,10 +42,10 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 def exported(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
 ) -> Launch:
-    """`mapping`: the one of the experiments. Errors: AutoscoutError (exit 2) if the command cannot be assembled."""
+    """`mapping`: the one that the experiments used. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
-            f"{job.name} has no launch to export: a script of yours measured it; `autoscout best` shows the winner's "
+            f"{job.name} has no launch to export: your own script measured it; `autoscout best` shows the winner's "
             f"knobs",
             2,
         )
@@ -65,7 +65,7 @@ def exported(
         words = [word.replace(f"@{name}@", name.upper()) for word in words]
         environment = {key: value.replace(f"@{name}@", name.upper()) for key, value in environment.items()}
     if "port" in placeholders:
-        missing.append(f"another port than {EXPORT_PORT} where that is taken")
+        missing.append(f"another port if {EXPORT_PORT} is taken")
     if "folder" in placeholders and not run.files:
         missing.append(f"where it writes, instead of {EXPORT_FOLDER}")
     return Launch(
@@ -124,11 +124,12 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
 
 
 class _Until(OutputReader):
-    """Ends a run once it has reported enough values of the objective; if they come only at the end, at its end."""
+    """Ends a run once it has reported enough values of the objective; if the values come only in a summary at its end,
+    the run goes on to its end."""
 
     @property
     def reported(self) -> int:
-        """How many values of the objective it has reported, warm-up included; of a summary at its end, 1."""
+        """How many values of the objective it has reported, warm-up included; 1 for a summary at its end."""
         if costs := self.costs():
             return len(costs) + self.warm_up()
         return int(self._job.objective.metric in measurement.readings(self._job, self.values()).metrics)
@@ -139,7 +140,7 @@ class _Until(OutputReader):
 
 
 def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Line:
-    """The exported line as started here, with its files in `folder`."""
+    """The exported line as it is started on this machine, with its files in `folder`."""
     port = str(processes.free_port()) if "port" in spoken(job) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     line = Line(tuple(functools.reduce(lambda text, place: text.replace(*place), places.items(), word)

@@ -30,14 +30,14 @@ _SECONDARY = re.compile(
 _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received (?:Signals\.SIGTERM|\d+ death signal)")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
-    r"|(can't open file '.*': \[Errno \d+\] .*)"  # an interpreter, of the script
+    r"|(can't open file '.*': \[Errno \d+\] .*)"  # printed by an interpreter that does not find the script
 )
 _LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # torchrun's report on its processes
 # Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
-# std::terminate as threads still run while a process ends, and the same found by CPython.
+# std::terminate was called because threads still ran while the process ended; CPython has its own message for it.
 _AT_EXIT = re.compile(r"terminate called without an active exception|Python runtime state: finalizing")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes searched at each end of the log
@@ -52,8 +52,8 @@ def classify(
     missing: str,
     stepped: bool,
 ) -> tuple[Status, str]:
-    """(status, evidence) of a run without a complete result. `missing`: what the result lacks, and the nearest log
-    lines; `oom_kills`: by the kernel during the run; `stepped`: it reported an iteration."""
+    """(status, evidence) of a run without a complete result. `missing`: what the result lacks, with the nearest log
+    lines; `oom_kills`: the kernel's out-of-memory kills during the run; `stepped`: the run reported an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -94,7 +94,7 @@ def classify(
 
 
 class _Log(NamedTuple):
-    """The cause of a failed run in its log; each method returns None if it finds nothing."""
+    """Searches a failed run's log for the cause; each method returns None if it finds nothing."""
 
     text: str
     how: str
@@ -115,7 +115,7 @@ class _Log(NamedTuple):
         if match is None:
             return None
         line = self._line(match)
-        if symptoms.find(line, symptoms.MACHINE):  # memory of a NIC or a locked-memory limit, not of a GPU or the host
+        if symptoms.find(line, symptoms.MACHINE):  # a NIC's memory, or the limit on locked memory
             return None
         if others := symptoms.taken_by_others(self.text, {}):
             cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
@@ -154,8 +154,8 @@ class _Log(NamedTuple):
 def died_of(
     log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
 ) -> tuple[Status, str] | None:
-    """As `classify`, for a run that exited with 0: by the exception printed after the last iteration's line; None if
-    there is none. `iterations`: patterns of iteration lines; `after`: the progress until then, in words."""
+    """Like `classify`, for a run that exited with 0: judges by the exception printed after the last iteration's line;
+    None if there is none. `iterations`: patterns of iteration lines; `after`: the progress until then, as text."""
     lines = _lines(log)
     patterns = [re.compile(pattern) for pattern in iterations]
     last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
@@ -167,8 +167,8 @@ def died_of(
 
 
 def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> str:
-    """The message of a process that aborted as its interpreter ended, with nothing else wrong in the log; "" if there
-    is none. DeepSpeed's autotuning exits amid training, while threads of the data loader or of collectives still run.
+    """The message of a process that aborted while its interpreter ended, if the log shows nothing else wrong; else "".
+    DeepSpeed's autotuning exits amid training, while threads of the data loader or of collectives still run.
     """
     if not ended.code:
         return ""
@@ -180,7 +180,7 @@ def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> st
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-    """A preset's failure text in a run that ended well and has its numbers; None if there is none."""
+    """Finds a preset's failure text in a run that ended well and has its numbers; None if there is none."""
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
@@ -189,7 +189,7 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
 
 
 def nearest_lines(log: Path, pattern: str) -> str:
-    """ "" or the two log lines nearest to a pattern that matches no line."""
+    """The two log lines most like a pattern that matches no line; "" if there are none."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}
     scored: dict[str, float] = {}
     for i, line in enumerate(_lines(log)):
@@ -215,7 +215,7 @@ def _lines(log: Path) -> list[str]:
 
 
 def _cause(lines: list[str]) -> str:
-    """The first exception that is not a consequence of another rank's."""
+    """The first exception that is not a mere consequence of a failure on another rank."""
     for line in lines:
         found = _ERROR.search(line)
         if found and not _SECONDARY.search(line):
@@ -224,8 +224,8 @@ def _cause(lines: list[str]) -> str:
 
 
 def _signal_of(code: int | None, text: str) -> int:
-    """The signal that ended the command (128 + n from a shell) or, by its launcher's message, one of its processes; 0:
-    none."""
+    """The signal that ended the command (exit code 128 + n from a shell) or, by its launcher's message, one of its
+    processes; 0 if none did."""
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
     found = _CHILD_SIGNAL.search(text)

@@ -1,6 +1,6 @@
-"""The equivalence check for a user's own command: by the losses that the runs print, if any. A log shows losses with
-few digits, of one rank or one micro batch, and data order may vary: so the check only tells whether it is the same
-training at all, within a relative tolerance that the job may tighten.
+"""The equivalence check for a user's own command: it compares the losses that the runs print, if any. A log shows
+losses with few digits and of only one rank or micro batch, and the data order may vary. So the check only tells whether
+a run is the same training at all, within a relative tolerance that the job may tighten.
 """
 
 import math
@@ -19,7 +19,7 @@ class LossesIfReported:
         self._tolerance = tolerance
 
     def flaw(self, measured: Measurement) -> str:
-        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
+        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
         for what, found in (("losses", measured.losses), ("gradient norms", measured.grad_norms)):
             if not all(math.isfinite(value) for value in found):
                 return f"{what} are not finite: {_series(found)}"

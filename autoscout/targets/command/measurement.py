@@ -1,8 +1,8 @@
 """From a run's reported numbers to its metrics: units, warm-up, and conversions between metrics.
 
-A name includes its unit (step_time_ms, peak_memory_mib); the objective may use another unit of the same kind. Of a
-repeated number warm-up is dropped and the median counts; of memory the maximum. Warm-up is the first `launch.warmup`
-iterations and those after them while times still fall (running/worker/ending.py).
+A name includes its unit (step_time_ms, peak_memory_mib); the objective may use another unit of the same kind. A number
+reported repeatedly counts by its median after warm-up, memory by its maximum. Warm-up is the first `launch.warmup`
+iterations and those after them for which times still fall (running/worker/ending.py).
 """
 
 import math
@@ -28,7 +28,7 @@ _SOME = 6  # fewest steps that can be called uneven
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """`iterations_s`: seconds of each iteration after warm-up, if the run reports them."""
+    """`iterations_s`: the seconds of each iteration after warm-up, if the run reports them."""
 
     metrics: dict[str, float]
     iterations_s: list[float] = []
@@ -98,7 +98,7 @@ def wanted(job: Job) -> list[str]:
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """Metrics that the job's runs report, those in a unit of its own first; (): any, if the job declares none."""
+    """Metrics that the job's runs report, first those in a unit that the job names; (): any, if it declares none."""
     declared = metrics_of(job)
     if not declared:
         return ()
@@ -118,8 +118,8 @@ def known_metrics(job: Job) -> tuple[str, ...]:
 
 
 def _positive(job: Job, name: str, sources: Mapping[str, str | MetricSource]) -> bool:
-    """Whether 0 is not a valid value of this metric: trainers on CPUs report a peak of 0 for missing GPUs, and coarse
-    clocks a step of 0 s."""
+    """Whether 0 is an invalid value of this metric: trainers on CPUs report a peak of 0 for missing GPUs, and coarse
+    clocks report a step of 0 s."""
     return "memory" in name or _conversion(job, name, _STEP, sources) is not None
 
 

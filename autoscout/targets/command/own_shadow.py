@@ -31,9 +31,9 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """The shadow of the given ranks, or of the first: under data parallelism all are alike.
+    """The shadow of the given ranks, or of the first one if none are given: under data parallelism all are alike.
 
-    Errors: AutoscoutError (exit 2) for a command that is not a Python script's, a rank that does not exist."""
+    Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or a rank that does not exist."""
     job, configuration = asked.job, asked.configuration
     run = _run(job, configuration)
     world = sum(node.count for node in used_nodes(job, configuration))
@@ -93,7 +93,7 @@ def _run(job: Job, configuration: Configuration) -> Started:
     """Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(f"{job.name} has no launch.command, and a shadow runs the script that it starts", 2)
-    folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"  # the same every time: answers are kept by it
+    folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"  # always the same: answers are stored by it
     place = Place(folder=str(folder), port="29999", iterations=str(max(job.launch.iterations, 4)))
     run = started(job, configuration, place)
     if run.files:

@@ -1,5 +1,5 @@
-"""The phases of an RL iteration, for trainers with timers of their own: our clock wraps these (worker/iterations), and
-each rank writes a line per iteration."""
+"""The phases of an RL iteration, for trainers that have timers of their own: our clock wraps these timers
+(worker/iterations), and each rank writes a line per iteration."""
 
 import os
 import statistics
@@ -30,7 +30,7 @@ def variables(preset: Preset, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def updates(job: Job, configuration: Configuration) -> int:
-    """Optimizer steps of an iteration; 1 of other trainers."""
+    """Optimizer steps of an iteration; 1 for trainers other than RL's."""
     names = declared(job).derived
     if not preset_of(job).phases or "updates" not in names:
         return 1
@@ -38,14 +38,14 @@ def updates(job: Job, configuration: Configuration) -> int:
 
 
 def forget(folder: Path) -> None:
-    """Removes the lines of an earlier attempt."""
+    """Removes the lines that an earlier attempt wrote."""
     for path in folder.glob("iterations-*.jsonl"):
         path.unlink()
 
 
 def of_all_ranks(found: Measurement, folder: Path, job: Job) -> Measurement:
-    """With each phase's mean over iterations after warm-up and ranks, scaled to an iteration's median, and rank by
-    rank. Wrong where the trainer's iteration has other samples than the job's."""
+    """The measurement with each phase's mean over ranks and over iterations after warm-up, scaled to the median
+    iteration, and the means of each rank. The status is "wrong" if iterations have other samples than the job's."""
     warm = int(found.conditions.get("warmup_iterations", 1))
     ranks = []
     for path in sorted(folder.glob("iterations-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2])):
@@ -66,6 +66,7 @@ def of_all_ranks(found: Measurement, folder: Path, job: Job) -> Measurement:
     return replace(
         found,
         status="wrong",
-        evidence=f"an iteration drew {samples} answers, and {wanted * fresh:g} belong to traffic.global_batch = "
-        f"{wanted}: its ranks do not know of each other (on CPUs TRL needs --use_cpu), or the batch is not the line's",
+        evidence=f"an iteration drew {samples} answers, but traffic.global_batch = {wanted} needs "
+        f"{wanted * fresh:g}: either its ranks are not connected (on CPUs TRL needs --use_cpu), or the line "
+        "has another batch",
     )

@@ -1,6 +1,6 @@
 """Presets: knowledge of third-party training and serving scripts, as data (line/frameworks/*.toml). A preset has the
-flags worth tuning, the log's patterns for a step, the texts of failures, and further flags for experiments (no
-checkpoints, only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
+flags worth tuning, patterns that find a step in the log, the texts of failures, and the flags that only experiments add
+(no checkpoints, only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
 """
 
 import functools
@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Value
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """A pattern in a failed run's log and its status; `always`: applies to runs that have their numbers, too."""
+    """A pattern for a failed run's log and the status it implies; `always`: also for runs that have their numbers."""
 
     says: str
     status: Status
@@ -25,10 +25,10 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 
 class BatchKnobs(Strict, frozen=True, kw_only=True):
-    """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant (same_batch.py).
-    `packed_by`: the setting of the YAML file that packs as many samples into a step as fit. `instead`: a setting that
-    replaces the flag and excludes it. `by_itself`: the program chooses values that a line omits. `whole`: another
-    setting for a step's samples over all ranks, if it has one."""
+    """Knobs that change the samples or tokens of a step, and the flag that keeps the number of samples constant
+    (same_batch.py). `packed_by`: the setting of the YAML file that packs as many samples into a step as fit. `instead`:
+    a setting that replaces the flag and excludes it. `by_itself`: the program chooses the values that a line omits.
+    `whole`: another setting for a step's samples over all ranks, if there is one."""
 
     flag: str = ""
     value: str = ""
@@ -43,13 +43,14 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
 class Served(Strict, frozen=True, kw_only=True):
     """A server (under_load.py). `load`: the load tool's command without the number of users or the rate (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
-    of its `port` (without it `usual_port`), of its `model` (or the word before it), and of the `devices` whose product
-    it uses (`first_alone`: with this one only the first of them counts). `aliases`: other names of flags. `columns`:
-    flags without a knob, and the simulator's (or `derived`) names for them; `formats`: the simulator's names for those
-    of `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
-    predicted; `unmodelled`: flags whose effect predictions ignore; `unread`: flags that name files of settings, and
-    `before_flags`: knobs for settings there that precede the line's flags. `others`: first words that start something
-    other than a server. `nvidia`: whether it only runs on NVIDIA's GPUs."""
+    for its `port` (if not given, `usual_port`), for its `model` (or the word before the model's name), and for its
+    `devices`, whose number is the product of their values (`first_alone`: if this flag is given, only the first of them
+    counts). `aliases`: other names of flags. `columns`: flags without a knob → the simulator's (or `derived`) names for
+    them; `formats`: values of `--quantization` → the simulator's names for them; `defaults`: defaults of knobs that
+    depend on the devices; `unpriced`: flags with which nothing is predicted; `unmodelled`: flags whose effect
+    predictions ignore; `unread`: flags that name files of settings, and `before_flags`: knobs for settings there that
+    precede the line's flags. `others`: first words that start something other than a server. `nvidia`: whether it only
+    runs on NVIDIA's GPUs."""
 
     load: str
     ready: str = "/health"
@@ -71,18 +72,18 @@ class Served(Strict, frozen=True, kw_only=True):
 
 
 class Trained(Strict, frozen=True, kw_only=True):
-    """A trainer of Transformers' models (trained_columns.py), by the names of its settings, which are flags or keys of
-    its file. `model`: the model. `length`: of a sample in tokens. `weights`: the type they are loaded in. `half`: makes
-    computations 16 bits wide. `attention`: its kernels.
+    """How a trainer of Transformers' models (trained_columns.py) names its settings, which are flags or keys of its
+    file. `model`: the model. `length`: tokens of a sample. `weights`: the type in which weights are loaded. `half`:
+    makes computations 16 bits wide. `attention`: the attention kernels.
 
-    Adapters. `adapted`: switches or name=value that ask for them. Where there are none, or none is given and `by_rank`
-    is set, a given `rank` asks for them. `modules`, `all_modules`, `four_bits`: where they are, and whether the frozen
-    weights have 4 bits. `usual_…`: the value of a setting that is not given (`usual_frozen`: the type of weights under
-    adapters). `differs`: a sentence for a setting whose default differs between versions. `unpriced`: settings with
-    which nothing is predicted. `unmodelled`: settings whose effect predictions ignore.
+    Adapters. `adapted`: switches, or settings name=value, that turn them on. If there are none, or if none is given and
+    `by_rank` is set, a given `rank` turns them on. `modules`, `all_modules`: which layers have them; `four_bits`: the
+    frozen weights have 4 bits. `usual_…`: the value of a setting that is not given (`usual_frozen`: the type of the
+    frozen weights). `differs`: a sentence for a setting whose default differs between versions. `unpriced`: settings
+    with which nothing is predicted. `unmodelled`: settings whose effect predictions ignore.
 
-    Of RL: `length` is of an answer at most, `prompt` of a prompt (`usual_prompt` where none is given). `only`:
-    settings, and those of their values with which something is predicted, "" where the setting may be absent."""
+    In RL, `length` is the largest length of an answer, and `prompt` that of a prompt (`usual_prompt` if not given).
+    `only`: setting → its values for which predictions exist, "" if the setting may be absent."""
 
     model: list[str]
     length: list[str]
@@ -111,9 +112,9 @@ class Trained(Strict, frozen=True, kw_only=True):
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
-    """A flag that shapes the model only as a product with the knob `times`. The product is kept as in the current
-    command, so that every configuration trains the same model; `default`: the flag's value if the command does not give
-    it."""
+    """A flag that shapes the model only as a product with the knob `times`, for example layers per stage. Every
+    configuration keeps the product of the current command, so that all train the same model; `default`: the flag's
+    value if the command does not give it."""
 
     flag: str
     times: str
@@ -121,8 +122,8 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Start(Strict, frozen=True, kw_only=True):
-    """A condition that a program asserts before it starts. `names`: in the expression `holds`, each with its setting
-    and the program's default; `gpus` are the devices. `unless`: a pattern of lines for which it is not asserted."""
+    """A condition that a program asserts before it starts. `names`: name in the expression `holds` → (its setting, its
+    default); `gpus` is the number of devices. `unless`: a pattern of lines for which the program does not assert it."""
 
     names: dict[str, tuple[str, int]]
     holds: str
@@ -132,22 +133,22 @@ class Start(Strict, frozen=True, kw_only=True):
 
 
 class Preset(Framework, frozen=True, kw_only=True):
-    """`proven`: versions and machine of its test runs; "" if its log format is known only from its source. `measuring`:
-    flags for experiments, not for the user's own launch. `where_said`: the same, only for flags that the line gives.
-    `soak`: flags for the long check of an export. `reads`: flag → the job field that it gives (`init`), or a multiple
-    of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on. `objective`: the default. `metrics_of`: another
-    preset whose `metrics` it also has. `simulated`: what the knobs mean to the simulators, unless the line has a flag
-    of `unpriced`. `line`: names of `derived` → the flags of the line that set them; no knob changes these, but rules
-    mention them. `taken_by`: first parts of setting names → the classes, in sources of packages, whose fields these
-    settings are. `phases`: an RL trainer whose iterations our clock times (phases.py). `redraws`: its knobs and
-    settings that change the sampled answers. `follows`: knob → further settings that go with any value of it but the
-    one that is off.
+    """`proven`: versions and machine of the runs that tested it; "" if its log format is known only from the program's
+    source. `measuring`: flags that experiments add, not the user's own launch. `where_said`: the same, for flags that
+    are only changed if the line gives them. `soak`: flags for the long check of an export. `reads`: flag → the job
+    field that `init` fills from it, or a multiple of that field ("model.ffn // 2"). `checkpoint`: what checkpoints
+    depend on. `objective`: the default objective. `metrics_of`: another preset, whose `metrics` it shares. `simulated`:
+    what the knobs mean to the simulators, unless the line has a flag of `unpriced`. `line`: names of `derived` → the
+    flags of the line that set them; no knob changes these, but rules use them. `taken_by`: first parts of setting names
+    → the classes, in sources of packages, whose fields these settings are. `phases`: the RL trainer whose iterations
+    our clock times (phases.py). `redraws`: knobs and settings that change the sampled answers. `follows`: knob →
+    further settings that are set whenever the knob is not off.
 
-    Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may come
-    first. `configs`: the folder in its packages with settings that `--config` names without .yaml. `copies`: the
-    command that copies one. `files`: settings are in YAML files that nothing on the line overrides, so that runs get
-    copies of them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act keep their value instead of
-    getting `off`, because a setting may bring a section that changes more.
+    Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may be the
+    first word. `configs`: the folder in its packages whose files `--config` may name without .yaml. `copies`: the
+    command that copies one. `files`: settings are in YAML files that nothing on the line overrides, so each run gets
+    changed copies; flags are then paths in these (yaml:a.b). `idle`: knobs without effect keep their value instead of
+    `off`, because setting `off` may create a section that changes more.
 
     The model and devices. `engine`: the target of its engine, which reads [model] from the flags. `model`: fields of
     [model] that no setting gives: the same for all its models, or assumed (the vocabulary). `model_where`: settings and
@@ -216,7 +217,7 @@ def names() -> list[str]:
 
 
 def starts_server(name: str) -> bool:
-    """Whether the preset of that name, if there is one, is of a server's line."""
+    """Whether the preset of that name, if there is one, belongs to a server."""
     return name in names() and preset(name).served is not None
 
 

@@ -31,8 +31,8 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 
 class CommandProfiler:
-    """Runs the command once per experiment. `mapping`: from a configuration to the command to start; `judged`: a
-    target's own check of a measured run and its folder."""
+    """Runs the command once per experiment. `mapping`: makes the command to start from a configuration; `judged`: a
+    target's own check of a measured run, given its folder."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CommandProfiler:
         self._doubts: Doubts | None = None
 
     def on(self, placement: Placement) -> None:
-        """Sets the hosts and devices of the next runs; if the job has no hosts, this machine's GPUs by index."""
+        """Sets the hosts and devices of the next runs; without hosts, this machine's GPUs by index."""
         if self._roster is not None:
             self._roster.placement = placement
         else:
@@ -83,7 +83,7 @@ class CommandProfiler:
             self._stopping, self._bar = False, None
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs are for the final confirmation, started as the user starts them."""
+        """Whether the next runs belong to the final confirmation; those are started as the user starts them."""
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
@@ -206,7 +206,7 @@ class CommandProfiler:
                 return msgspec.structs.replace(measured, fidelity="short", evidence=ended.why)
             if aborted:
                 return msgspec.structs.replace(
-                    measured, evidence=f"it aborted as it ended, with all measured: {aborted}"
+                    measured, evidence=f"it aborted while it ended, after everything was measured: {aborted}"
                 )
             if ended.left:
                 note = f"it left {ended.left} processes running, which were ended"
@@ -226,8 +226,8 @@ class CommandProfiler:
         return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
     def _died(self, reader: OutputReader, ended: Ended, log: Path) -> tuple[Status, str] | None:
-        """The failure of a run that exited with 0 nevertheless, as in `python train.py | tee log`: fewer iterations
-        than requested, and an exception after the last of them."""
+        """The failure of a run that exited with 0 all the same, as in `python train.py | tee log`: it reported fewer
+        iterations than requested, and printed an exception after the last of them."""
         wanted, costs = self._job.launch.iterations, reader.costs()
         if ended.code != 0 or not costs or len(costs) >= wanted:
             return None
@@ -236,7 +236,7 @@ class CommandProfiler:
 
 
 def _failed_first(folder: Path) -> tuple[str, int]:
-    """The host on which a command over hosts failed first, "" for none, and the OOM kills by its kernel."""
+    """(the host on which a command over several hosts failed first or "", out-of-memory kills by its kernel)."""
     path = folder / every_host.FAILED
     if not path.is_file():
         return "", 0
@@ -259,7 +259,7 @@ def over_hosts(
 
 
 def _anywhere(place: Place) -> Place:
-    """With the environment that only each host knows."""
+    """The place with the settings that only each host can fill in."""
     there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS, "port": every_host.PORT}
     return msgspec.structs.replace(place, **there)
 
@@ -285,8 +285,8 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
 
 
 def _iterations(job: Job) -> int:
-    """Iterations to request: warm-up, measured ones, and spare ones for longer warm-up if times are reported per
-    iteration."""
+    """Iterations to request: warm-up, measured ones, and, if times are reported per iteration, some for a longer
+    warm-up."""
     spare = 0 if at_the_end(metrics_of(job).values()) else ending.MOST_WARM
     return job.launch.warmup + job.launch.iterations + spare
 

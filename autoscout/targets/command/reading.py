@@ -15,7 +15,7 @@ from kb import door
 from kb.records import MetricSource
 
 MOST = 100_000  # most values kept per metric
-_LONGEST = 2**16  # searched bytes of a line
+_LONGEST = 2**16  # bytes of a line that are searched
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
@@ -25,8 +25,8 @@ GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s
 
 
 class MetricReader:
-    """The values of one metric, found by one pattern. Lines that are read together, as on a crowded machine or from a
-    buffered output, share the time since the lines before them, and so do steps that lie between two lines."""
+    """The values of one metric, found by one pattern. Lines that arrive together (on a busy machine, or from a buffered
+    output) share the time since the lines before them. So do steps that are skipped between two lines."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -36,8 +36,8 @@ class MetricReader:
         self._last: float | None = None
         self._counted = 0.0
         self._step: bytes | None = None
-        self._number: int | None = None  # the step's, where it has one
-        self._together = 0  # steps since `_last`, whose time is not known yet
+        self._number: int | None = None  # the last step's number, if the log numbers its steps
+        self._together = 0  # steps since `_last` whose time is not known yet
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
@@ -49,8 +49,8 @@ class MetricReader:
             self._share(at)
 
     def glance(self, redraw: bytes, at: float) -> None:
-        """A progress bar begins with \\r, so that its line is whole only once it is drawn over. Its step number is read
-        as soon as something stands behind it; read again with the whole line it adds no step."""
+        """A progress bar begins its line with \\r, so the line is complete only when the next redraw begins. Its step
+        number is read as soon as another character follows it; when the whole line is read again, it adds no step."""
         found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
         if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
             self._note(found, at)
@@ -78,8 +78,8 @@ class MetricReader:
             self._keep(number)
 
     def _steps(self, step: bytes | None) -> int:
-        """Steps that lie between this line and the one before it. Logs and progress bars pass over steps; a number that
-        is a little lower is of a rank that lags behind, and one that fell by half of a count that began anew."""
+        """The number of steps from the line before to this one: logs and progress bars skip steps. A number slightly
+        below the last is from a rank that lags behind; one at most half as large means that the count began anew."""
         if step is None:
             return 1
         if not step.isdigit():
@@ -111,7 +111,7 @@ class MetricReader:
 
 
 class Stream:
-    """Assembles chunks of a log into whole lines, for several metrics."""
+    """Joins chunks of a log into whole lines, for several metrics."""
 
     def __init__(self, numbers: list[MetricReader]) -> None:
         self._numbers = numbers
@@ -132,7 +132,7 @@ class Stream:
                 numbers.glance(_COLOURS.sub(b"", self._rest), at)
 
     def close(self, at: float) -> None:
-        """The last line may lack a line end."""
+        """Reads the last line even if it lacks a line end."""
         if self._rest:
             self.feed(b"\n", at)
 
@@ -150,7 +150,7 @@ class Tail:
                 while piece := file.read(_PIECE):
                     self._place += len(piece)
                     self._stream.feed(piece, time.monotonic())
-        except OSError:  # not there yet
+        except OSError:  # it does not exist yet
             return
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class ResultFile:
         try:
             self._keep(door.parsed_json(text))
         except ValueError as error:
-            self.problem = f"$AUTOSCOUT_RESULT holds half a JSON, or none ({error})"
+            self.problem = f"$AUTOSCOUT_RESULT holds incomplete JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
         """The number at a path in the whole document."""
@@ -254,7 +254,7 @@ def literal(pattern: str) -> str:
 
 
 def literal_of_parsed(parsed: Any) -> str:
-    """The literal prefix of a group that every match contains."""
+    """The longest literal that every match of a parsed pattern contains, at its beginning for a group."""
     text = ""
     for operation, argument in parsed:
         if str(operation) != "LITERAL":

@@ -1,5 +1,4 @@
-"""A job from the command line that the user runs today: its preset, the model and batch from its flags, and its
-devices."""
+"""A job from the line that the user runs today: its preset, the model and batch from its flags, and its devices."""
 
 import contextlib
 import math
@@ -42,8 +41,8 @@ _SWITCHES = ("tied", "gated", "bias")  # fields of [model]
 
 
 def job_of(line: Line) -> dict[str, Any]:
-    """A job file's content. `devices`: those of each node, 0 where the line does not say; `samples_each`: of a step, on
-    each of them. `notes`: what the user should check."""
+    """A job file's content, made from a line. `devices`: the devices of each node, 0 if the line does not say;
+    `samples_each`: samples of a step on each device. `notes`: what the user should check."""
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
@@ -75,7 +74,7 @@ def job_of(line: Line) -> dict[str, Any]:
     places, of_nodes = of_one_node(launched, len(counts))
     notes += [*asked.notes, *of_nodes, *not_starting(line, known, sum(counts))]
     if unread:
-        notes.append(f"launch.current: {unread} lies in the container; put the knobs that it sets on the line")
+        notes.append(f"launch.current: {unread} lies in the container, unreadable here; put its knobs on the line")
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(str(line))
     if copies:
@@ -89,8 +88,8 @@ def job_of(line: Line) -> dict[str, Any]:
         }
         kept = {name: value for name, value in changing.items() if value is not None and not isinstance(value, str)}
         notes.append(
-            f"traffic.global_batch: write the samples of a step, for all devices; the line does not give "
-            f"{known.batch.flag} as a number; till then space.fix keeps {listed(kept) or 'what changes them'}"
+            "traffic.global_batch: write the samples of a step over all devices, because the line does not give "
+            f"{known.batch.flag} as a number; until then space.fix keeps {listed(kept) or 'what changes them'}"
         )
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = 0 if samples else samples_of_a_step(now, known, [1])
@@ -98,8 +97,8 @@ def job_of(line: Line) -> dict[str, Any]:
     found["launch"] = launch
     if packed and known.batch:
         notes.append(
-            f"objective: with {known.batch.packed_by} a step takes as many samples as fit, so that only tokens a "
-            f"second compare"
+            f"objective: with {known.batch.packed_by} a step takes as many samples as fit, so only tokens per second "
+            "can be compared"
         )
     if places:
         launch["environment"] = places
@@ -126,29 +125,31 @@ def job_of(line: Line) -> dict[str, Any]:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(line), line, notes)
         notes += [
-            f"launch.current: {name}, whose settings could be tried, is not here; run `init` where it is"
+            f"launch.current: {name}, whose settings could be tuned, is not on this machine; run `init` where it is"
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
         if alike := not_read(line):
             notes.append(
-                f"launch.script: the flags are those of {alike}, but {line.program.first} is not here to be read; if "
-                f"it parses TrainingArguments, write script = '{alike}', and leave out metrics and [space]"
+                f"launch.script: the flags are those of {alike}, but {line.program.first} is not on this machine and "
+                f"cannot be read; if it parses TrainingArguments, write script = '{alike}', and leave out metrics and "
+                "[space]"
             )
         notes.append(
-            "launch.metrics: name the line of its log that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
+            "launch.metrics: give a pattern for the log line that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
         )
         if pairs := [word for word in line.words if _SETTING.match(word)]:
             notes.append(
-                f"space.knob: key=value settings are neither read nor tried ({', '.join(pairs[:3])} …): declare "
-                f"those that change the speed and not what is trained, by sets = 'name='"
+                f"space.knob: key=value settings are neither read nor tuned ({', '.join(pairs[:3])} …): declare those "
+                "that change the speed but not what is trained, with sets = 'name='"
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     if not known.overrides and {name.lstrip("-") for name in line.names} & {"deepspeed", "deepspeed_config"}:
         notes.append(
-            "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch "
-            "and offloading could be tried and predicted; have the line name it, and run `init` where it is"
+            "target: the line's ds_config (--deepspeed_config FILE.json) is not on this machine; with it, ZeRO "
+            "stage, micro batch and offloading could be tuned and predicted: name it on the line, and run `init` "
+            "where it is"
         )
     found["notes"] = notes
     return found
@@ -156,29 +157,29 @@ def job_of(line: Line) -> dict[str, Any]:
 
 def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
     """The line without settings that let the program choose a knob's value (`auto`): another run may choose another
-    value, so this is no reference."""
+    value, so such a line is no reference."""
     for knob in known.knob if known.overrides else ():
         today = line.value(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
         if numbers and isinstance(today, str) and "$" not in today:
             line = line.without(knob.sets)
             notes.append(
-                f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} stands for what "
-                f"you run now, so write what it chooses"
+                f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} is assumed, so "
+                "write the value that it chooses"
             )
     return line
 
 
 def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
-    """The preset's knobs that have another value in the line than those known, with it among them; a switch that has a
-    name today keeps it."""
+    """The preset's knobs whose value in the line is not among their known values, with that value added; a switch keeps
+    the name it has in the line."""
     found = []
     for knob in known.knob:
         today = now(knob.sets)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
-            continue  # a number that only a shell knows, or none
+            continue  # a shell variable, or not a number
         alike = {type(value) for value in knob.values} == {type(today)}
         others = [
             v for v in knob.values if alike and v not in knob.asks and as_text(v).lower() != as_text(today).lower()
@@ -192,7 +193,7 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
 
 
 def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """A job that tunes a server: its name, devices, load and the knobs' values that it has to be allowed."""
+    """A job that tunes a server: its name, devices, load, and the knob values that the job has to allow."""
     line = canonical(line, served)
     if why := problem(line, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
@@ -201,7 +202,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
         pairs = ((line.words, given.words), (given.words, line.words))
         more, less = (shlex.join(word for word in one if word not in other) for one, other in pairs)
         changes = [f"'{more}' is added"] * bool(more) + [f"'{less}' is left out"] * bool(less)
-        notes.append(f"launch.current: containers follow each other, so {' and '.join(changes)}")
+        notes.append(f"launch.current: each experiment starts a container anew, so {' and '.join(changes)}")
     launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: line.value(knob.sets) for knob in known.knob if line.value(knob.sets) in knob.asks}
@@ -220,7 +221,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
 
 
 def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
-    """Knobs that a file of settings fixes at today's values, regardless of the line's flags."""
+    """Knobs that a settings file fixes at today's values, whatever the line's flags say."""
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
@@ -239,7 +240,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
 
 
 def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Job fields given by the line and its file; a model only if they give all of it."""
+    """Job fields that the line and its file give; [model] only if they give all of it."""
     sections: dict[str, dict[str, Any]] = {}
     for sets, field in known.reads.items():
         value = _anywhere(now, settings, sets)
@@ -252,7 +253,7 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
     others = [
         s for s, text in known.model_where.items() if stated[s] is not None and not re.search(text, as_text(stated[s]))
     ]
-    length = sections.get("traffic", {}).get("seq_len", 0)  # without which nothing is predicted of a training
+    length = sections.get("traffic", {}).get("seq_len", 0)  # without a length, nothing is predicted for training
     if model and (others or not length or not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab"))):
         sections.pop("model", None)
     elif model:
@@ -270,8 +271,8 @@ def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | N
 
 
 def _by_deepspeed(line: Line, now: ValueOf, known: Preset) -> Line:
-    """The line that DeepSpeed starts its ranks with, if the program's settings select DeepSpeed; else the program's own
-    line."""
+    """The line with which DeepSpeed starts its ranks, if the program's settings select DeepSpeed; else the
+    program's."""
     values = {flag: now(sets) for flag, sets in known.deepspeed.items()}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, as_text(value))]
     return line.of(["deepspeed", *flags]) if flags else line
@@ -297,28 +298,29 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
 
 
 def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
-    """[space] with these knobs, such that every step has as many samples as today's. A micro batch and its accumulation
-    keep their product. A knob whose change nothing compensates keeps its value. A micro batch is free where the line
-    gives the batch of all ranks."""
+    """[space] with these knobs, restricted so that every step has as many samples as today's. A micro batch and its
+    accumulation keep their product. A knob whose change nothing compensates keeps its value. The micro batch is free if
+    the line gives the batch over all ranks."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}
     if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
         samples = math.prod(int(today[name] or 1) for name in batch + times)
-        reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"
+        reason = f"a step keeps today's {samples} samples per rank: one with fewer is shorter, but trains on less"
         return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
     fixed = {name: today[name] for name in (times if says_whole(line) else batch + times)}
     if not fixed:
         return {"knob": knobs}
     notes.append(
-        f"space.fix: were {' or '.join(fixed)} changed, a step could have other samples, and the fewest would seem the "
-        f"fastest; take it out where your script keeps the batch of all ranks, or where you measure samples a second"
+        f"space.fix: if {' or '.join(fixed)} changed, the number of samples in a step could change, and fewer samples "
+        "would look faster; remove it if your script keeps the batch over all ranks, or if you measure samples per "
+        "second"
     )
     return {"knob": knobs, "fix": fixed}
 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # its script is that of all such jobs
+        return as_name(Path(line.settings_files[0]).stem, "run")  # all such jobs share a script
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

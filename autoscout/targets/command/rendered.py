@@ -37,8 +37,7 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
-    """How the file of a line's `--config_file` makes accelerate split the ranks; {} if it is missing or does not
-    say."""
+    """How the file of a line's `--config_file` makes accelerate split the ranks; {} if missing or undefined."""
     named = line.value("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
@@ -103,12 +102,12 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
                 f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
-        # A preset's file is TOML, which has no null.
+        # A preset's file is TOML, which has no null, so it writes "null".
         inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
     texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
     return {**made, **texts}
 
 
 def _says(text: str, path: str, where: str) -> bool:
-    """Whether a file has a path, or at least its first key."""
+    """Whether a file has an entry at a path, or at least its first key."""
     return nested.at(settings_in(text, where), path.partition(".")[0]) is not None

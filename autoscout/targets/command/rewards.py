@@ -1,9 +1,9 @@
-"""The equivalence check of an RL job: the rewards and losses of its first updates, sampled with one seed.
+"""The equivalence check of an RL job: compares rewards and losses of the first updates, sampled with the same seed.
 
 The answers of the first iteration are sampled before any training, so its reward must equal the reference's. From the
-second on, rounding in one update may change a sampled token, and rewards only agree as averages over that many answers.
-If a knob, or another number of ranks, changes the answers from the start, all iterations are compared as averages; the
-run reports this and never counts as equal.
+second on, rounding in one update may change a sampled token, so rewards only agree within the spread of an average over
+that many answers. If a knob, or another number of ranks, changes the answers from the start, all iterations are
+compared as averages; the result says so, and the run never counts as equal.
 """
 
 import math
@@ -14,14 +14,14 @@ from autoscout.running.equivalence import deviates
 from kb.records import Configuration, Job, Measurement
 
 _COMPARED = 3  # updates
-_SCALE = 0.1  # for a loss: advantages have a spread of 1, and their mean over answers is near 0
-_SPREADS = 4.0  # standard deviations of a difference between two averages
+_SCALE = 0.1  # tolerance for a loss: advantages have a spread of 1, and their mean over answers is near 0
+_SPREADS = 4.0  # tolerance for a reward, in standard deviations of a difference between two averages
 LAG = "lag_updates"  # metric: updates between the policy that drew an answer and the one that trains on it, at most
 
 
 class FirstUpdates:
-    """Compares the metrics that both runs report; without rewards a run passes (and `check` says so). Answers older
-    than the reference's make a different training, unless a constraint limits their age."""
+    """Compares the metrics that both runs report; a run without rewards passes (and `check` says so). If answers are
+    older than the reference's, it is a different training, unless a constraint limits their age."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
         """`redraws`: knobs that draw other answers."""
@@ -29,20 +29,21 @@ class FirstUpdates:
         self._lag_stated = any(constraint(text)[0] == LAG for text in job.objective.constraints)
 
     def flaw(self, measured: Measurement) -> str:
-        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
+        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
         if all(map(math.isfinite, measured.losses + measured.grad_norms)):
             return ""
         return f"rewards or losses are not finite: {_series(measured)}"
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Update by update, as far as both report them."""
+        """Compares update by update, as far as both runs report updates."""
         if problem := self.flaw(measured):
             return problem
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
         if lag > usual and not self._lag_stated:
             return (
                 f"answers are trained on up to {lag:g} updates after the policy that drew them, the reference's up to "
-                f"{usual:g}: that is another training; state how old they may be, constraints = ['{LAG} <= {lag:g}']"
+                f"{usual:g}: that is a different training; to allow it, state how old answers may be: constraints = "
+                f"['{LAG} <= {lag:g}']"
             )
         redrawn = lag != usual or drawn_anew(reference.configuration, measured.configuration, self._redraws)
         spread = _SPREADS * math.hypot(*(_of_average(m) for m in (reference, measured)))
@@ -57,15 +58,15 @@ class FirstUpdates:
                     f"other prompts each time, seed it, or raise launch.loss_tolerance"
                 )
             if exact and abs(other - loss) > self._tolerance * max(abs(loss), _SCALE):
-                return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} of the same answers"
+                return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} for the same answers"
         for norm, other in zip(reference.grad_norms[: not redrawn], measured.grad_norms[:1], strict=False):
             if deviates(norm, other) > self._tolerance:
-                return f"the first gradient norm is {other:.5g}, the reference's {norm:.5g} of the same answers"
+                return f"the first gradient norm is {other:.5g}, the reference's {norm:.5g} for the same answers"
         return ""
 
 
 def drawn_anew(reference: Configuration, configuration: Configuration, redraws: Iterable[str]) -> list[str]:
-    """The knobs in which two configurations differ that draw other answers."""
+    """The knobs that draw other answers and have different values in the two configurations."""
     return [name for name in redraws if reference.knobs.get(name) != configuration.knobs.get(name)]
 
 

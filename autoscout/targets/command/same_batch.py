@@ -1,7 +1,7 @@
 """Whether a job's configurations train the same model on the same batch; otherwise their step times cannot be compared.
-A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for it, given
+A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for them, given
 `traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing). For an
-unknown script only the names of flags are available."""
+unknown script only the names of flags give hints."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from autoscout.targets.command.rendered import ValueOf
 from autoscout.targets.current_launch import command_line
 from kb.records import Job, Value
 
-_SHARING = ("cp", "tp")  # names of a preset's [line] for ranks that share samples
+_SHARING = ("cp", "tp")  # names in a preset's [line] of parallelism whose ranks share samples
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 _ACCUMULATES = re.compile("accum", re.IGNORECASE)
 _BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
@@ -26,8 +26,8 @@ _WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
 def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the batch, with its value; {} if the job gives no batch size, or the command sets
-    the flag itself, by an expression or to a constant. `line`: the command as written."""
+    """The preset's flag that keeps the batch, with its value; {} if the job gives no batch size, or the command itself
+    sets the flag to an expression or a constant. `line`: the command as written."""
     batch = preset_of(job).batch
     if batch is None or not job.traffic.global_batch or _kept_by(job, line):
         return {}
@@ -36,8 +36,8 @@ def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]
 
 
 def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the model, with its value; {} if none is needed. `written`: values in the command as
-    written. `now`: its knobs' values."""
+    """The preset's flag that keeps the model, with its value; {} if none is needed. `written`: the command's values as
+    written. `now`: the values of its knobs."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
@@ -70,7 +70,7 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
 
 
 def apart(now: ValueOf, known: Preset) -> int:
-    """Ranks that share the same samples."""
+    """The number of ranks that share the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
     degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
     return math.prod(each for each in degrees if isinstance(each, int) and each > 0)
@@ -92,43 +92,43 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
         return 0
     if whole and isinstance(flag, int) and flag > 0:
         return flag
-    if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
+    if any(isinstance(knobs[name], str) for name in changing):  # a shell variable such as $MBS
         return 0
-    dp = knobs.get("dp")  # a file may give the replicas itself
+    dp = knobs.get("dp")  # a file may give the number of replicas directly
     replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
 def edited(job: Job, now: ValueOf) -> Iterator[str]:
-    """A sentence if the files that a launch reads have another batch than the job, for example after an edit."""
+    """A sentence if the files that a launch reads have a different batch from the job's, for example after an edit."""
     known, wanted = preset_of(job), job.traffic.global_batch
     if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
         return
     today = samples_of_a_step(now, known, [node.count for node in job.cluster.nodes])
     if today not in (0, wanted):
         yield (
-            f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, and "
+            f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, but "
             f"traffic.global_batch is {wanted}: correct one of them"
         )
 
 
 def samples_by_name(flag: str) -> str:
-    """What a flag's name implies for a step's samples: "batch", their number per pass; "accumulation", the number of
-    passes; or ""."""
+    """What a flag's name implies for a step's samples: "batch" (per pass), "accumulation" (the number of passes) or
+    ""."""
     if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
 def says_whole(line: Line) -> bool:
-    """Whether a line gives the batch of all ranks, so that other flags only divide it."""
+    """Whether a line gives the batch over all ranks, so that its other flags only divide it."""
     return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in line.words)
 
 
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
-    """Knobs of a script without a preset whose names suggest that they change a step's samples, while nothing in the
-    job compensates for it. `free`: the setting of each knob that may change, by name."""
+    """Knobs of a script without a preset whose names suggest that they change a step's samples, if nothing in the job
+    compensates for the change. `free`: the setting of each knob that may change, by name."""
     if job.objective.metric not in _TIMES or preset_of(job).batch:
         return []
     kinds = ("accumulation",) if says_whole(command_line(job)) else ("batch", "accumulation")

@@ -1,4 +1,4 @@
-"""Simulator columns for a line and its preset's knobs: its `[simulated]`, and a server's flags without a knob."""
+"""Simulator columns for a server's line: from its preset's `[simulated]`, and from flags without a knob."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the simulator's columns; {} if `lacking` gives a reason."""
+    """Simulator column → expression; {} if `lacking` gives a reason."""
     if lacking(job, preset):
         return {}
     if preset.served is None:
@@ -36,10 +36,11 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's names with their values in the line. Errors: AutoscoutError (exit 2) for an open quote."""
+    """The preset's `derived` names with their values in the line. Errors: AutoscoutError (exit 2) for an unclosed
+    quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
-    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # stand for a name
+    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # a name
     names = {name: repr(value) for name, value in values.items() if name in quoted and isinstance(value, str)}
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
@@ -49,7 +50,7 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def _not_zero(text: str) -> bool:
-    """Whether a name, or a number with a fraction, is another than 0."""
+    """Whether the text is a name or a fraction, or a whole number other than 0."""
     try:
         return float(text) != 0
     except ValueError:
@@ -57,7 +58,7 @@ def _not_zero(text: str) -> bool:
 
 
 def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
-    """The preset's, with the defaults that the engine has on the job's devices."""
+    """The preset's knobs, with the defaults that the engine has on the job's devices."""
     if preset.served is None or not preset.served.defaults:
         return preset.knob
     known = attributes_of(job)
@@ -76,8 +77,8 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
 
 
 def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
-    """TensorRT-LLM's devices that each have the attention of requests of their own, and share experts; and how long
-    they wait for each other's prompts (LlmArgs, AttentionDpConfig)."""
+    """TensorRT-LLM's attention data parallelism: how many devices compute the attention of their own requests while
+    they share experts, and how long they wait for each other's prompts (LlmArgs, AttentionDpConfig)."""
     if settings.get("enable_attention_dp") is not True:
         return {}
     degrees, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")
@@ -89,7 +90,7 @@ def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def lacking(job: Job, preset: Preset) -> str:
-    """ "" or why nothing is predicted, as a clause."""
+    """Why nothing is predicted, as a clause; "" if something is."""
     if not preset.simulated:
         return ""
     if not job.model.layers:
@@ -110,11 +111,11 @@ def lacking(job: Job, preset: Preset) -> str:
             target(preset.engine).model_of_line(line)
         except AutoscoutError as error:
             return str(error)
-    return f"nothing models {flag}" if flag else ""
+    return f"no simulator models {flag}" if flag else ""
 
 
 def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
-    """Parts of the line that predictions ignore: flags, and the files of settings that they name."""
+    """Parts of the line that predictions ignore: flags, and settings files that they name."""
     if (served := preset.served) is None:
         return
     line = command_line(job)

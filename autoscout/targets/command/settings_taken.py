@@ -1,5 +1,5 @@
-"""Whether the installed releases of a trainer take the settings that AutoScout gives a line: by the record of known
-releases (taken/PACKAGE.json), or read from the sources of others, which nothing imports."""
+"""Whether the installed releases of a trainer accept the settings that AutoScout adds to a line. Known releases have a
+record (taken/PACKAGE.json); the sources of others are parsed, without importing them."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -33,8 +33,8 @@ Taken = dict[str, list[str]]  # a setting → alternative names, one of which mu
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
-    """Settings of its experiments, of the check of an export and of its knobs, except those that only change lines
-    which have them. A setting is a field of the classes in `taken_by` for the longest matching prefix."""
+    """The settings that its experiments, the check of an export and its knobs add, without those that only change a
+    line's setting. A setting is a field of the classes that `taken_by` gives for the longest matching prefix."""
     batch = [preset.batch.flag] if preset.batch else []
     found = {}
     for text in [*preset.measuring, *preset.soak, *batch, *knobs]:
@@ -47,13 +47,13 @@ def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
 
 
 def of_launcher(line: Line) -> Taken:
-    """The settings that give accelerate a node's place."""
+    """The settings that give accelerate a node's rank."""
     given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
     return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
 
 
 def recorded(package: str) -> seams.Recorded:
-    """Nothing of a package without a record."""
+    """The record of a package's releases; empty for a package without one."""
     path = RECORDS / f"{package}.json"
     text = path.read_bytes() if path.is_file() else b'{"made_by": "", "releases": [], "names": {}}'
     return msgspec.json.decode(text, type=seams.Recorded)
@@ -65,9 +65,9 @@ def fit(
     environment: Mapping[str, str],
     started: Callable[[Job, Configuration, Place], Started],
 ) -> seams.SeamFit | None:
-    """`ours`: knobs from our catalogs, some of which the job may have; knobs that a user declares belong to their
-    script. `environment`: the installed packages with their versions; `started`: returns a command whose interpreter is
-    asked about releases without a record. None if unknown.
+    """`ours`: knobs from our catalogs, some of which the job may have; knobs that a user declares depend on the user's
+    script. `environment`: the installed packages with their versions; `started`: makes the command whose interpreter is
+    asked about releases without a record. Returns None if unknown.
 
     Errors: AutoscoutError (exit 2) for a source that cannot be read.
     """

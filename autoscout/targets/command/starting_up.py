@@ -1,4 +1,4 @@
-"""Whether a line starts at all, by what its program asserts of its settings ([[starts]] of a framework)."""
+"""Whether a line starts at all, by the conditions that its program asserts ([[starts]] of a framework)."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from autoscout.targets.command.preset import Preset
 
 
 def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
-    """A sentence for each condition that the line breaks. `gpus`: of all nodes; 0 where it does not say them. Settings
-    that it leaves out have the program's own values; what only a shell knows is not judged."""
+    """A sentence for each condition that the line breaks. `gpus`: of all nodes together; 0 if the line does not give
+    it. A setting that the line omits has the program's default; values that only a shell knows are not judged."""
     for start in known.starts if gpus else ():
         given = {name: line.value(sets) for name, (sets, _) in start.names.items()}
         values = {name: start.names[name][1] if value is None else value for name, value in given.items()}

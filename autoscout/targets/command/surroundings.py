@@ -82,32 +82,32 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 
 def python_of(job: Job, started: Started) -> str:
-    """The interpreter that a command's line resolves to; "" if unknown, as in a container.
+    """The interpreter that runs a command's line; "" if unknown, as in a container.
 
     Errors: AutoscoutError (exit 2) if the command cannot be found."""
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
     program = found_program(started.line.words[0], cwd, environment)
     if job.launch.python:
-        # Relative to our working folder, as in variables(): it is started in the command's folder.
+        # Relative to our working folder, as in variables(), although the command starts in its own folder.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
     own = interpreter.of_program(program, environment["PATH"])
     if own or _elsewhere(started.line):
         return own
-    # The first of the words, or of a shell's commands, that is a Python or a Python script: what a launcher starts.
+    # The first word, or shell command, that is a Python interpreter or script: that is what a launcher starts.
     words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.line, cwd))
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
     root = Path(
         program
-    ).parent.parent  # the environment's root: next to a site's launcher lies a Python that nobody asked for
+    ).parent.parent  # the environment's root; the `python` next to a site-wide launcher may be another one
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""
 
 
 def _elsewhere(line: Line) -> bool:
-    """Whether a program of the line runs Python in an environment of its own, which only it knows."""
+    """Whether a program of the line runs Python in an environment that only that program knows."""
     return bool({*line.names} & {*ENVIRONMENTS}) or any(word.startswith("--container-image") for word in line.words)
 
 
@@ -124,8 +124,8 @@ def _words(line: Line, cwd: Path) -> Sequence[str]:
 
 
 def lacking(job: Job) -> list[str]:
-    """Programs of a shell command, and the server of a preset that loads it, that cannot be found. A command that waits
-    for such a server would run into its limit."""
+    """Missing programs of a shell command, among them the server of a preset that loads it. Without this check a
+    command that waits for such a server would run into its time limit."""
     text = command_of(job)
     line = command_line(job)
     if not line.for_shell and preset_of(job).served is None:
@@ -170,7 +170,7 @@ def _gpus() -> dict[str, str]:
 
 
 def _code(job: Job, started: Started, cwd: Path) -> str:
-    """Hash of the command, its code files and templates, and the metrics' patterns."""
+    """A hash of the command, its code files and templates, and the metrics' patterns."""
     digest = hashlib.sha256()
     launch = job.launch
     preset = preset_of(job)

@@ -1,5 +1,5 @@
-"""The model in a training line of Hugging Face's trainers, and columns of the training and memory models for the line
-and its preset's knobs: its `[trained]`, with `[simulated]`."""
+"""Reads the model from a training line of Hugging Face's trainers, and gives the columns of the training and memory
+models for the line and its preset's knobs, by the preset's `[trained]` and `[simulated]`."""
 
 import contextlib
 import re
@@ -23,28 +23,28 @@ from kb.records import AutoscoutError, Job, Task
 
 Settings = Mapping[str, list[str]]
 _OFF = ("false", "0", "no", "none", "null", "")
-# Places of Transformers' layers that may have adapters; where a model names others, PEFT's attention stands for them.
+# Layers of Transformers' models that may have adapters; for other names, PEFT's usual attention layers are assumed.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
-# Wrappers of accelerate and Trainer around the model; only copies (DDP) and FSDP are priced.
+# Plugins of accelerate and Trainer that wrap the model; only plain copies (DDP) and FSDP are priced.
 _ELSEWHERE = (
     *("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config"),
     *("fsdp_offload_params", "offload_params"),
 )
 _PLAIN_KINDS = ("", "NO", "MULTI_GPU", "MULTI_CPU", "FSDP")
-# Programs that do not train on every token, by name.
+# Names of programs that do not train on every token.
 _OTHER_LOSSES = re.compile(
     r"(^|[^a-z])(ppo|kto|cpo|bco|prm|ipo|rloo|gkd|rm|glue|mlm|ner|qa|asr)([^a-z]|$)"
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
 )
-_PLAIN = ("sft", "pt", "null")  # kinds of training on every token
+_PLAIN = ("sft", "pt", "null")  # kinds of training that use every token
 # FSDP's ways of sharding, as stages of ZeRO.
 _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
 def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
-    """Settings of a line, supplemented by its file of settings, by name (per_device_train_batch_size), with
-    accelerate's own `distributed_type`. `folder`: where it runs.
+    """A line's settings by name (per_device_train_batch_size), supplemented by its settings file, with accelerate's own
+    `distributed_type`. `folder`: where the line runs.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read.
     """
@@ -67,7 +67,7 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
 
 
 def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, Any]:
-    """{"model": …, "seq_len": …} of a job, as far as the line gives them; with notes on assumed values."""
+    """{"model": …, "seq_len": …} of a job, as far as the line gives them; adds notes on assumed values."""
     trained = known.trained
     if trained is None or _why_not(line, {}, trained):
         return {}
@@ -90,28 +90,29 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
             return {}
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(given, name)), "")):
         asked = " or ".join(trained.adapted)
-        notes.append(f"model: all weights are taken to be trained: the line has {rank}, but not {asked}")
+        notes.append(f"model: all weights are assumed to be trained: the line has {rank}, but not {asked}")
     if trained.prompt:
         return {"model": model, **_of_answers(given, trained, notes)}
     length = _first(given, trained.length)
     if not length.isdecimal():
-        notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not give it")
+        notes.append(f"traffic.seq_len: {trained.usual_length} tokens per sample are assumed; the line gives none")
     if trained.weights and not _first(given, trained.weights):
         bits = 8 * _weight_bytes(given, trained, adapted="lora" in model)
-        notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
+        notes.append(f"model: weights are assumed to be in {bits} bits; the line gives no --{trained.weights[0]}")
     notes += [why for name, why in trained.differs.items() if name not in given]
     return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
 
 
 def _of_answers(given: Settings, trained: Trained, notes: list[str]) -> dict[str, int]:
-    """The tokens of RL's prompts and answers: the line says them at most."""
+    """Mean tokens of RL's prompts and answers; the line only gives their maximum."""
     said = _first(given, trained.prompt), _first(given, trained.length)
     usual = trained.usual_prompt, trained.usual_length
     prompt, answer = (int(s) if s.isdecimal() else u for s, u in zip(said, usual, strict=True))
     mean = {"input_len": max(prompt // 2, 1), "output_len": max(answer // 2, 1)}
     notes.append(
-        f"traffic.output_len: {mean['output_len']} tokens are guessed for a mean answer, half of the longest, and "
-        f"traffic.input_len: {mean['input_len']} for a prompt; write yours, or quantiles from the least to the largest"
+        f"traffic.output_len: {mean['output_len']} tokens are assumed for a mean answer, half of the longest, and "
+        f"traffic.input_len: {mean['input_len']} for a prompt; write yours, or quantiles from the smallest to the "
+        "largest"
     )
     return {"seq_len": prompt + answer, **mean}
 
@@ -122,7 +123,7 @@ def _experts(model: Mapping[str, Any], task: Task) -> int:
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the models' columns; {} if `lacking` gives a reason."""
+    """Column of the models → expression; {} if `lacking` gives a reason."""
     if preset.trained is None:
         return {}
     given, half = _given(job, preset), job.model.dtype != "fp32"
@@ -154,7 +155,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def lacking(job: Job, preset: Preset) -> str:
-    """ "" or why nothing is predicted, as a clause."""
+    """Why nothing is predicted, as a clause; "" if something is."""
     return "" if preset.trained is None else _lacking(job, _given(job, preset), preset.trained)
 
 
@@ -165,7 +166,7 @@ def _lacking(job: Job, given: Settings, trained: Trained) -> str:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     if not job.traffic.seq_len:
         return "the job does not give traffic.seq_len, the tokens of a sample"
-    return "experts that run one after the other, as Transformers' do, are in no model" if job.model.experts else ""
+    return "experts that run one after the other, as in Transformers, are not modelled" if job.model.experts else ""
 
 
 def not_modelled(job: Job, preset: Preset) -> list[str]:
@@ -189,27 +190,27 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
         return f"only fine-tuning on every token is modelled, not what {other} does"
     around = next((name for name in _ELSEWHERE if _is_on(given, name)), "")
     if around:
-        return f"nothing models --{around} of this line"
+        return f"no simulator models --{around} of this line"
     kind = _first(given, ["distributed_type"]).upper()
     if kind not in _PLAIN_KINDS:
-        return f"nothing models distributed_type: {kind} of what --config_file names"
+        return f"no simulator models distributed_type: {kind} in the file of --config_file"
     shards = " ".join(given.get("fsdp", []))
     if _is_on(given, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
-        return f"nothing models --fsdp {shards}"
+        return f"no simulator models --fsdp {shards}"
     for name, priced in trained.only.items() if given else ():
         if (value := _first(given, [name]).strip("\"'")) not in priced:
-            return f"nothing models {name}={value}" if value else f"the line does not give {name}"
+            return f"no simulator models {name}={value}" if value else f"the line does not give {name}"
     unpriced = next((name for name in trained.unpriced if _fits(given, name) and not _is_one(given, name)), "")
-    return f"nothing models --{unpriced}" if unpriced else ""
+    return f"no simulator models --{unpriced}" if unpriced else ""
 
 
 def _is_one(given: Settings, name: str) -> bool:
-    """Whether it is a degree of one, which splits nothing."""
+    """Whether a setting is a parallel degree of one, which splits nothing."""
     return (given.get(name) or [""])[0] == "1"
 
 
 def _stage(given: Settings, preset: Preset) -> int | None:
-    """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob or nothing does."""
+    """The ZeRO stage that shards in the same way, if the line or its files decide it, else None."""
     ways = " ".join(given.get("fsdp", [])).lower()
     for way, stage in _SHARDED.items():
         if way in ways:
@@ -278,12 +279,13 @@ def _given(job: Job, preset: Preset) -> dict[str, list[str]]:
     line = command_line(job)
     try:
         return settings(line, preset, Path(job.launch.path or "."))
-    except AutoscoutError:  # a file that is only where it runs
+    except AutoscoutError:  # the file exists only on the machine that runs it
         return settings(line.of(word for word in line.words if not word.endswith((".yaml", ".yml"))), preset)
 
 
 def _of_file(file: Path) -> dict[str, list[str]]:
-    """Plain settings and lists of a YAML file, by name; of a section its own, too, and that it is there.
+    """The plain settings and lists of a YAML file, by name; of each section, its settings under their own names, and
+    the section's name to show that it exists.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
     try:

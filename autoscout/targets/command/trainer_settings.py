@@ -1,5 +1,5 @@
-"""A trainer's line and the file of settings that it names: the file's values of the preset's knobs and batch, as words
-of the line."""
+"""Combines a trainer's line with the settings file that it names: the file's values of the preset's knobs and batch
+become words of the line."""
 
 import os
 import shutil
@@ -18,22 +18,22 @@ from kb.records import AutoscoutError
 
 
 def with_settings(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """(the line, with what its file sets; the plain settings of that file). `unread`: a file that is not here.
+    """(the line with the settings of its file, the file's plain settings). `unread`: a file that is not here.
 
-    Errors: AutoscoutError (exit 2) for a file that cannot be read, or that has to be named and is not."""
+    Errors: AutoscoutError (exit 2) for a file that cannot be read, or that the line must name but does not."""
     return _overridden(line, known) if known.overrides else _with_config(line, known, unread)
 
 
 def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
-    """(the line, with its YAML file's values of the preset's knobs and batch as words that override it; the plain
-    settings of that file). A `--` before the words of a launcher is left out, since everything after it is taken for
-    those; flags are written as in the preset, a-b for a_b."""
+    """(the line, with its YAML file's values of the preset's knobs and batch as words that override the file; the
+    file's plain settings). A `--` before a launcher's words is left out, because everything after it would be passed to
+    the program; flags are spelled as in the preset, a-b for a_b."""
     begins = _begins(line, known)
     given = [word for word in line.words[begins + 1 :] if word != "--"]
     file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
-        raise AutoscoutError(f"'{str(line)[:80]}' names no YAML file of settings; write them into one{how}", 2)
+        raise AutoscoutError(f"'{str(line)[:80]}' names no YAML file of settings; put the settings into one{how}", 2)
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
@@ -50,8 +50,8 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
 
 
 def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
-    """(the line of a preset whose settings are only in files, with the names of a run's copies; `launch.render` of
-    these; their settings). Errors: AutoscoutError (exit 2)."""
+    """For a preset whose settings are only in files: (the line, with the names of a run's copies of these files;
+    `launch.render` for the copies; their settings). Errors: AutoscoutError (exit 2)."""
     named = settings_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
     alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
@@ -75,7 +75,7 @@ def file_of(line: Line, known: Preset) -> Path | None:
 
 
 def _config(line: Line, known: Preset) -> str:
-    """The file of settings that flags override, as the line names it; "" without."""
+    """The settings file that flags override, as the line names it; "" if there is none."""
     if known.first:
         begins = _program(line, known)
         after = "" if begins is None else "".join(line.words[begins + 1 : begins + 2])
@@ -96,16 +96,17 @@ def _program(line: Line, known: Preset) -> int | None:
 
 
 def in_a_container(line: Line, known: Preset) -> str:
-    """The file of its `--config`, or first, where only a container has it; "" if it can be read here, or has to be."""
+    """The settings file, from `--config` or the first word, if only a container has it; "" if it can be read here, or
+    if it must be readable."""
     named = _config(line, known)
     return named if {*line.names} & {*CONTAINERS} and not os.path.isfile(named) else ""
 
 
 def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """(the line, with its `--config` file's values of the preset's knobs, batch and evaluation as flags, which override
-    it; the plain settings of that file)"""
+    """(the line, with its `--config` file's values of the preset's knobs, batch and evaluation as flags that override
+    the file; the file's plain settings)"""
     named = _config(line, known)
-    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is no file
+    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is not a file
         return line, {}
     settings = _settings(Path(named))
     more = _only_there([*_flags(known), *known.where_said], settings, line)
@@ -124,7 +125,7 @@ def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -
 
 
 def _settings(file: Path) -> dict[str, str]:
-    """Those of a YAML or a TOML file, with their sections.
+    """The settings of a YAML or TOML file, named with their sections.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
     return _flat(read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file]))
@@ -141,7 +142,7 @@ def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _among_packages(known: Preset, program: Sequence[str], name: object) -> Path | None:
-    """The settings of that name which came with the program; None where it is not installed here."""
+    """The settings file of that name in the program's package; None if the program is not installed here."""
     found = shutil.which(program[-1]) if known.configs and program else None
     places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
     return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)

@@ -1,5 +1,5 @@
-"""A server's line, as a person runs it, does not end: an experiment is a script that starts it, waits until it answers,
-loads it with the engine's own tool, and ends it."""
+"""Experiments on a server's command line. Such a line does not end, so an experiment is a script that starts it, waits
+until it answers, loads it with the engine's own tool, and ends it."""
 
 import math
 import re
@@ -16,11 +16,11 @@ from autoscout.space.language.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
 
-_ROUNDS = 6  # answers for each user of a closed loop: the first and the last of them share the server with fewer
-_SECONDS = 60  # of an open loop
+_ROUNDS = 6  # requests per user in a closed loop; during the first and the last the server has less load
+_SECONDS = 60  # duration of an open loop
 _SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
 _SERVERS_IMAGE = re.compile(r"/(text-generation-inference|llama\.cpp|lmdeploy|sglang|nim/[\w./-]+)(:|@|$)")
-# Ends with 0 once the server answers, and with 1 once it is gone; not by way of a proxy.
+# Ends with 0 once the server answers, and with 1 if the server has ended; uses no proxy.
 _WAIT = """
 import http.client, os, sys, time
 port, path, server = sys.argv[1:]
@@ -41,14 +41,14 @@ while True:
 
 
 def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Line:
-    """`line`: the server's; `names`: values of placeholders. Unchanged if the preset is no server. Errors:
-    AutoscoutError (exit 2) if the line names no model."""
+    """`line`: the server's; `names`: values of placeholders. Returns the line unchanged if the preset is no server.
+    Errors: AutoscoutError (exit 2) if the line names no model."""
     served = preset.served
     if served is None:
         return line
     at = _program(line, preset)
     before = line.of(line.words[:at])
-    around = before.words if _inside(before) else ()  # where the engine's packages are, its load tool among them
+    around = before.words if _inside(before) else ()  # the engine's environment, load tool included
     python = line.words[at] if line.names[at].startswith("python") else "python3"
     names = {**names, "python": python, "model": model_of(line, served), "requests": _requests(job)}
     server = line.with_(served.port, names["port"])
@@ -64,7 +64,7 @@ def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Li
 
 
 def _program(line: Line, preset: Preset) -> int:
-    """Where the server's own program begins: its interpreter, or the engine's command."""
+    """The position where the server's own program begins: its interpreter, or the engine's command."""
     engines = [(*text.split(),) for text in preset.recognises]
     names = line.names
     begins = (i for i in range(len(names)) if any(names[i : i + len(engine)] == engine for engine in engines))
@@ -78,7 +78,7 @@ def _inside(before: Line) -> bool:
 
 def by_experiments(line: Line, preset: Preset) -> Line:
     """The line in a form that experiments can run one after another: a docker container without options for interactive
-    use, reachable on the machine's own network."""
+    use, and with the host's network."""
     at = _program(line, preset)
     begins = runs_image(line.of(line.words[:at]))
     if begins < 0:
@@ -89,22 +89,22 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 
 def unknown(line: Line) -> str:
-    """ "" or the word by which a line of no preset seems to start a server."""
+    """The word by which a line without a preset seems to start a server; "" if there is none."""
     images = (word for word in line.words[1:] if runs_image(line) >= 0 and _SERVERS_IMAGE.search(word))
     return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))
 
 
 def load_problems(job: Job, preset: Preset) -> Iterator[str]:
-    """Devices that the engine does not run on, and what [traffic] asks for that its tool does not send: its requests
-    are all of one length, and come evenly at random."""
+    """Sentences on devices that the engine does not run on, and on parts of [traffic] that its load tool cannot send:
+    the tool's requests all have one length and arrive evenly or at random."""
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
     if preset.served is None:
         return
     others = [node.device for node in job.cluster.nodes if vendor_of(node.device) not in ("", "nvidia")]
     if preset.served.nvidia and others:
-        yield f"cluster.nodes: '{job.launch.script}' runs on NVIDIA's GPUs alone, and not on {others[0]}"
+        yield f"cluster.nodes: '{job.launch.script}' runs only on NVIDIA's GPUs, not on {others[0]}"
     if traffic.sessions or traffic.shared_prefix:
-        yield f"traffic: {tool} knows no sessions and no shared_prefix; leave them out"
+        yield f"traffic: {tool} supports neither sessions nor shared_prefix; leave them out"
     elif traffic.trace or isinstance(traffic.input_len, list) or isinstance(traffic.output_len, list):
         asked, answered = (round(sum(each) / len(each)) for each in lengths(job))
         arrivals = read_trace(Path(traffic.trace))[0] if traffic.trace else None
@@ -112,25 +112,23 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
         kept = (traffic.rate or rate) and not traffic.concurrency
         pace = f"rate = {traffic.rate or rate:.3g}" if kept else f"concurrency = {traffic.concurrency or 32}"
         yield (
-            f"traffic: {tool} asks with requests of one length; write {pace}, input_len = {asked} and output_len = "
+            f"traffic: {tool} sends requests of a single length; write {pace}, input_len = {asked} and output_len = "
             f"{answered}, which are the means, instead of {'trace' if traffic.trace else 'quantiles'}"
         )
 
 
 def problem(line: Line, served: Served) -> str:
-    """ "" or why the line's server cannot be started by an experiment."""
+    """Why an experiment cannot start the line's server; "" if it can."""
     nodes = line.number(("--nnodes",))
     if other := next((word for flag in served.model if (word := line.value(flag)) in served.others), None):
-        return f"'{other}' is no server of one model, and only such a one is started and loaded as it stands"
+        return f"'{other}' does not start a server of one model, and only such a server can be started and loaded"
     if nodes > 1:
-        return (
-            f"the server is over {nodes} nodes (--nnodes), and only one of one node is started and loaded as it stands"
-        )
+        return f"the server spans {nodes} nodes (--nnodes), and only a server on one node can be started and loaded"
     return ""
 
 
 def model_of(line: Line, served: Served) -> str:
-    """Errors: AutoscoutError (exit 2) for a line that says none."""
+    """The model that a server's line names. Errors: AutoscoutError (exit 2) if it names none."""
     found = next((value for flag in served.model if isinstance(value := line.value(flag), str)), "")
     if not found:
         raise AutoscoutError(f"launch.current: the server's line names no model ({' or '.join(served.model)} NAME)", 2)
@@ -144,7 +142,7 @@ def devices_of(line: Line, served: Served) -> int:
 
 
 def canonical(line: Line, served: Served) -> Line:
-    """The line with each flag by the name that the preset's knobs have for it."""
+    """The line with each flag under the name that the preset's knobs use for it."""
     parts = (word.partition("=") for word in line.words)
     return line.of(f"{served.aliases.get(name, name)}{equals}{value}" for name, equals, value in parts)
 

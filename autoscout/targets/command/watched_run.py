@@ -1,4 +1,4 @@
-"""One run of a command: its input files, its output read while it goes on, and its end once enough is known."""
+"""One run of a command: writes its input files, reads its output while it runs, and ends it once enough is known."""
 
 import math
 import time
@@ -41,7 +41,7 @@ def launched(
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
-            raise AutoscoutError(f'launch.render.to = "{name}" is outside of the run; begin it with {{folder}}/', 2)
+            raise AutoscoutError(f'launch.render.to = "{name}" is outside its run; begin it with {{folder}}/', 2)
         with results.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
@@ -66,7 +66,7 @@ def _sources(job: Job) -> dict[str, MetricSource]:
 
 
 def logged(job: Job, log: Path) -> measurement.Readings:
-    """The output of a finished run of the job, of which only the log exists; line times are unknown.
+    """The readings of a finished run of the job, of which only the log exists; the times of its lines are unknown.
 
     Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output.
     """
@@ -99,7 +99,7 @@ class OutputReader:
         self.hopeless = ""
 
     def patterns(self) -> list[str]:
-        """Patterns of the metrics in its output."""
+        """The patterns that find metrics in the output."""
         printed = [s for s in self._sources.values() if not s.json and not s.file]
         return [s.pattern or s.between for s in printed]
 
@@ -125,7 +125,7 @@ class OutputReader:
         return measurement.warm_up(self._job, self.values())
 
     def enough(self) -> str:
-        """ "" or why the run may end."""
+        """Why the run may end now; "" if it has to go on."""
         now = time.monotonic()
         if now > self._looked + _LOOK_S:
             self._looked = now
@@ -159,17 +159,17 @@ class OutputReader:
         return self._result.problem
 
     def not_finite(self) -> str:
-        """ "" or which loss or gradient norm is not finite."""
+        """Which loss or gradient norm is not finite; "" if none is."""
         for name, values in self.values().items():
             if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
                 at = next(i for i, value in enumerate(values) if not math.isfinite(value))
-                return f"{name} is not a number from iteration {at + 1} on"
+                return f"{name} is not finite from iteration {at + 1} on"
         return ""
 
     def _all_reported(self) -> bool:
-        """Whether every metric was reported at least once; false while a summary at the end is still to come. Metrics
-        that a preset knows but a run's iterations did not report (memory on CPUs, gradient norms without clipping)
-        never come."""
+        """Whether every metric was reported at least once; false while a summary at the end is still to come. A metric
+        that the preset knows but that no iteration reported (memory on CPUs, gradient norms without clipping) will
+        never come, and is not waited for."""
         launch = self._job.launch
         through = len(self.costs()) >= launch.iterations > 1
         awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}

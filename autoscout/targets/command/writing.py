@@ -38,7 +38,7 @@ def yaml(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """On one node the command itself; on several nodes once on each, unless it calls `srun` itself."""
+    """On one node the command itself; on several nodes the command once on each, unless it calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
     if launch.placed and launch.program[0] != "srun":
         alike, start = placed_by_shell(launch)
@@ -49,7 +49,7 @@ def slurm(launch: Launch) -> str:
     head = batch_head(launch)
     if launch.program[0] == "srun" and (
         tasks := tasks_of_a_node(Line(tuple(launch.program)))
-    ):  # the line gives its tasks
+    ):  # the line itself says how many tasks it has
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
@@ -83,11 +83,11 @@ def jobset(launch: Launch) -> str:
 
 
 def _heard(launch: Launch) -> Launch:
-    """A server's launch in a pod of its own. It must listen on all interfaces, since clients are outside of the pod."""
+    """A server's launch in its own pod: it must listen on all interfaces, since its clients are outside the pod."""
     line = Line(tuple(launch.program))
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch
     if launch.program[:2] == ["bash", "-c"]:
-        advice = "--host 0.0.0.0, on which the server has to listen"
+        advice = "--host 0.0.0.0, the address on which the server has to listen"
         return msgspec.structs.replace(launch, missing=[*launch.missing, advice])
     return msgspec.structs.replace(launch, program=[*line.with_("--host", _EVERYWHERE[0]).words])

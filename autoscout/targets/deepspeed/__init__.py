@@ -1,5 +1,5 @@
-"""DeepSpeed: tunes a user's script and ds_config as they are; without them, has knobs and rules only; and imports
-measurements of DeepSpeed's own autotuner."""
+"""The target DeepSpeed. It tunes a user's script with its ds_config; without them it only has knobs and rules. It also
+imports measurements of DeepSpeed's own autotuner."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +67,7 @@ class DeepSpeed(Target):
         if config_space.config_of(job) is None:
             return []
         config = config_space.read_config(job)
-        notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
+        notes = [f"the ds_config's '{name}' is not a setting of DeepSpeed" for name in ds_config.passed_over(config)]
         notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
@@ -77,11 +77,11 @@ class DeepSpeed(Target):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
-            notes.append(f"tuned, too: {' and '.join(listed)}; DeepSpeed's own fast mode would hand a list to its "
+            notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would hand a list to its "
                          f"engine, which refuses it")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
-            notes.append(f"{job.budget.profiles} experiments, by the job's budget; the ds_config's tuner_num_trials = "
-                         f"{asked.tuner_num_trials} gives way to it")  # fmt: skip
+            notes.append(f"{job.budget.profiles} experiments, as the job's budget says; the ds_config's "
+                         f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip
         return notes
 
     def patience(self, job: Job) -> int | None:
@@ -103,8 +103,8 @@ class DeepSpeed(Target):
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        """The present launch where the line's micro batch is among all that is tried; else advice within the lists of a
-        ds_config, or of one that is not here to be read."""
+        """ "your present launch" if the line's micro batch is among the values tried; else the reference is advice
+        within the lists of a ds_config, or of one that cannot be read here."""
         from autoscout.targets.deepspeed import config_space
         from autoscout.targets.deepspeed.autotuning import settings
         from autoscout.targets.deepspeed.tuning_space import MICRO
@@ -129,7 +129,7 @@ class DeepSpeed(Target):
         if not config_space.to_tune(job, config_space.read_config(job)):
             raise AutoscoutError(
                 'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as '
-                '"auto"; `autoscout predict` predicts it as it is',
+                '"auto"; `autoscout predict` works on it as it is',
                 2,
             )
         return profiler.profiler(job)

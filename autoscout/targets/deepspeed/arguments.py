@@ -1,8 +1,8 @@
-"""From (job, configuration) to the command to start: the user's command with the configuration's ds_config. The one
-mapping for experiments and exports.
+"""Makes the command to start from a job and a configuration: the user's command with the configuration's ds_config.
+Experiments and exports both use it.
 
-The config is a file in the experiment's folder. If a shell or a launcher over ssh would split its path, or the command
-says {ds_config_base64}, the config itself is passed as base64 instead (DeepSpeed reads both).
+The config is a file in the experiment's folder. If a shell or a launcher over ssh would split its path, or if the
+command has {ds_config_base64}, the config itself is passed as base64 instead (DeepSpeed reads both).
 """
 
 import base64
@@ -112,7 +112,8 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def saying_each_step(job: Job, launch: Launch) -> Launch:
-    """The launch with a ds_config that makes the engine report its speed after every step; by default it does not."""
+    """The launch with a ds_config that makes the engine report its speed after every step; its default is less
+    often."""
     rendered = config_of(job)
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:
@@ -172,7 +173,7 @@ def mappings(job: Job, line: Line) -> dict[str, str]:
 
 
 def _scalars(config: Config) -> dict[str, Value]:
-    """Values by the last part of their path; of equal names the first."""
+    """Scalars by the last part of their path; if names are equal, the first one."""
     found: dict[str, Value] = {}
     for path, value in ds_config.leaves(config):
         if isinstance(value, bool | int | float | str):
@@ -181,8 +182,8 @@ def _scalars(config: Config) -> dict[str, Value]:
 
 
 def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires. `ranks`: with samples
-    of their own."""
+    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires. `ranks`: with their own
+    samples."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1
     if batch:

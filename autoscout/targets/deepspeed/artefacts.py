@@ -3,7 +3,7 @@ ds_config_optimal.json, cmd_optimal.txt and summary.txt. Tools that read DeepSpe
 these.
 
 Files are written under temporary names and renamed, so a reader never sees half a file. Files of an earlier tuning stay
-unless `overwrite` is set; a folder that no autotuning left is never deleted.
+unless `overwrite` is set; a folder that no autotuning created is never deleted.
 """
 
 import json
@@ -57,7 +57,7 @@ def prepared(job: Job, working: Path) -> tuple[Path, Path]:
         if found.overwrite and folder.exists():
             if strange:
                 raise AutoscoutError(
-                    f"autotuning.overwrite would delete {folder}, which holds no autotuning of DeepSpeed's or ours; "
+                    f"autotuning.overwrite would delete {folder}, which holds no results of an autotuner; "
                     f"name another folder",
                     2,
                 )
@@ -146,7 +146,7 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
 
 
 def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
-    """By configuration, the run in the middle of those that worked, as the verdict's table has it; else the last."""
+    """For each configuration the median of the runs that worked, as in the verdict's table; if none did, the last."""
     runs: dict[str, list[Measurement]] = {}
     for m in measured:
         runs.setdefault(m.configuration.id, []).append(m)
@@ -168,7 +168,7 @@ def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether the folder's content was left by an autotuning, ours or DeepSpeed's."""
+    """Whether an autotuning, ours or DeepSpeed's, left the folder's content."""
     if (folder / MARK).exists():
         return True
     left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]

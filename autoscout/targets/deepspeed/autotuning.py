@@ -1,7 +1,7 @@
 """The `autotuning` section of a ds_config: the user's settings for DeepSpeed's autotuner.
 
 Defaults follow its code (autotuning/constants.py, 0.19.8), except that `overwrite` is false, so that no measurements
-are lost. Its README differs from its code twice: `overwrite` false and `tuner_type` model_based.
+are lost. Its README gives two other defaults than its code: `overwrite` false and `tuner_type` model_based.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# DeepSpeed's metric → our objective, with its direction: DeepSpeed maximizes all of them.
+# DeepSpeed's metric → our objective with its direction; DeepSpeed maximizes all of its metrics.
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},
@@ -59,16 +59,16 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.max_train_micro_batch_size_per_gpu
 
 
-AUTO_TP = "tensor_parallel.autotp_size"  # its ranks share samples (runtime/engine.py: dp_world_size)
+AUTO_TP = "tensor_parallel.autotp_size"  # AutoTP's ranks share samples (runtime/engine.py: dp_world_size)
 
 
 def settings(config: Config, where: str = "ds_config") -> Autotuning:
-    """`mp_size` is that of AutoTP, where DeepSpeed splits the model itself.
+    """The section's settings. `mp_size` is the size of AutoTP, with which DeepSpeed splits the model itself.
 
     Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
     if not isinstance(section, dict):
-        raise AutoscoutError(f"{where}: autotuning is no object with settings", 2)
+        raise AutoscoutError(f"{where}: autotuning is not an object with settings", 2)
     known = [field.name for field in msgspec.structs.fields(Autotuning)]
     for name in section:
         if name not in known:
@@ -82,14 +82,14 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
     for name in ("num_params", "activation_mem_per_gpu"):
         value = (found.model_info or {}).get(name) or 0
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise AutoscoutError(f"{where}: autotuning: model_info.{name} = {value!r} is no number", 2)
+            raise AutoscoutError(f"{where}: autotuning: model_info.{name} = {value!r} is not a number", 2)
     least, most = found.min_train_micro_batch_size_per_gpu, found.most_micro
     if not 0 < least <= most:
-        raise AutoscoutError(f"{where}: autotuning: micro batches from {least} to {most} are none", 2)
+        raise AutoscoutError(f"{where}: autotuning: micro batches from {least} to {most} are an empty range", 2)
     if found.mp_size < 1 or found.num_tuning_micro_batch_sizes < 1 or found.end_profile_step < found.start_profile_step:
         raise AutoscoutError(
-            f"{where}: autotuning: mp_size and num_tuning_micro_batch_sizes are at least 1, and end_profile_step is "
-            f"not before start_profile_step",
+            f"{where}: autotuning: mp_size and num_tuning_micro_batch_sizes must be at least 1, and end_profile_step "
+            "must not be before start_profile_step",
             2,
         )
     sharing = ds_config.at(config, AUTO_TP)
@@ -97,8 +97,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
 
 
 def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
-    """The line with `values` set by `mappings` (name in the ds_config → flag): in the flag's place, else appended.
-    "auto" is left to the script."""
+    """The line with `values` set by `mappings` (name in the ds_config → flag): in the flag's place, else appended. A
+    value "auto" is left to the script."""
     for name, flag in mappings.items():
         value = values.get(name.strip())
         if value is not None and value != "auto":

@@ -31,12 +31,12 @@ _HOSTS = (
 )
 _OTHERS = ("deepspeed", "accelerate", "srun", "mpirun", "mpiexec")
 _BY_SLURM = (
-    "launch.command: srun starts the ranks, as in your line: run AutoScout where it may, such as in an allocation of "
-    "these nodes, and with --kb on a disk that all of them, and their container, have"
+    "launch.command: srun starts the ranks, as in your line: run AutoScout where srun works, such as in an "
+    "allocation of these nodes, and put --kb on a disk that all nodes and their containers share"
 )
 _NO_LOSS = (
-    "launch.metrics: add the pattern of your script's loss, such as loss = 'loss: ([\\d.]+)'; it finds out what trains "
-    "something else"
+    "launch.metrics: add the pattern of your script's loss, such as loss = 'loss: ([\\d.]+)'; it shows which "
+    "configurations train something else"
 )
 
 
@@ -50,10 +50,9 @@ def job_of(
     loss: str = "",
     completed: Path | None = None,
 ) -> dict[str, Any]:
-    """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: on this machine (or CPU
-    ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a copy of the
-    ds_config with the model's parameters added, read in its place. `notes`, where there are any: what the user should
-    check.
+    """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: the number on this
+    machine (or of CPU ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a
+    copy of the ds_config with the model's parameters added, which is read instead. `notes`: what the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -74,7 +73,7 @@ def _job_on(
     found = ds_config.read(config)
     asked = settings(found, str(config))
     if not script.words:
-        raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
+        raise AutoscoutError(f'{config}: name the script that uses it: --script "train.py …"', 2)
     path = (completed or config).resolve()
     line = parts(script)
     if line.ranks_by_slurm:
@@ -100,7 +99,7 @@ def _job_on(
     metrics: dict[str, Any] = {"loss": loss} if loss else {}
     if asked.metric in ("flops", "FLOPS_per_gpu"):
         metrics["flops_per_gpu"] = {"file": ENGINES, "json": "FLOPS_per_gpu"}
-    if leaves_auto(found):  # a Hugging Face Trainer lets the engine print no steps
+    if leaves_auto(found):  # a Hugging Face Trainer keeps the engine from printing steps
         metrics["samples_per_s"] = {"file": ENGINES, "json": "throughput"}
     if metrics:
         launch["metrics"] = metrics
@@ -127,13 +126,13 @@ def _job_on(
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
-    each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
+    """As `job_of`, for a launch line that names its ds_config; None if it does not, or if the file does not exist.
+    `devices`: those of each node, 0 if the line does not say. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    if (known := recognised(line)) and frameworks()[known].overrides:  # as Axolotl's, which knows no Trainer's flags
+    if (known := recognised(line)) and frameworks()[known].overrides:  # such as Axolotl, without a Trainer's flags
         return None
     asked, config = devices(line), ds_config.read(Path(named))
     notes = [_NO_LOSS, *_that_stays(config, named), *asked.notes]
@@ -155,15 +154,15 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     steps = flags.get(HUGGING_FACE[STEPS], ["1"])[:1]
     if flags.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(
-            f"traffic.global_batch: write the samples of a step, for all devices; {HUGGING_FACE[STEPS]} "
-            f"{' '.join(steps)} does not give them, and is replaced"
+            "traffic.global_batch: write the samples of a step over all devices; they do not follow from "
+            f"{HUGGING_FACE[STEPS]} {' '.join(steps)}, which is replaced"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
-    """A sentence where the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts.
-    `apart`: ranks that share samples."""
+    """A sentence if the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts.
+    `apart`: the number of ranks that share samples."""
     batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []
@@ -172,13 +171,14 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
         return []
     return [
         f"ds_config: DeepSpeed does not start with it on {ranks} ranks: {BATCH} {batch} is not {MICRO} {micro} × "
-        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples a step by other steps, so correct what is wrong"
+        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples per step by changing the accumulation steps, so "
+        "correct whichever number is wrong"
     ]
 
 
 def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
-    """A note for users of another launcher. `starter`: their line before the script; `kept`: those of its words that
-    experiments have, too."""
+    """A note for users of another launcher. `starter`: their line before the script; `kept`: its words that experiments
+    keep."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []
@@ -189,11 +189,11 @@ def _that_stays(config: Config, named: str) -> list[str]:
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
-    return [f'ds_config: its ZeRO stage {stage} stays; to have others tried write "stage": "auto" into {named}']
+    return [f'ds_config: its ZeRO stage {stage} is fixed; to try others, write "stage": "auto" in {named}']
 
 
 def _of_trainer(script: Line) -> int:
-    """Samples of a rank and step that flags of a Hugging Face Trainer set; 0 if none does."""
+    """Samples per rank and step that the flags of a Hugging Face Trainer set; 0 if none does."""
     flags = script.alike
     numbers = [
         flags.get(flag, [default])[:1] for flag, default in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))
@@ -202,7 +202,7 @@ def _of_trainer(script: Line) -> int:
 
 
 def strategy_of(config: Path) -> str:
-    """The strategy for a ds_config's tuner_type; "": ours."""
+    """The search strategy for a ds_config's tuner_type; "": our default."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 

@@ -22,12 +22,12 @@ from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FAC
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
-# Sections whose lists are values, not choices: DeepSpeed's autotuner skips the optimizer's (betas), we skip all of
-# these.
+# Sections whose lists are values, not choices: DeepSpeed's autotuner skips the lists of the optimizer (betas), and we
+# skip those of all these sections.
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
-_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}  # rules on sizes that hold all
+_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}  # rules: large sizes act alike
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
@@ -51,14 +51,14 @@ def batch_of(job: Job, config: Config) -> int:
 
 
 def config_problems(job: Job, config: Config) -> Iterator[str]:
-    """Conflicts between a ds_config and the job, a sentence each."""
+    """A sentence for each conflict between a ds_config and the job."""
     found = settings(config)
     batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if own and batch != own:
         yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change one of them"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
-            yield f"the ds_config lists several {path}: only the micro batch is tuned, at one train_batch_size"
+            yield f"the ds_config lists several {path}: only the micro batch is tuned, with one train_batch_size"
     hugging_face = takes_auto(job)
     for path, value in ds_config.leaves(config):
         if value == "auto" and not hugging_face and not _chosen_here(path):
@@ -71,9 +71,9 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     if offloads and (why := refused(_stage_of(config), brings_optimizer(job, config))):
         yield why
     if not 0 < found.mp_size <= job.devices:
-        yield f"autotuning.mp_size = {found.mp_size}, and the job has {job.devices} devices"
+        yield f"autotuning.mp_size = {found.mp_size}, but the job has {job.devices} devices"
     elif (shared := modelled.ranks_of_a_model(job, found.mp_size)) > job.devices:
-        yield f"the line splits its model over {shared} ranks, and the job has {job.devices} devices"
+        yield f"the line splits its model over {shared} ranks, but the job has {job.devices} devices"
 
 
 def takes_auto(job: Job) -> bool:
@@ -83,19 +83,19 @@ def takes_auto(job: Job) -> bool:
 
 
 def brings_optimizer(job: Job, config: Config) -> bool:
-    """Whether a script's own optimizer can be offloaded: either DeepSpeed is configured to accept it, or a Hugging Face
-    Trainer replaces it by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
+    """Whether a script's own optimizer can be offloaded: either the ds_config makes DeepSpeed accept it, or a Hugging
+    Face Trainer replaces it by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
     return takes_auto(job) or config.get("zero_force_ds_cpu_optimizer") is False
 
 
 def leaves_auto(config: Config) -> bool:
-    """Whether there is an "auto" that only a Hugging Face Trainer can fill in."""
+    """Whether the config contains an "auto" that only a Hugging Face Trainer can fill in."""
     return any(value == "auto" and path not in (MICRO, STAGE) for path, value in ds_config.leaves(config))
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """For a ds_config with nothing to tune, its ZeRO stage. Errors: AutoscoutError (exit 2) for one that cannot be
-    read."""
+    """The catalog of a ds_config's space; one with nothing to tune gets the ZeRO stage as its knob. Errors:
+    AutoscoutError (exit 2) for a config that cannot be read."""
     config = read_config(job)
     found = settings(config)
     by_path = {knob.sets: knob for knob in shipped.knob}
@@ -131,7 +131,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
 
 
 def _ranks(job: Job, found: Autotuning) -> str:
-    """The expression for the ranks that have samples of their own."""
+    """The expression for the number of ranks that have samples of their own."""
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     return "gpus" if shared == 1 else f"(gpus // {shared})"
 
@@ -142,7 +142,7 @@ def to_tune(job: Job, config: Config) -> bool:
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
-    """Dotted path → its values, in the order of the ds_config."""
+    """Dotted path → the values to choose from, in the order of the ds_config."""
     chosen: dict[str, list[Any]] = {}
     for path, value in ds_config.leaves(config):
         if path.split(".")[0] in _LISTS_STAY or path in _NOT_CHOSEN:
@@ -164,13 +164,13 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
 
 
 def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
-    """Paths tuned here beyond the stage and the micro batch, which are all that DeepSpeed's fast mode tunes."""
+    """Paths tuned here beyond the stage and the micro batch; DeepSpeed's fast mode tunes only these two."""
     return [path for path in choices_of(config, found, job) if path not in (STAGE, MICRO)]
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown, or if the host holds what
-    does not."""
+    """ZeRO stages whose model states can fit on a device; all of them if the model's size is unknown, or if the host
+    can hold what does not fit."""
     params, activation, memory, half = _known_of_model(job, config, found)
     if _offloads(config):
         return [0, 1, 2, 3]
@@ -178,8 +178,8 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
     if params and memory and not fit:
         need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
         raise AutoscoutError(
-            f"no ZeRO stage fits: stage 3 needs {need / 2**30:.1f} GiB of a device for {params} parameters, and it has "
-            f"{memory / 2**30:.1f}; offload, or use more devices",
+            f"no ZeRO stage fits: stage 3 needs {need / 2**30:.1f} GiB of a device for {params} parameters, but it "
+            f"has {memory / 2**30:.1f}; offload, or use more devices",
             3,
         )
     return fit or [0, 1, 2, 3]
@@ -192,14 +192,14 @@ def _offloads(config: Config) -> bool:
 
 
 def wants_model_info(config: Config) -> bool:
-    """Whether we must find out what fits, without knowing the model's size."""
+    """Whether the model's size is unknown but needed to find out what fits."""
     found = settings(config)
     left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
     return found.enabled and left and not (found.model_info or {}).get("num_params")
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """(parameters, activation bytes per sample, device bytes, half precision); 0 if unknown."""
+    """(parameters, activation bytes per sample, device memory in bytes, whether in half precision); 0: unknown."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
     params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))
@@ -207,8 +207,8 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Micro batches: powers of two within the allowed range, and today's, that divide a rank's share of the batch, if
-    there is one."""
+    """Micro batches: today's and the powers of two in the allowed range; if there is a global batch, only those that
+    divide a rank's share of it."""
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     ranks = max(job.devices // shared, 1)
     batch = batch_of(job, config)
@@ -223,7 +223,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
         sizes = [s for s in sizes if batch % (s * ranks) == 0]
     if not sizes:
         raise AutoscoutError(
-            f"no micro batch from {least} to {most} splits {batch} samples over {ranks} ranks; give "
+            f"no micro batch from {least} to {most} divides {batch} samples over {ranks} ranks; give "
             f"train_micro_batch_size_per_gpu as a list",
             2,
         )
@@ -275,8 +275,8 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
 def _rules(
     job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]], ranks: str
 ) -> Iterator[RuleEntry]:
-    """The catalog's rules that apply to this space; batch rules need a fixed batch, some others the number of
-    parameters. Of sizes that are the same run the smallest of the list stays. `ranks`: as `_ranks`."""
+    """The catalog's rules that apply to this space; rules about the batch need a fixed batch, some others the number of
+    parameters. Of sizes that make the same run, the smallest in the list stays. `ranks`: see `_ranks`."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -288,7 +288,7 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # or nothing else is there to compare it with
+            continue  # or the list has nothing to compare it with
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
@@ -308,7 +308,7 @@ def _offload_rules(job: Job, config: Config, names: Collection[str]) -> Iterator
 
 
 def scalar_of(value: Value) -> Any:
-    """The ds_config's value for a knob's value: objects in a list are knob values in JSON."""
+    """The ds_config's value for a knob's value; an object in a list is a knob value in JSON."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
@@ -321,7 +321,7 @@ def _scalar(value: Any) -> Value:
 
 
 def _spoken(texts: list[str], derived: dict[str, str]) -> set[str]:
-    """Names in expressions, and in those of the derived names among them."""
+    """Names in expressions, and in the expressions of derived names that they use."""
     found: set[str] = set()
     ahead = {name for text in texts for name in Expression(text).names}
     while ahead:

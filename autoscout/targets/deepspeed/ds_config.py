@@ -15,8 +15,8 @@ from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names in DeepSpeed 0.19.8 that the table of its arguments does not have: runtime/config.py and its callees,
-# autotuning/config.py; of ZeRO all, in the spelling of a ds_config (runtime/zero/config.py).
+# Names in DeepSpeed 0.19.8 that the table of its arguments lacks (runtime/config.py and its callees,
+# autotuning/config.py), and all names of ZeRO, spelled as in a ds_config (runtime/zero/config.py).
 _SECTIONS = (
     *("optimizer", "scheduler", "bfloat16", "amp", "torch_autocast", "autotuning", "sparse_gradients"),
     *("activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio"),
@@ -40,7 +40,7 @@ ZERO = (
     *("zero_quantized_gradients", "memory_efficient_linear", "pipeline_loading_checkpoint", "override_module_apply"),
     *("log_trace_cache_warnings", "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "compute_grad_norm"),
 )
-# Settings of stage 3 by the names of their fields, which DeepSpeed takes as well.
+# DeepSpeed also accepts stage 3's settings under the names of their fields.
 _ALIASES = {name.removeprefix("stage3_"): name for name in ZERO if name.startswith("stage3_")}
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|\#[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -52,7 +52,7 @@ def read(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no text"
+        why = error.strerror if isinstance(error, OSError) else "is not text"
         raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
     config = parsed(text, str(path))
     for problem in contradictions(config):
@@ -69,9 +69,9 @@ def parsed(text: str, where: str) -> Config:
     try:
         config = door.parsed_json(bare, lambda pairs: _once(pairs, where))
     except ValueError as error:
-        raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
+        raise AutoscoutError(f"{where}: is not JSON ({error})", 2) from error
     if not isinstance(config, dict):
-        raise AutoscoutError(f"{where}: is no object with DeepSpeed's settings", 2)
+        raise AutoscoutError(f"{where}: is not an object with DeepSpeed's settings", 2)
     return config
 
 
@@ -80,23 +80,23 @@ def contradictions(config: Config) -> Iterator[str]:
     try:
         json.dumps(config, allow_nan=False)
     except ValueError:
-        yield "NaN and Infinity are no numbers of JSON"
+        yield "NaN and Infinity are not numbers in JSON"
     for name in ("fp16", "bf16"):
         if not isinstance(config.get(name) or {}, dict):
-            yield f"{name} is no object with settings"
+            yield f"{name} is not an object with settings"
     for where, known, section in (("", TOP, config), ("zero_optimization.", ZERO, config.get("zero_optimization"))):
         if section is not None and not isinstance(section, dict):
-            yield f"{where.rstrip('.')} is no object with settings"
+            yield f"{where.rstrip('.')} is not an object with settings"
             continue
         for name in section or ():
             near = [] if name.startswith("_") else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
             if name not in known and not (where and name in _ALIASES) and (where or near):
                 hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(ZERO[:8])}, …"
-                yield f"DeepSpeed knows no '{where}{name}'{hint}"
+                yield f"DeepSpeed has no setting '{where}{name}'{hint}"
 
 
 def passed_over(config: Config) -> list[str]:
-    """Top-level names unknown to DeepSpeed, which ignores them; the user's script may not."""
+    """Top-level names that DeepSpeed does not know and ignores, though the user's script may use them."""
     return [name for name in config if name not in TOP]
 
 

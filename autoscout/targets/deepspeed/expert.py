@@ -1,5 +1,5 @@
-"""The lowest ZeRO stage that fits, in the order of DeepSpeed's autotuner, with the largest micro batch; offloading only
-if nothing else fits; defaults for the rest."""
+"""Recipes for DeepSpeed: the lowest ZeRO stage that fits, in the order of DeepSpeed's autotuner, with the largest micro
+batch; offloading only if nothing else fits; defaults for the rest."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,10 +23,10 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
-    """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not give it) with the first value of
-    each list; the advice of DeepSpeed's guides within its lists (no offloading, lowest stage, largest micro batch); the
-    first value of each list, which its autotuner starts from. Of the first two the lowest stage and the largest micro
-    batch that are estimated to fit, where the model is known."""
+    """Recipes for a user's ds_config, in this order: the micro batch of `today` (0: the line does not give it) with the
+    first value of each list; the advice of DeepSpeed's guides within the lists (no offloading, lowest stage, largest
+    micro batch); the first value of each list, with which its autotuner starts. If the model is known, the first two
+    have the lowest stage and the largest micro batch that are estimated to fit."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     if today in _values(space, "mbs"):
         launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
@@ -42,8 +42,8 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
 
 
 def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
-    """The fitting configuration nearest to the candidates, from the fastest to the most frugal one; the first one if
-    the model or its device is unknown."""
+    """The first of the candidates, ordered from the fastest to the one needing least memory, that fits, as the nearest
+    valid configuration; the first candidate if the model or its device is unknown."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
         return nearest(space, wanted[0])
@@ -56,13 +56,13 @@ def _values(space: Space, name: str) -> tuple[Value, ...]:
 
 
 def _numbers(space: Space, name: str) -> list[dict[str, Value]]:
-    """A knob's values, ascending, if all are numbers."""
+    """A knob's values in ascending order, if all are numbers."""
     values = _values(space, name)
     return [{name: v} for v in sorted(values, key=int)] if all(isinstance(v, int) for v in values) else []
 
 
 def _gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """GiB of the fullest rank; other knobs have their defaults."""
+    """Memory of the fullest rank in GiB; other knobs have their defaults."""
     others = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
     devices = all_devices(space)
     columns = space.as_simulated(space.canonical({**others, **knobs, **devices}))

@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "samples_per_s": "samples_per_s"}
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memory|can't allocate memory)")
-# The exception that ended it, not any line with the word: not "0 errors", "error_if_nonfinite" or warnings.
+# The exception that ended the run, not any line with such a word: not "0 errors", "error_if_nonfinite" or warnings.
 _FAILED = re.compile(r"^(?:\S+: )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
 _OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}  # before 0.3.16
@@ -44,7 +44,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     try:
         config = _config(folder)
     except (OSError, ValueError, AutoscoutError) as error:
-        return Row(where, {}, f"its configuration cannot be read ({error})")
+        return Row(where, {}, f"the configuration cannot be read ({error})")
     cells = {name: value for name, value in _flat(config).items() if not name.startswith("autotuning")}
     try:
         metrics = door.parsed_json((folder / "metrics.json").read_text())
@@ -54,17 +54,17 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     except (OSError, ValueError) as error:
         return Row(where, cells, f"metrics.json cannot be read ({error})")
     if not isinstance(metrics, dict):
-        return Row(where, cells, "metrics.json is no table of metrics")
+        return Row(where, cells, "metrics.json is not a table of metrics")
     micro, steps = config.get("train_micro_batch_size_per_gpu", 0), config.get("gradient_accumulation_steps", 1)
     numbers = isinstance(micro, int) and isinstance(steps, int)
     batch = config.get("train_batch_size")
     if batch in (None, "auto", 0):
         batch = micro * steps * job.devices if numbers else 0
     if not isinstance(batch, int) or isinstance(batch, bool):
-        return Row(where, cells, f"its train_batch_size {batch!r} is no whole number")
+        return Row(where, cells, f"its train_batch_size {batch!r} is not a whole number")
     wanted = job.traffic.global_batch
     if wanted and batch and batch != wanted:
-        return Row(where, cells, f"trains {batch} samples a step, the job {wanted}")
+        return Row(where, cells, f"trains {batch} samples a step, but the job {wanted}")
     measured = {f"deepspeed_{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
     throughput = metrics.get("throughput")
     if isinstance(throughput, int | float) and throughput > 0:
@@ -74,13 +74,13 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
         measured["step_time_s"] = batch / throughput
         measured["tokens_per_s"] = throughput * job.traffic.seq_len
     elif not measured:
-        return Row(where, cells, "metrics.json has no number: another version of DeepSpeed's?")
+        return Row(where, cells, "metrics.json has no number; it may be from another version of DeepSpeed")
     return Row(where, {**cells, **measured})
 
 
 def _config(folder: Path) -> dict[str, Any]:
     """The configuration in ds_config.json, or in exp.json if that is missing or truncated."""
-    problem: Exception = AutoscoutError("is no configuration of DeepSpeed")
+    problem: Exception = AutoscoutError("is not a configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
             found = door.parsed_json((folder / name).read_text())

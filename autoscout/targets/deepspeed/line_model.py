@@ -25,14 +25,14 @@ _OF_ADAPTERS = re.compile(
 )
 _KINDS = ("--finetuning_type", "--tuner_type", "--train_type", "--sft_type")
 _OF_PARTS = re.compile(r"--(?:freeze(?:_\w+)?|tune_mm_mlp_adapter|only_optimize_lora)")
-_USUAL = 1024  # tokens if not given: the maximum of the Trainer's own run_clm.py
+_USUAL = 1024  # tokens per sample if not given: the maximum in Hugging Face's own run_clm.py
 
 
 def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     """({"model": …, "seq_len": …} as far as the line gives it, notes for the user)."""
     if adapters := _adapters(flags):
         return {}, [
-            f"model: the line trains adapters ({adapters}); to have them predicted write task = 'finetune', [model] "
+            f"model: the line trains adapters ({adapters}); to predict it, write task = 'finetune', [model] "
             f"and [model.lora]"
         ]
     if part := next((f for f in flags if _OF_PARTS.fullmatch(_plain(f)) and is_on(flags, f)), ""):
@@ -49,13 +49,13 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     length = next((n for flag in _LENGTHS if (n := whole_number(flags, flag)) is not None), 0)
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not give it")
+        notes.append(f"traffic.seq_len: {_USUAL} tokens per sample are assumed, because the line does not give it")
     dtype = precision(config, flags, {}).strip("'")
     return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
 
 
 def _adapters(flags: Flags) -> str:
-    """The flag by which a line trains adapters; "" for one that does not, or that switches them off."""
+    """The flag with which a line trains adapters; "" if it does not train any, or switches them off."""
     kinds = [flag for flag in _KINDS if flags.get(flag, ["full"])[:1] != ["full"]]
     found = {flag: named for flag in flags if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
     switches = [flag for flag, named in found.items() if not named["size"]]

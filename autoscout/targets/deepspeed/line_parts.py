@@ -19,7 +19,7 @@ _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class LineParts(NamedTuple):
-    """`before`: the words before the launcher. `ranks_by_launcher`: the launcher starts a node's ranks, not srun."""
+    """`before`: the words before the launcher. `ranks_by_launcher`: the launcher, not srun, starts the ranks."""
 
     before: Line
     ranks_by_launcher: bool
@@ -27,13 +27,13 @@ class LineParts(NamedTuple):
 
     @property
     def ranks_by_slurm(self) -> bool:
-        """Whether its script takes its place from Slurm's variables, which torchrun would not give it."""
+        """Whether the script reads its rank from Slurm's variables, which torchrun would not set."""
         return not self.ranks_by_launcher and self.before.first == "srun"
 
 
 def parts(line: Line) -> LineParts:
-    """`line`: a launch line, or the script and its arguments alone. Errors: AutoscoutError (exit 2) for a launcher
-    without a script."""
+    """`line`: a launch line, or just a script with arguments. Errors: AutoscoutError (exit 2) for a launcher without a
+    script."""
     names = line.names
     script = next((i for i in range(len(names)) if _begins(line, i)), None)
     if script is None:
@@ -58,8 +58,8 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     container = " ".join(_of_container(outer))
     if container and nodes > 1:
         return [*inner.words], [
-            f"launch.command_prefix: experiments do not run in srun's container ({container}); name here what enters "
-            f"it on a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
+            f"launch.command_prefix: experiments do not run in srun's container ({container}); write the command that "
+            "enters it on a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
         ]
     if inner.first in RUN:
         inner = repeatable(inner)
@@ -67,10 +67,10 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     prefix = [*(outer.words if container else ["env", *given] if given else []), *inner.words]
     if not (container or inner.first in CONTAINERS):
         return prefix, []
-    handed = ", and variables handed on by -e" if Path(prefix[0]).name in RUN else ""
+    handed = ", and environment variables passed with -e" if Path(prefix[0]).name in RUN else ""
     return prefix, [
-        f"launch.command_prefix: inside, this folder and the experiments' have to be mounted under the same names "
-        f"(they are in the knowledge base's folder, --kb){handed}"
+        "launch.command_prefix: inside the container, this folder and the experiments' folders (they are under --kb) "
+        f"must be mounted at the same paths{handed}"
     ]
 
 
@@ -90,7 +90,7 @@ def _variables_of(line: Line) -> list[str]:
 
 
 def _of_container(line: Line) -> list[str]:
-    """srun's flags of a container, with their values."""
+    """srun's flags for a container, with their values."""
     found: list[str] = []
     for i, word in enumerate(line.words):
         follows = found and found[-1] is line.words[i - 1] and "=" not in found[-1] and not word.startswith("-")

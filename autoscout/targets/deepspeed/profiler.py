@@ -1,5 +1,5 @@
-"""Experiments on a user's DeepSpeed script: as for any command, with its ds_config and a check of the config that
-DeepSpeed reports it trained with."""
+"""Experiments on a user's DeepSpeed script: like those on any command, with a ds_config for each, and with a check that
+DeepSpeed reports having trained with it."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 _PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
-_LOOKED_AT = 2**22  # searched bytes of a log
+_LOOKED_AT = 2**22  # bytes of a log that are searched
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 
@@ -38,14 +38,15 @@ def profiler(job: Job) -> CommandProfiler:
 
 
 def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
-    """Marks a run as invalid if the script ignored its ds_config. One that was ended while DeepSpeed compiled an
-    operator leaves a lock, for which every later run of anybody would wait without end: it is removed."""
+    """Marks a run as invalid if the script ignored its ds_config. A run that was ended while DeepSpeed compiled an
+    operator leaves a lock, for which every later run of any user would wait forever: it is removed."""
     if found.status == "timeout" and (locks := unfinished(found, compiled)):
         for lock in locks:
             lock.unlink(missing_ok=True)
         why = (
-            f"launch.timeout_s ended while DeepSpeed compiled its operator {locks[0].parent.name}, which it does once: "
-            f"raise the limit, or run the command once by hand; the lock that it left in {locks[0].parent} was removed"
+            f"launch.timeout_s was over while DeepSpeed compiled its operator {locks[0].parent.name}, which happens "
+            f"only once: raise the limit, or run the command once by hand; the lock left in {locks[0].parent} was "
+            "removed"
         )
         return msgspec.structs.replace(found, status="infrastructure", evidence=why)
     if found.status == "ok" and (why := ignored(folder)):
@@ -54,13 +55,13 @@ def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
 
 
 def unfinished(found: Measurement, compiled: Path) -> list[Path]:
-    """Locks of operators that a run began to compile. `compiled`: where torch keeps them."""
-    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # by the user's own folder, or by Python's version
+    """Locks of operators that a run had begun to compile. `compiled`: the folder in which torch keeps them."""
+    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # in the user's own folder or one per Python version
     return [lock for lock in locks if lock.stat().st_mtime >= found.at - found.cost_s]
 
 
 def ignored(folder: Path) -> str:
-    """ "" or how the config that DeepSpeed reports differs from the given one."""
+    """How the config that DeepSpeed reports differs from the given one; "" if it does not."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
         text = (folder / "output.log").read_bytes()[:_LOOKED_AT].decode(errors="replace")
@@ -78,15 +79,15 @@ def ignored(folder: Path) -> str:
         asked, does = ds_config.at(wanted, path), ds_config.at(trained, path)
         if asked is not None and does != asked:
             return (
-                f"the script trains with {path} = {json.dumps(does)}, and was given {json.dumps(asked)}: it ignores "
-                f"the ds_config of its command line; pass it on to deepspeed.initialize"
+                f"the script trains with {path} = {json.dumps(does)}, but was given {json.dumps(asked)}: it ignores "
+                "the ds_config of its command line; pass the ds_config to deepspeed.initialize"
             )
     return ""
 
 
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
-    """Parameters and activation memory (bytes per sample) as DeepSpeed's engine counts them: one forward pass with
-    micro batch 1, at stage 3, which needs least memory. Errors: AutoscoutError (exit 1) if it does not run."""
+    """Parameters and activation memory (bytes per sample) as DeepSpeed's engine counts them in one forward pass with
+    micro batch 1 at stage 3, which needs least memory. Errors: AutoscoutError (exit 1) if it does not run."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))
@@ -115,7 +116,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     except (OSError, ValueError) as error:
         known, lacking = preset_of(job).failure, f"it wrote no {written.name}"
         why = classify(ended, folder / "output.log", known, limit_s, 0, lacking, False)[1]
-        raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed: {why}") from error
+        raise AutoscoutError(f"{INFO}: the model did not run under DeepSpeed: {why}") from error
 
 
 def _is_config(path: Path) -> bool:

@@ -1,7 +1,7 @@
-"""DeepSpeed autotuning's treatment of a tuning space: lists are tuned, everything else stays.
+"""A tuning space as DeepSpeed's autotuner reads it: lists are tuned, everything else stays.
 
-`$NAME` templates, canonical names and validation as in its utils.py, but on copies (DeepSpeed modifies the caller's
-dictionaries).
+`$NAME` templates, canonical names and validation are as in its utils.py, but work on copies (DeepSpeed modifies the
+caller's dictionaries).
 """
 
 import copy
@@ -15,9 +15,9 @@ from kb.records import AutoscoutError
 MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"
 HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}  # a Trainer's flags
 _NAME = re.compile(r"\$(\w+)")
-_KEPT_NAMES = ("nvme_path",)  # filled in by DeepSpeed itself on the machine
+_KEPT_NAMES = ("nvme_path",)  # filled in by DeepSpeed itself on the machine that runs
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
-# Spaces in its constants.py, by ZeRO stage.
+# The tuning spaces in its constants.py, by ZeRO stage.
 DEFAULT_SPACES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS},
@@ -37,7 +37,7 @@ DEFAULT_SPACES: dict[int, Config] = {
         "contiguous_gradients": [False, True],
     },
 }
-# Its config_templates/template_zero{0..3}.json: values of settings that are not tuned.
+# The values of settings that are not tuned, from its config_templates/template_zero{0..3}.json.
 TEMPLATES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
@@ -91,8 +91,8 @@ def replaced(config: Config, by: Mapping[str, Any]) -> Config:
 
 
 def filled(config: Any, names: Mapping[str, Any]) -> Any:
-    """`config` with every `$NAME` replaced by the lower-case name's value in `names`: inside strings as text; a value
-    that is only `$NAME` takes the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """`config` with every `$NAME` replaced by the value of the lower-case name in `names`: inside strings as text; a
+    value that is nothing but `$NAME` takes the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
     if isinstance(config, Mapping):
         return {name: filled(value, names) for name, value in config.items()}
     if isinstance(config, list):
@@ -115,8 +115,8 @@ def names_in(config: Any) -> set[str]:
 
 
 def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
-    """ "" or why DeepSpeed cannot train with this config: offloading needs one of its own optimizers, unless the script
-    brings one that can be offloaded."""
+    """Why DeepSpeed cannot train with this config; "" if it can. Offloading needs one of DeepSpeed's own optimizers,
+    unless the script has one that can be offloaded (`brings_optimizer`)."""
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
@@ -131,7 +131,8 @@ def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
 
 
 def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> str:
-    """Initials of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08."""
+    """DeepSpeed's name for an experiment: initials of the tuned names with their values, such as
+    z2_tmbspg2_gas4_rbs5.0e+08."""
     keys = {*keys, MICRO, STEPS}
     return prefix + ("_".join(_parts(config, keys)) or "exp")
 
@@ -169,7 +170,9 @@ def _without(config: Config, name: str) -> Config:
 def _named(name: str, names: Mapping[str, Any]) -> Any:
     if name.lower() not in names:
         raise AutoscoutError(
-            f"the ds_config's ${name} names nothing that is tuned; there are {', '.join(sorted(names)) or 'none'}", 2
+            f"the ds_config's ${name} names nothing that is tuned; the tuned names are "
+            f"{', '.join(sorted(names)) or 'none'}",
+            2,
         )
     return names[name.lower()]
 

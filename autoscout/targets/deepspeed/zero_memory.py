@@ -17,13 +17,12 @@ def needed_bytes(params: int, stage: int, ranks: int, half: bool = False, mp_siz
 
 
 def largest_micro_batch(memory: float, needed: float, activation: float) -> int:
-    """The largest micro batch that should fit, with `activation` bytes per sample; 0 if the model itself does not
-    fit."""
+    """The largest micro batch that should fit, with `activation` bytes per sample; 0 if the model does not fit."""
     if memory <= needed + activation:
         return 0
     return int((memory - needed) // activation) if activation > 0 else 2**30
 
 
 def stages_that_fit(params: int, activation: float, memory: float, ranks: int, half: bool = False) -> list[int]:
-    """Stages to try, in order: stage 0 first, which communicates least."""
+    """Stages to try, in order: stage 0 first, since it communicates least."""
     return [s for s in range(4) if memory > needed_bytes(params, s, ranks, half) + activation]

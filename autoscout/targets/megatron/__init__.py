@@ -58,12 +58,12 @@ class Megatron(Target):
         old = sorted({node.device for node in job.cluster.nodes if 0 < capability_of(node.device) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(
-                f"{listed(old)}: no bf16 in its tensor cores, and jobs have no fp16: what is predicted is as fast as "
-                "fp16 would be, and bf16 is several times slower"
+                f"{listed(old)}: its tensor cores have no bf16, and jobs cannot ask for fp16: predictions are as fast "
+                "as fp16 would be, but bf16 is several times slower"
             )
         if device_kind(job) == "cuda" and not job.launch.transformer_engine:
             notes.append(
-                "on GPUs only what runs with Transformer Engine is measured: write transformer_engine = true under "
+                "on GPUs only runs with Transformer Engine are measured: write transformer_engine = true under "
                 "[launch]; predictions for a job without it assume attention and losses without fused kernels"
             )
         if device_kind(job) == "cuda" and job.model.dtype == "fp32":
@@ -92,7 +92,7 @@ class Megatron(Target):
         if knob.sets.startswith((*CLASSES, "--", "env:")):
             return ""
         ways = ", ".join(f"{name}…" for name in CLASSES)
-        return f"sets = '{knob.sets}', but Megatron-core takes a user's own knobs only as {ways}, a flag --… or env:…"
+        return f"sets = '{knob.sets}', but Megatron-core takes your own knobs only as {ways}, a flag --… or env:…"
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.megatron.from_line import job_of_line
@@ -110,7 +110,7 @@ class Megatron(Target):
         groups = RuleEntry(
             id="H2",
             holds=" and ".join(f"{kind} % tp == 0" for kind in kinds),
-            reason="a tensor parallel group of {tp} would span two kinds of device",
+            reason="a tensor parallel group of {tp} would contain two kinds of device",
             source="one step of a group waits for its slowest rank after every layer",
             checked="ours",
         )
@@ -189,7 +189,7 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.persons_flags(job)
-        # Samples share the sequences of a batch, which the user's data file does not provide.
+        # A packed batch holds sequences of several samples, which the user's data file does not provide.
         if configuration.knobs.get("packing"):
             theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}
@@ -207,7 +207,7 @@ class Megatron(Target):
             flags, missing, folder = {}, bridge.MISSING, ""
         missing = missing + finetuning.missing(job, configuration)
         variables = arguments.variables(job, configuration)
-        if len(devices) > 1:  # each host has a value of its own
+        if len(devices) > 1:  # then each host has a value of its own
             variables.pop("GLOO_SOCKET_IFNAME", None)
         return Launch(
             job=job.name,
@@ -237,8 +237,8 @@ class Megatron(Target):
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
         raise AutoscoutError(
-            "--soak: our own loop writes no checkpoint, and what the script does with your data only it can tell; "
-            "--check starts two iterations of it, or tune the script itself with target = 'command'",
+            "--soak: our own loop writes no checkpoint, and how the script handles your data cannot be checked "
+            "here; --check runs two iterations of it, or tune the script itself with target = 'command'",
             2,
         )
 

@@ -1,6 +1,6 @@
-"""From (job, configuration) to the flags of Megatron-LM's training script: the one mapping. An exported launch has
-these flags; an experiment gives them to the worker, which reads them as Megatron-LM does (worker/configs.py). So two
-configurations export alike if and only if they are the same experiment.
+"""Maps (job, configuration) to the flags of Megatron-LM's training script; there is no other mapping. An exported
+launch has these flags; an experiment gives them to the worker, which reads them as Megatron-LM does
+(worker/configs.py). So two configurations export alike if and only if they are the same experiment.
 """
 
 import math
@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
-# Compute capabilities: from which on devices have multicast, and communication needs no single queue.
+# Compute capabilities from which devices have multicast, and communication needs no single queue any more.
 _MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
@@ -48,7 +48,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# Flags that a shape does not imply, where Megatron-LM's defaults would make another model.
+# Flags that the model's shape does not imply, and without which Megatron-LM's defaults would make another model.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
@@ -56,20 +56,20 @@ _OF_LATENT = (
 )
 _BALANCING = "--moe-router-load-balancing-type"
 _BALANCE = (
-    f"{_BALANCING} in place of none, which keeps losses of layouts comparable but lets experts of a long training fall "
-    "idle, and how your model's router scores (--moe-router-pre-softmax, --moe-router-score-function)"
+    f"{_BALANCING} instead of none (none keeps the losses of layouts comparable, but leaves experts idle in a long "
+    "training), and how your model's router computes scores (--moe-router-pre-softmax, --moe-router-score-function)"
 )
 _REFUSED_LATER = "--cross-entropy-loss-fusion"
-_LEAVE_OUT = f"no {_REFUSED_LATER} where Megatron-LM is 0.18.2 or newer, which refuses it"
+_LEAVE_OUT = f"no {_REFUSED_LATER} with Megatron-LM 0.18.2 or newer, which refuses it"
 _FUSION = "gradient-accumulation-fusion"  # of Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
-# Transformer Engine's names for the GEMMs of a layer that communicate.
+# Transformer Engine's names for the GEMMs of a layer whose communication can be overlapped.
 OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A user's own knob names a field of Megatron-core; these fields' flags have other names, all others the field's.
+# A user's own knob names a field of Megatron-core. These fields' flags have other names; others have the field's.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -112,15 +112,16 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Flags that switch off defaults of Megatron-LM whose packages this environment (environment.describe) lacks."""
+    """Flags that switch off defaults of Megatron-LM whose packages are not in this environment
+    (environment.describe)."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """What the user still has to add to these flags. `own_line`: the user has a launch line, which describes the model
-    beyond its shape. `checkout`: the flags were checked against the user's own Megatron-LM."""
+    """What the user still has to add to these flags. `own_line`: the user has a launch line, which defines more of the
+    model than its shape. `checkout`: the flags were checked against the user's own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -137,16 +138,16 @@ def world_size(configuration: Configuration) -> int:
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     """Environment variables that every rank needs on a machine like the job's."""
     if devices.device_kind(job) == "cpu":
-        # One thread per rank: ranks outnumber cores, and spinning OpenMP threads stall for minutes. Dynamo
-        # would compile C++ in every new process. The ranks are on this machine.
+        # One thread per rank: ranks outnumber cores, and spinning OpenMP threads would stall them for minutes. Dynamo
+        # would compile C++ in every new process. All ranks are on this machine.
         ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
         return ours | job.launch.environment | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
     used = devices.used_nodes(job, configuration)
     older = any(capability_of(node.device) < _QUEUES for node in used)
-    # Communication must be enqueued before the GEMM it overlaps with: Megatron-LM requires this on devices with compute
-    # capability below 10.
+    # Communication must be enqueued before the GEMM it overlaps with: Megatron-LM requires this below compute
+    # capability 10.
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
     # Transformer Engine refuses user buffers on devices without multicast, unless a variable turns multicast off
     # (pytorch/module/base.py: initialize_ub).
@@ -202,8 +203,8 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and unbalanced: anything else depends on how the batch is split, and losses of layouts could no
-            # longer be compared.
+            # Dropless and without balancing: else the split of the batch matters, and losses of layouts could not be
+            # compared.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
@@ -218,8 +219,8 @@ def _model(model: Model) -> Flags:
 
 
 def _latent(latent: Latent) -> Flags:
-    """DeepSeek's norms of the latents are Megatron's of queries and keys. Rotary positions are not fused: the kernel
-    for latent attention is called experimental (core/transformer/transformer_config.py)."""
+    """DeepSeek's norms of the latents are Megatron's norms of queries and keys. Rotary positions are not fused:
+    Megatron calls its kernel for latent attention experimental (core/transformer/transformer_config.py)."""
     queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
     return {
         "--multi-latent-attention": True,
@@ -237,7 +238,7 @@ def _kernels(job: Job) -> Flags:
     """The layers' implementation and its fused kernels."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        # Its causal attention needs no mask, and a loader that builds one of seq_len² per sample is slower than a GPU.
+        # Causal attention needs no mask, and a loader that builds a mask of seq_len² per sample is slower than a GPU.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
@@ -258,7 +259,7 @@ def _without_fused_activation(model: Model) -> Flags:
 
 
 def _fusible_activation(model: Model) -> bool:
-    """Without a fused kernel Megatron raises instead of falling back."""
+    """Whether the activation has a fused kernel; without one Megatron raises instead of falling back."""
     if model.gated:
         return not (model.experts and model.bias)
     return model.bias and not model.experts
@@ -272,7 +273,7 @@ def _parallelism(knobs: dict[str, Value], layers: int) -> Flags:
         found["--no-overlap-p2p-communication"] = True
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
-        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # given by the layout string
+        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # the layout string already gives it
         found[unequal.LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
         return found
     for part in ("embedding", "loss"):

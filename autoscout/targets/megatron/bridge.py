@@ -1,9 +1,9 @@
-"""Exports jobs with LoRA adapters, which Megatron-LM does not have, as a launch of Megatron-Bridge:
+"""Exports jobs with LoRA adapters, which Megatron-LM does not support, as a launch of Megatron-Bridge:
 `scripts/training/run_recipe.py` with a recipe for the user's model, in mode lora, and our values as configuration
 overrides.
 
 Names: ConfigContainer of Megatron-Bridge 0.7; `model` takes the fields of TransformerConfig, `ddp` and `optimizer`
-those of Megatron-core's classes. Never run: it needs GPUs.
+those of Megatron-core's classes. Such a launch was never run, because it needs GPUs.
 """
 
 from autoscout.targets.megatron.newer import Flags
@@ -38,7 +38,7 @@ _OTHERS = {
     "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
     "--overlap-cpu-optimizer-d2h-h2d": "optimizer.overlap_cpu_optimizer_d2h_h2d",
 }
-# Always given, on or off: a recipe may have them on.
+# Given whether on or off, because a recipe may have them on.
 _SWITCHES = {
     "--sequence-parallel": "model.sequence_parallel",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
@@ -47,7 +47,7 @@ _SWITCHES = {
     "--overlap-param-gather": "ddp.overlap_param_gather",
     "--cross-entropy-loss-fusion": "model.cross_entropy_loss_fusion",
 }
-# Left to the recipe: the model's shape, its kernels and its data.
+# What the recipe decides: the model's shape, its kernels and its data.
 _RECIPES = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--kv-channels", "--ffn-hidden-size", "--vocab-size"),
     *("--position-embedding-type", "--normalization", "--attention-dropout", "--hidden-dropout", "--swiglu", "--bf16"),

@@ -1,5 +1,5 @@
-"""Compares a release of Megatron-core with the catalog, by asking it: flags that no knob sets, changed defaults, and
-its answers for configurations drawn from the space, and for neighbours that the space forbids."""
+"""Compares a release of Megatron-core with the catalog by asking the release: which flags no knob sets, which defaults
+changed, and how it answers configurations drawn from the space and neighbours that the space forbids."""
 
 import re
 from pathlib import Path
@@ -21,9 +21,9 @@ from kb.records import AutoscoutError, Job, SpaceLimits
 
 RECORD = Path(__file__).with_name("engine_arguments.json")
 _SCRIPT = engine_seams.RANK.with_name("audit_engine.py")
-_JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # every knob acts in one of them
-_GROUPING = "core/parallel_state.py"  # checked when ranks are grouped, which is not part of this
-_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # checked here; the rest builds a model
+_JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # every knob has an effect in one of them
+_GROUPING = "core/parallel_state.py"  # checks when ranks are grouped, which the audit does not do
+_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # run by the audit; the rest needs a model
 
 
 def recorded() -> seams.Recorded:
@@ -36,15 +36,15 @@ def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> Validat
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Audits a job's interpreter and space, or our interpreter and two shipped jobs with everything allowed.
+    """Audits a job's interpreter and space; without a job, ours with two shipped jobs that allow everything.
 
-    Errors: AutoscoutError (exit 2) without an engine to ask.
+    Errors: AutoscoutError (exit 2) if there is no engine to ask.
     """
     jobs = [job] if job else [_open(load_job(str(job_file(name)))) for name in _JOBS]
     version = releases.version_of(jobs[0])
     if not version:
         raise AutoscoutError(
-            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} that says its version", 2
+            f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} whose version can be read", 2
         )
     rng = np.random.default_rng(seed)
     rules, launches = [], []
@@ -73,7 +73,7 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job) -> Job:
-    """With everything that has to be allowed, and with Transformer Engine."""
+    """The job with Transformer Engine and with everything that needs permission allowed."""
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)
     asking = [knob.name for knob in releases.adapted(shipped(job.target), job).knob if knob.asks]
     fix: dict[str, Any] = {"vpp": 1, "ar_method": "block", "mbs": 1}
@@ -81,7 +81,7 @@ def _open(job: Job) -> Job:
 
 
 def checked_by(rule: RuleEntry, version: str) -> str:
-    """The places that may refuse what the rule forbids; some are only reached with a model."""
+    """The places in the code that may refuse what the rule forbids; some are only reached when a model is built."""
     by = rule.checked
     if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
         by += f" since {rule.since}"
@@ -91,7 +91,7 @@ def checked_by(rule: RuleEntry, version: str) -> str:
 
 
 def _set_by_knobs(job: Job) -> set[str]:
-    """Flags of the catalog's own words, by the names of this release, whether a draw had them or not."""
+    """Flags that the catalog sets, under the names of this release, whether a drawn configuration had them or not."""
     today = releases.renamed(job)
     flags = {flag for knob in shipped("megatron").knob for flag in knob.sets.split(", ")}
     return {today.get(flag, flag) for flag in flags} | flags

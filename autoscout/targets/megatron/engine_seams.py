@@ -1,5 +1,5 @@
-"""Whether a release of Megatron-core takes every call of our workers: by the record of known releases, or asked of the
-installed one, which then has to train a small model before a session begins."""
+"""Whether a release of Megatron-core accepts every call that our workers make. Known releases have a record; others are
+asked where they are installed, and then have to train a small model before a session begins."""
 
 import contextlib
 import shutil
@@ -44,9 +44,9 @@ def recorded() -> seams.Recorded:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """None where our own loop does not train, or where the engine is on other hosts and its release is not recorded.
+    """Returns None if our own loop does not train, or if the engine is on other hosts and its release has no record.
 
-    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported.
+    Errors: AutoscoutError (exit 2) if an engine without a record cannot be imported.
     """
     if job.launch.path or job.launch.launcher == "replay":
         return None
@@ -74,7 +74,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def rehearsed(job: Job, folder: Path) -> Measurement:
-    """Two layers trained for three steps on two CPU ranks, by the interpreter and the worker of a job's experiments."""
+    """The measurement of two layers trained for three steps on two CPU ranks, with a job's interpreter and worker."""
     from autoscout.targets.megatron.profiler import profiler
 
     launch = LaunchSettings(
@@ -99,9 +99,9 @@ def rehearsed(job: Job, folder: Path) -> Measurement:
 
 
 def ready(job: Job, version: str) -> str:
-    """ "" for a known release, else a note that a release nobody recorded was asked and rehearsed.
+    """ "" for a known release; else a note that the release has no record, so it was inspected and tried.
 
-    Errors: AutoscoutError (exit 2) if it does not take a call of our workers, or does not train.
+    Errors: AutoscoutError (exit 2) if it does not accept a call of our workers, or does not train.
     """
     found = fit(job, version)
     if found is None:
@@ -114,5 +114,5 @@ def ready(job: Job, version: str) -> str:
     ran = rehearsed(job, folder)
     if ran.status != "ok":
         raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
-    shutil.rmtree(folder, ignore_errors=True)  # of a failure the logs stay: the evidence names them
+    shutil.rmtree(folder, ignore_errors=True)  # the logs of a failure are kept: the evidence names them
     return f"{found.verdict}, and two layers trained on it"

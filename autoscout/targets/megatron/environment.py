@@ -19,7 +19,7 @@ Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of th
 
 def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
     """Versions (python, torch, megatron-core, …), device, devices, gpus (names by index), worker, launcher, and the
-    user's Megatron-LM if one is launched. `probe`: queries the ranks' machines, by default this one.
+    user's Megatron-LM if one is launched. `probe`: queries the machines of the ranks; by default this one.
 
     Errors: AutoscoutError if the target's interpreter does not run or lacks torch or megatron-core, or if the machine
     lacks GPUs of the job's cluster.
@@ -36,14 +36,14 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
-                f"{interpreter}: has no {package} that says its version; install it there (`pip install torch "
+                f"{interpreter}: has no {package} whose version can be read; install it there (`pip install torch "
                 f"megatron-core==0.16.1`) or name an interpreter that has it in launch.python",
                 2,
             )
     if found["devices"] == "0":
         raise AutoscoutError(
             f"{interpreter}: the job needs {devices.spelled(job)}, and torch sees no GPU; check the driver or the "
-            f"container's flags, and that torch is not a build for CPUs",
+            f"container's flags, and that torch is not a CPU-only build",
             2,
         )
     if broken := found.pop("broken", ""):
@@ -57,7 +57,7 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
         )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
         lost = gpus.health().lost
-        raise AutoscoutError(f"{problem}{f'; the driver lost {len(lost)}: {lost[0]}' if lost else ''}", 2)
+        raise AutoscoutError(f"{problem}{f'; the driver no longer reaches {len(lost)}: {lost[0]}' if lost else ''}", 2)
     if job.cluster.hosts and (problem := devices.misplaced(job, devices.gpus_of(found))):
         raise AutoscoutError(problem, 2)
     if kind == "cuda" and (problem := _unfused(job, "transformer-engine" in found, interpreter)):
@@ -69,7 +69,7 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
 
 
 def checkout(path: Path) -> dict[str, str]:
-    """Identifies a Megatron-LM checkout: its version, and a hash of its script and training package.
+    """Identifies a checkout of Megatron-LM by its version and a hash of its script and training package.
 
     Errors: AutoscoutError (exit 2) if there is none."""
     try:
@@ -77,24 +77,24 @@ def checkout(path: Path) -> dict[str, str]:
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
     except OSError as error:
         raise AutoscoutError(
-            f"launch.path: {path} is no checkout of Megatron-LM that can be read ({error.filename}: "
-            f"{error.strerror}); name the folder of its {SCRIPT}, or leave launch.path out and our own loop trains",
+            f"launch.path: {path} is not a readable checkout of Megatron-LM ({error.filename}: "
+            f"{error.strerror}); name the folder of its {SCRIPT}, or leave launch.path out to train with our own loop",
             2,
         ) from error
     return {"megatron-core": version, "megatron-lm": script}
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
-    """ "" or why configurations are not compared on these GPUs: unfused attention can reverse the ranking of
+    """Why configurations cannot be compared on these GPUs, "" if they can: unfused attention can reverse the ranking of
     recomputation and micro batches."""
     if job.launch.transformer_engine and installed:
         return ""
     if installed:
         return f"{interpreter}: has Transformer Engine; write transformer_engine = true under [launch] to run with it"
     return (
-        f"{interpreter}: has no Transformer Engine, and what is fastest without its fused kernels is not what is "
-        f"fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
-        f"transformer_engine = true under [launch]"
+        f"{interpreter}: has no Transformer Engine, and the fastest configuration without its fused kernels may not "
+        "be the fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
+        "transformer_engine = true under [launch]"
     )
 
 
@@ -105,9 +105,9 @@ def launcher(job: Job) -> str:
     Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving.
     """
     if job.launch.launcher == "warm" and job.launch.path:
-        raise AutoscoutError('launch.launcher: "warm" has another Megatron-core loaded than launch.path has', 2)
+        raise AutoscoutError('launch.launcher: "warm" loads another Megatron-core than the one in launch.path', 2)
     if job.launch.launcher in ("serve", "reuse"):
-        raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
+        raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" is for serving; write "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":
         return job.launch.launcher
     return "torchrun" if job.launch.command_prefix or job.launch.path else "warm"

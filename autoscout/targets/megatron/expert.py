@@ -1,4 +1,4 @@
-"""Expert recipes by the guides of Megatron-LM and NVIDIA; the best of them is the reference for any gain.
+"""Expert recipes, following the guides of Megatron-LM and NVIDIA; gains are relative to the best of them.
 
     guide      the least splitting that fits: a smaller micro batch before anything else; tensor parallel within the
                devices that NVLink joins, with sequence parallel; then pipeline, interleaved; experts spread before
@@ -30,11 +30,11 @@ from kb.records import Configuration, Value
 
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_TRIED = 200  # most layouts expected to fit that are checked against the space
+_TRIED = 200  # most layouts that are checked against the space, of those expected to fit
 _FULL = 0.97  # usable share of a device's memory if no layout leaves a margin
 _FRUGAL = 20  # layouts tried if nothing fits
 _NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
-_BALANCED = 50  # most unequal splits checked against the space, fastest predicted first
+_BALANCED = 50  # most unequal splits that are checked against the space, those predicted fastest first
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -57,7 +57,7 @@ _PREFERRED: dict[str, Value] = {
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space without duplicates, the guide's first; on a mixed cluster in order of predicted time."""
+    """The recipes of a space without duplicates, the guide's first; on a mixed cluster sorted by predicted time."""
     if len(all_devices(space)) < 2:
         found = [recommended(space, way) for way in WAYS]
     else:
@@ -67,15 +67,15 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def _placed(space: Space, way: Way) -> list[Configuration]:
-    """One way's recipes on all devices and on each kind alone: those that fit, else the one needing least memory."""
+    """The recipes of one way on all devices and on each kind alone: those that fit, else the smallest."""
     found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
     fitting = [c for c in found if _share(space, c) <= MARGIN]
     return fitting or [recommended(space, way)]
 
 
 def balanced(space: Space) -> list[Configuration]:
-    """The pipeline over all kinds of device, with a number of layers per stage by kind, that has the shortest predicted
-    step among those that fit; [] if there is none."""
+    """A pipeline over all kinds of device, in which stages on different kinds have different numbers of layers: the one
+    with the shortest predicted step among those that fit; [] if there is none."""
     devices = all_devices(space)
     given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
     gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
@@ -106,7 +106,7 @@ def balanced(space: Space) -> list[Configuration]:
 
 
 def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
-    """What an expert tries in turn until something runs, on `devices` (default: all)."""
+    """What an expert would try in turn until something runs, on `devices` (default: all)."""
     fixed = {**all_devices(space), **(devices or {})}
     preferred = {**stated(space), **_PREFERRED, **fixed}
     tried = layouts(space, total(space, fixed), "guide")
@@ -119,8 +119,8 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterato
 def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
-    """The first advised configuration that fits with a margin, on the first of the `allowed` choices of devices (None:
-    all devices, then each kind alone); else one without a margin; else the one needing least memory."""
+    """The first advised configuration that fits with a margin, on the first of the `allowed` choices of devices on
+    which one does (None: all devices, then each kind alone); else one without a margin; else the smallest."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []
@@ -147,7 +147,7 @@ def recommended(
 
 
 def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.ndarray:
-    """(n,) predicted memory as a share of the smallest device's, by the knobs that matter most for it."""
+    """(n,) predicted memory as a share of the smallest device's memory, by the knobs that affect it most."""
     if not len(found):
         return np.zeros(0)
     return Memory().predict(_columns(space, found, devices)).value / _smallest_gib(space, devices)
@@ -182,7 +182,7 @@ def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Predicted memory as a share of the smallest used device's; with several kinds, of the fullest rank's."""
+    """Predicted memory as a share of the smallest used device's; with several kinds, the fullest rank's share."""
     columns = _described(space, configuration)
     if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
         return float(Memory().filled(columns)[0])
@@ -196,7 +196,7 @@ def _device_choices(space: Space) -> list[dict[str, Value]]:
 
 
 def _smallest_gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """Memory of the smallest used device; of the cluster's smallest if kinds are unknown."""
+    """Memory in GiB of the smallest used device; of the cluster's smallest device if the used kinds are unknown."""
     used = [k.name for k in space.sparse if k.layer == "devices" and knobs.get(k.name)]
     known = [space.capacities[kind] for kind in used if kind in space.capacities]
     return min(known, default=space.attributes.get("memory_gib", float("inf")))

@@ -1,7 +1,7 @@
-"""Fine-tuning with Megatron-core: checks of its jobs, and its settings for script and worker.
+"""Fine-tuning with Megatron-core: checks of its jobs, and its settings for the script and the worker.
 
-Megatron-LM trains on conversations (`--sft`), and packing is decided when the data file is made: `packed.jsonl` has
-several samples per line, `samples.jsonl` one. Adapters need Megatron-Bridge (bridge.py).
+Megatron-LM trains on conversations (`--sft`). Whether samples are packed is decided when the data file is made:
+`packed.jsonl` has several samples per line, `samples.jsonl` has one. Adapters need Megatron-Bridge (bridge.py).
 """
 
 import json
@@ -19,7 +19,7 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """What a job that fine-tunes lacks, or names differently from Megatron-core, a sentence each."""
+    """A sentence for each thing that a fine-tuning job lacks, or names differently from Megatron-core."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:
@@ -33,7 +33,7 @@ def finetuning_problems(job: Job) -> Iterator[str]:
         if name not in _MODULES:
             yield (
                 f"model.lora.modules names {name}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
-                f"{json.dumps(_MODULES)}, or those of them that you adapt"
+                f"{json.dumps(_MODULES)}, or the subset that you adapt"
             )
     if lora.bits != 16:
         yield f"model.lora.bits = {lora.bits}, but Megatron-core keeps frozen weights in 16 bits"
@@ -56,17 +56,17 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
 
 
 def missing(job: Job, configuration: Configuration) -> list[str]:
-    """Notes for the user on the exported data's name and batch."""
+    """Notes for the user on the names and the batch of the exported data."""
     if not job.traffic.lengths:
         return []
     lines = not job.model.lora  # Megatron-Bridge has data sets of its own
     if not configuration.knobs.get("packing"):
         theirs = "--data-path" in job.launch.current
-        return [f"{ALONE}, your conversations, one a line"] if lines and not theirs else []
+        return [f"{ALONE}, your conversations, one per line"] if lines and not theirs else []
     batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
     return [
-        f"{where}: your conversations, packed into sequences of up to {job.traffic.seq_len} tokens; {batch} a "
-        f"step hold about {job.traffic.global_batch} samples"
+        f"{where}: your conversations, packed into sequences of up to {job.traffic.seq_len} tokens; {batch} per step "
+        f"hold about {job.traffic.global_batch} samples"
     ]
 
 
@@ -83,11 +83,11 @@ def worker(job: Job) -> dict[str, Any]:
 
 
 def exportable(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for settings without a flag of the script."""
+    """Checks that a job can be exported. Errors: AutoscoutError (exit 2) for settings without a flag of the script."""
     if job.model.frozen_layers:
         raise AutoscoutError(
             f"{job.name} trains with frozen layers, which Megatron-LM's pretrain_gpt.py does not support: set the "
-            f"values (`autoscout best --json` has them) in the script that freezes them",
+            "knobs' values (`autoscout best --json` prints them) in the script that freezes the layers",
             2,
         )
 

@@ -1,5 +1,5 @@
-"""`init --target megatron`: a job from a user's line of pretrain_gpt.py, whose flags give the model and the batch; the
-line is today's launch."""
+"""`init --target megatron`: makes a job from a user's line of pretrain_gpt.py. The line's flags give the model and the
+batch; the line itself is today's launch."""
 
 import contextlib
 import math
@@ -41,18 +41,18 @@ _LATENT = {
 }
 _OTHERS = {"kv_heads": "--num-query-groups", "topk": "--moe-router-topk", "vocab": "--vocab-size"}
 _OF_EXPERTS = ("experts", "expert_ffn", "shared_ffn")
-_USUAL = 1024  # tokens if not given
+_USUAL = 1024  # tokens per sample if not given
 _KV_LORA_RANK = 32  # default of training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
-_SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # a variable, as those of the environment are written
-_NEXT = re.compile(r"[|;&]|\d?>")  # starts another command of the shell, in parallel or afterwards
+_SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # an assignment before a command
+_NEXT = re.compile(r"[|;&]|\d?>")  # what ends a command in a shell
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """A job file's content, with `devices` (of each node, 0 where the line does not say) and `notes`; None for another
-    script's line. Errors: AutoscoutError (exit 2) for a line without a model."""
+    """A job file's content, with `devices` (of each node, 0 if the line does not say) and `notes`; None if the line
+    starts another script. Errors: AutoscoutError (exit 2) for a line without a model."""
     line = _out_of_shell(line)
     if SCRIPT not in line.names:
         return None
@@ -61,8 +61,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     flags = own.flags
     if "--deepspeed" in flags:
         raise AutoscoutError(
-            "the line trains with DeepSpeed (--deepspeed), which Megatron-core's knobs are not for; leave --target "
-            "away, or write its [model] and target = 'megatron'",
+            "the line trains with DeepSpeed (--deepspeed), to which Megatron-core's knobs do not apply; omit "
+            "--target, or write its [model] and target = 'megatron'",
             2,
         )
     if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(flags, flag)]:
@@ -88,9 +88,9 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if "--sft" in flags:
         found["task"] = "finetune"
         notes.append(
-            "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
+            "traffic.lengths: the tokens of your conversations: a file of them, or quantiles such as [50, 300, 2000]"
         )
-    if allow := asked_for(flags):  # the precision is not a question of speed alone
+    if allow := asked_for(flags):  # these also affect precision, not only speed
         fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
     if flags.get("--transformer-impl") != ["local"]:
@@ -109,7 +109,7 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
 
 
 def _out_of_shell(line: Line) -> Line:
-    """With the words of the text of a `bash -c TEXT` at its end, up to where the script's own end."""
+    """If the line ends on `bash -c TEXT`, the line with that text's words, up to the end of the script's own."""
     text = "".join(line.words[-1:])
     if SCRIPT not in text or not any(map(str.isspace, text)):
         return line
@@ -121,21 +121,22 @@ def _out_of_shell(line: Line) -> Line:
 
 
 def _set_before(before: Line) -> dict[str, dict[str, str]]:
-    """launch.environment: the variables set before the script, also in the text of a shell, except values that a shell
-    would compute."""
+    """launch.environment: variables set before the script, also in a shell's text, except values that a shell
+    computes."""
     parts: list[str] = []
     for word in before.words:
-        with contextlib.suppress(ValueError):  # quotes that do not end
+        with contextlib.suppress(ValueError):  # unclosed quotes
             parts += shlex.split(word) if 'exec "$@"' in word else [word]
     pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
     return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
 
 
 def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
-    """The entries of [cluster] other than its nodes."""
+    """The entries of [cluster] except its nodes."""
     if line.first not in _STARTS:
         notes.append(
-            f"launch.command_prefix: what starts a Python inside of '{line.words[0]}', if experiments have to be there"
+            f"launch.command_prefix: the command that starts Python inside '{line.words[0]}', if experiments have "
+            "to run there"
         )
     if len(counts) < 2:
         return {}
@@ -153,7 +154,7 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
     length = whole_number(given, "--seq-length")
     if not length:
         length = _USUAL
-        notes.append(f"traffic.seq_len: {length} tokens are guessed; the line does not give --seq-length as a number")
+        notes.append(f"traffic.seq_len: {length} tokens are assumed; the line gives no number for --seq-length")
     found = {"seq_len": length}
     batch = whole_number(given, "--global-batch-size")
     if batch is None and not {*_unread(given, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
@@ -165,16 +166,16 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
 
 
 def _unread(given: Flags, flags: Iterable[str]) -> Iterator[str]:
-    """Those of these flags that the line has, without a number that can be read."""
+    """Those of these flags that are in the line without a readable number."""
     yield from (flag for flag in flags if given.get(flag) and whole_number(given, flag) is None)
 
 
 def _checkout(script: str, notes: list[str]) -> str:
-    """The folder of Megatron-LM that the script is in, "" where it is not here."""
+    """The folder of Megatron-LM that contains the script; "" if it is not on this machine."""
     folder = Path(script).resolve().parent
     if (folder / "megatron").is_dir():
         return str(folder)
-    notes.append("launch.path: your checkout of Megatron-LM, whose script is then run; without it our own loop trains")
+    notes.append("launch.path: the folder of your Megatron-LM, to run its script; without it our own loop trains")
     return ""
 
 
@@ -185,8 +186,8 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
-        notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(given[flag])} stands for")
-    if "--group-query-attention" in given:  # one group if the line gives no number
+        notes.append(f"model.{named[flag]}: write the value of the line's {flag} {' '.join(given[flag])}")
+    if "--group-query-attention" in given:  # it means one group if no number is given
         found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)
@@ -202,7 +203,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
         "qkv_bias": "--add-qkv-bias" in given,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
-    if found.get("gated"):  # whose two products Megatron-LM makes about as large as the one of others
+    if found.get("gated"):  # two matrices instead of one, so Megatron-LM makes each about two thirds as large
         found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
     found |= {"norm": "rmsnorm"} if given.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
@@ -212,13 +213,13 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     if "--bf16" not in given:
         half = "--fp16" in given
         found |= {} if half else {"dtype": "fp32"}
-        notes += ["model.dtype: bf16 stands for the line's --fp16"] if half else []
+        notes += ["model.dtype: bf16 is used for the line's --fp16"] if half else []
     found["vocab"] = _vocabulary(given, found, notes)
     return found
 
 
 def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
-    """Rows of the embedding, padded as Megatron-LM pads them."""
+    """Rows of the embedding, padded in the same way as Megatron-LM does."""
     tokenizer = (given.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in given else ""])[0]
     tokens = whole_number(given, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
@@ -228,12 +229,12 @@ def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int
         same = ("layers", "hidden", "heads", "experts")
         alike = [m for m in models().values() if all(m.get(name, 0) == model.get(name, 0) for name in same)]
         tokens = int(alike[0]["vocab"]) if alike else _TOKENIZERS["GPT2BPETokenizer"]
-        notes.append(f"model.vocab: {tokens} tokens are guessed; write how many rows your tokenizer's embedding has")
+        notes.append(f"model.vocab: {tokens} tokens are assumed; write the number of rows of your model's embedding")
     unit = (whole_number(given, "--make-vocab-size-divisible-by") or 128) * (whole_number(given, _DEGREES[0]) or 1)
     return unit * math.ceil(tokens / unit)
 
 
 def _of_tokenizer(named: str) -> int:
-    """Tokens of a folder, or of a model by its name; 0 where neither is known here."""
+    """The vocabulary's size of a model that is given by a folder or by name; 0 if it is unknown here."""
     known = models().get(published(named).get("preset", ""), {})
     return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))

@@ -1,11 +1,11 @@
 """Imports logs of Megatron-LM's training script: arguments, iteration lines, memory, and how the run ended.
 
-The arguments are read as a configuration by the mapping of exports, inverted (current_launch.py): an argument that is
-None or False says something, too, and so do those whose knob has another name.
+The arguments become a configuration by inverting the mapping of exports (current_launch.py). An argument that is None
+or False also carries information, and so does one whose knob has another name.
 
 One run is one measurement: the median of the logged iteration times without the first, which is never typical. A table
-of arguments starts a new run, and so does an iteration number that does not increase. A run ended by an exception has
-failed, however far it came; warnings end nothing.
+of arguments starts a new run, and so does an iteration number that does not increase. A run that ended with an
+exception counts as failed, however far it got; warnings do not matter.
 """
 
 import ast
@@ -36,7 +36,7 @@ _ERROR = re.compile(_RANK + r"([\w.]*(?:Error|Exception)(?::.*)?)$")
 _KILLED = re.compile(r"oom-kill|Out of memory: Killed process", re.IGNORECASE)
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
 _KEPT = ("world_size", "transformer_impl", "params_dtype", "num_experts", "fp8", "attention_backend")
-# Arguments whose flag has another name, and those that act only where another has a value.
+# Arguments whose flag has another name, and arguments that only take effect if another one has a certain value.
 _FLAG = {"fp8": "--fp8-format"}
 _ONLY_WITH = {
     "moe_flex_dispatcher_backend": ("moe_token_dispatcher_type", "flex"),
@@ -46,7 +46,7 @@ _ONLY_WITH = {
 }
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 _OFF = ("None", "False", "", "fp32", "torch.float32")
-_BATCH = "--global-batch-size"  # of fine-tuning it depends on packing and is compared on its own
+_BATCH = "--global-batch-size"  # in fine-tuning it depends on packing, so it is compared separately
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "peak_memory_gib": "peak_memory_gib@gib"}
 
 
@@ -103,7 +103,7 @@ def _runs(path: Path) -> list[_Run]:
                     runs.append(run)
                 run.iteration = int(found[1])
                 run.times.append(float(found[2]) / 1000)
-                run.failed, run.oom = "", False  # it continued
+                run.failed, run.oom = "", False  # it continued after the exception
                 run.not_finite = run.not_finite or bool(_NAN_LOSS.search(line))
             elif found := _MEMORY.search(line):
                 run.memory.append(float(found[1]) / 1024)  # Megatron divides bytes by 1024² and calls it MB
@@ -118,7 +118,7 @@ def _runs(path: Path) -> list[_Run]:
 
 
 def _whole(job: Job) -> Space:
-    """The job's space without the restrictions of its [space]: a log may have any configuration."""
+    """The job's space without the restrictions of its [space], since a log may have any configuration."""
     everything = msgspec.structs.replace(job.space, fix={}, limit={}, allow=ASKED)
     return JobSpace.of_job(msgspec.structs.replace(job, space=everything))
 
@@ -136,7 +136,7 @@ def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
         return Row(where, kept, problem)
     if job.target == "megatron":
         knobs, problem = _knobs(run.arguments, job, space, whole) if run.arguments else ({}, "")
-    else:  # the script as a user's own command
+    else:  # the job runs the script as a user's own command
         names = {knob.sets for knob in space.knobs}
         knobs, problem = {n: v for n, v in run.arguments.items() if n in names and v != "None"}, ""
     cells = {**knobs, **kept}
@@ -147,7 +147,7 @@ def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
     if run.failed:
         return Row(where, {**cells, "status": "error", "evidence": run.failed[:200]})
     if run.not_finite:
-        return Row(where, {**cells, "status": "wrong", "evidence": "lm loss is not a number"})
+        return Row(where, {**cells, "status": "wrong", "evidence": "lm loss is not finite"})
     if len(run.times) < 2:
         return Row(where, cells, f"logs {len(run.times)} iterations; at least 2 are needed")
     step = statistics.median(run.times[1:])
@@ -165,13 +165,13 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
         wanted["global_batch_size"] = job.traffic.global_batch
     for argument, value in wanted.items():
         if argument in arguments and arguments[argument] != str(value):
-            return f"is of another job: {argument} {arguments[argument]}, not {value}"
+            return f"belongs to another job: {argument} {arguments[argument]}, not {value}"
     return ""
 
 
 def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> tuple[dict[str, Cell], str]:
-    """(value by knob, why the run is no configuration of the job). A number or word that the job's space leaves out
-    stays as it is."""
+    """(value by knob, why the run is not a configuration of the job). A number or word outside the space stays as it
+    is."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -194,14 +194,14 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
             return cells, f"has {' '.join([wrong, *given[wrong]])}, which is not in this job's space"
     batch = given.get(_BATCH, [""])[0]
     if job.traffic.lengths and batch and batch != str(there[_BATCH]):
-        return cells, f"is of another job: global_batch_size {batch}, not {there[_BATCH]}"
+        return cells, f"belongs to another job: global_batch_size {batch}, not {there[_BATCH]}"
     if arguments.get("tp_comm_overlap_cfg", "None") != "None":
-        cells.pop("tp_comm", None)  # it is in a file
+        cells.pop("tp_comm", None)  # its value is in a file, not in the log
     return cells, ""
 
 
 def _flags(arguments: dict[str, str]) -> dict[str, list[str]]:
-    """The arguments as the flags that give them."""
+    """The arguments as the flags that would set them."""
     found: dict[str, list[str]] = {}
     for name, value in arguments.items():
         needs, which = _ONLY_WITH.get(name, ("", ""))

@@ -14,14 +14,14 @@ from kb.records import Value
 Way = Literal["guide", "dp first"]
 
 _LONG = 8_192  # sequence length from which context parallelism is worth its communication
-_MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
+_MOST_TP = 8  # no published recipe has more, even if NVLink joins 72 devices
 _PER_CHUNK = 4  # layers per virtual stage in NVIDIA's recipes: fewer communicate too often, more leave a longer bubble
 _AGAIN = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """`columns`: (n,) values by knob, in order of trying; `shares`: pp → further knobs for splitting layers over its
+    """`columns`: knob → (n,) values, in the order of trying; `shares`: pp → further knobs that split layers over
     stages."""
 
     columns: dict[str, np.ndarray]
@@ -77,11 +77,11 @@ def _price(
     inside: int,
     way: Way,
 ) -> list[np.ndarray]:
-    """Sort keys of the order in which an expert tries layouts, most significant first, lowest tried first; the unit is
-    one doubling of tensor parallelism. Micro batch 4 is preferred: attention and GEMMs are efficient by then. With
-    experts, recomputation also repeats the token exchange. `bubble`: a share of the step."""
-    beyond = np.log2(np.maximum(tp / inside, 1))  # beyond the NVLink domain: never advised
-    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # tp slices of small experts are inefficient
+    """Sort keys for the order in which an expert tries layouts: most significant key first, low values tried first. A
+    cost of 1 is that of doubling tensor parallelism. Micro batch 4 is preferred: attention and GEMMs are efficient by
+    then. With experts, recomputation also repeats the token exchange. `bubble`: a share of the step."""
+    beyond = np.log2(np.maximum(tp / inside, 1))  # doublings beyond the NVLink domain, which no guide advises
+    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # tp makes the matrices of small experts inefficiently thin
     if ep is not None:
         thin = thin * (1 + np.log2(np.maximum(tp / 2, 1)) / 2)
     split = thin * np.log2(tp) + np.log2(np.maximum(tp / _MOST_TP, 1)) + 8 * beyond + stage * np.log2(pp)
@@ -98,8 +98,8 @@ def _price(
 
 
 def _stages(space: Space, pp: int) -> dict[str, Value]:
-    """How to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the ends fewer
-    layers."""
+    """How to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the first and
+    last stage fewer layers."""
     layers = space.attributes["layers"]
     if layers % pp == 0 or "stage_split" not in space.knob:
         return {}
@@ -128,13 +128,13 @@ def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
 
 
 def _joined(space: Space) -> int:
-    """Devices joined by NVLink: a node's, or a rack's if the hardware file says so."""
+    """Devices joined by NVLink: those of a node, or of a rack if the hardware file says so."""
     job = getattr(space, "job", None)
     if job is None or not job.cluster.nodes:
         return max(space.attributes["degrees"])
     sizes = []
     for node in job.cluster.nodes:
         known = hardware(node.device)
-        rack = known is not None and known.per_node > 16  # the nodes of a rack are one island
+        rack = known is not None and known.per_node > 16  # NVLink joins all nodes of the rack
         sizes.append(known.per_node if known is not None and (rack or node.count > known.per_node) else node.count)
     return min(sizes)

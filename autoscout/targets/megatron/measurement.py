@@ -19,9 +19,9 @@ _OF_RANKS = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "reserved_mem
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment from its folder alone; None when it is not complete.
+    """The measurement of a finished experiment, from its folder alone; None if it is incomplete.
 
-    Complete means that every rank's result is there, even if ranks were killed afterwards.
+    It is complete if every rank's result is there, even if ranks were killed afterwards.
     """
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
@@ -42,7 +42,7 @@ def measurement(folder: Path) -> Measurement | None:
         name=about.name,
         context=about.context,
         status="wrong" if diverged else "ok",
-        evidence=f"not a number: losses {ranks[0]['losses']}, gradient norms {ranks[0]['grad_norms']}"
+        evidence=f"not finite: losses {ranks[0]['losses']}, gradient norms {ranks[0]['grad_norms']}"
         if diverged
         else ended,
         fidelity="short" if ended else "measured",
@@ -76,15 +76,15 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
-    """`energy_j` and `tokens` are per iteration; {} unless the driver reports energy for every rank."""
+    """`energy_j` and `tokens`, both per iteration; {} unless the driver reports energy for every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
 
 
 def _parts(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each part of a step (worker/step_clock.py), the ranks' mean: what one of them waits for another in a
-    pipeline, the other works. {} where a rank reports none."""
+    """Mean seconds over ranks for each part of a step (worker/step_clock.py): in a pipeline, one rank works while
+    another waits for it. {} if a rank reports none."""
     parts = [rank.get("parts_s") or {} for rank in ranks]
     return {name: statistics.fmean(each[name] for each in parts) for name in parts[0] if all(name in p for p in parts)}
 
@@ -106,7 +106,7 @@ def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _host(rank: dict[str, Any]) -> str:
-    """The host's name for storage."""
+    """The host's name as it is stored."""
     return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 

@@ -1,4 +1,4 @@
-"""Flags and variables of features added to Megatron-core since 0.10: layout strings, hierarchical context parallelism,
+"""Flags and variables of features that Megatron-core got after 0.10: layout strings, hierarchical context parallelism,
 FP8 GEMMs, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _MIB = 2**20
 
 
 def flags(knobs: Mapping[str, Value]) -> Flags:
-    """Those of the knobs that newer releases of Megatron-core have."""
+    """Flags of those knobs that need a newer release of Megatron-core."""
     found: Flags = {}
     if knobs.get("fp8", "none") != "none":
         found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
@@ -49,7 +49,7 @@ def flags(knobs: Mapping[str, Value]) -> Flags:
 
 
 def of_catalog() -> dict[str, KnobEntry]:
-    """Knobs whose `sets` is the flag itself, or a list of switches and then the flag that has the value."""
+    """Knobs whose `sets` is the flag itself, or a list of switches followed by the flag that takes the value."""
     return {knob.name: knob for knob in shipped("megatron").knob if knob.sets.startswith("--")}
 
 
@@ -71,7 +71,8 @@ def dispatcher(name: str) -> Flags:
 
 
 def context_parallel(name: str, cp: int) -> Flags:
-    """ "a2a4+p2p": heads are exchanged among 4 neighbours, and a ring goes through those groups."""
+    """Flags for the way in which context parallel ranks exchange tokens. "a2a4+p2p": heads are exchanged within groups
+    of 4 ranks, and a ring joins the groups."""
     if "+" not in name:
         return {"--cp-comm-type": [name]}
     inner = int(name.removeprefix("a2a").removesuffix("+p2p"))
@@ -96,7 +97,7 @@ def layout(layers: int, chunks: int, counted: int) -> str:
 
 
 def written(share: Sequence[int]) -> str:
-    """Layers of every chunk as a layout string."""
+    """The layout string for the number of layers in every chunk."""
     return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
 
 

@@ -1,6 +1,6 @@
-"""The rung between a shadow and a real run: ranks of a Megatron job of any size run one after the other on one device,
-with real kernels and without communication, which is priced instead. The configuration's shadow knows the
-communication. The step is composed as in the shadow, with measured seconds in place of predicted kernel times.
+"""A check between a shadow and a real run: ranks of a Megatron job of any size run one after the other on one device,
+with real kernels and without communication. The communication is known from the configuration's shadow, and priced. The
+step is composed as in the shadow, with measured seconds in place of predicted kernel times.
 """
 
 import os
@@ -24,9 +24,9 @@ _REPEATS = 3
 
 
 def one_device(asked: ShadowAsked) -> Shadow:
-    """The configuration's shadow with `timed`, one rank of every distinct pipeline stage, and the resulting `step_s`. A
-    shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, exit 1 if a
-    rank does not run on it."""
+    """The configuration's shadow with `timed` (one rank of every distinct pipeline stage) and the resulting `step_s`. A
+    shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, (exit 1) if
+    a rank does not run on it."""
     job, configuration = asked.job, asked.configuration
     python = interpreter.target_python(job)
     probed = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
@@ -39,10 +39,10 @@ def one_device(asked: ShadowAsked) -> Shadow:
 
 
 def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Timed]) -> Shadow:
-    """`found` with the measurements of one device. Errors: AutoscoutError."""
+    """`found` with the measurements of one device added. Errors: AutoscoutError."""
     if failed := next((t for t in timed if t.verdict != "starts"), None):
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
-        what = f"its time of --timeout was over after rank {failed.rank} began" if failed.verdict == "timeout" else why
+        what = f"--timeout ended after rank {failed.rank} had begun" if failed.verdict == "timeout" else why
         raise AutoscoutError(f"rank {failed.rank} does not run on one device: {what}")
     return with_price(job, configuration, msgspec.structs.replace(found, timed=timed))
 
@@ -69,8 +69,7 @@ def run(
 
 
 def _free(job: Job, probed: dict[str, str]) -> dict[str, str]:
-    """Variables that make one free GPU of the job's kind visible; {} on CPUs. Errors: AutoscoutError (exit 2) if there
-    is none."""
+    """Variables that make one free GPU of the job's kind visible; {} on CPUs. Errors: AutoscoutError (exit 2)."""
     if device_kind(job) == "cpu":
         return {}
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -81,13 +80,13 @@ def _free(job: Job, probed: dict[str, str]) -> dict[str, str]:
     free = [name for i, name in enumerate(names) if i not in taken]
     if not free:
         wanted, shown = job.cluster.nodes[0].device, ", ".join(seen) or "no GPU"
-        held = f", and what fits is taken ({gpus.held(','.join(names))})" if fitting else ""
-        raise AutoscoutError(f"one {wanted} has to be free for a run on one device; this machine has {shown}{held}", 2)
+        held = f", but the suitable ones are in use ({gpus.held(','.join(names))})" if fitting else ""
+        raise AutoscoutError(f"a run on one device needs one free {wanted}; this machine has {shown}{held}", 2)
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": free[0]}
 
 
 def _question(job: Job, configuration: Configuration, pp: int) -> dict[str, Any]:
-    """The request to a rank. Its micro batch counts fill the pipeline, so that memory is as in training."""
+    """The question for a rank. Its numbers of micro batches fill the pipeline, so that memory is as in training."""
     few = pp * (2 if int(configuration.knobs.get("vpp", 1)) > 1 else 1)
     return {
         "arguments": arguments.flags(job, configuration),

@@ -1,8 +1,8 @@
 """Training settings in the user's current command that no knob decides: optimizer, dropout, router, data.
 
-During the search losses of layouts must be comparable, so dropout is 0, the router is not balanced and steps are small.
-The final confirmation and exports use the user's settings: load balancing alone can double the speed of a mixture of
-experts.
+During the search the losses of layouts must be comparable, so dropout is 0, the router does no balancing and learning
+steps are small. The final confirmation and exports use the user's settings: load balancing alone can double the speed
+of a mixture of experts.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags, of_catalog
 from kb.records import Job, Value
 
-_OF_DTYPES = "--use-precision-aware-optimizer"  # without which Megatron-LM refuses these
+_OF_DTYPES = "--use-precision-aware-optimizer"  # Megatron-LM refuses these dtypes without it
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
-PROGRAM = "megatron-lm"  # whose arguments line/arguments has
+PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
-# Megatron-LM's behaviour without the flag, where our flags differ from it.
+# What Megatron-LM does without the flag, where our flags set something else.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
 
 
 def persons_flags(job: Job) -> Flags:
-    """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
-    without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
+    """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that its training uses;
+    {} without a current command. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     of_knobs = _of_allowed_knobs(job)
@@ -40,13 +40,14 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Flags of knobs that [space] names: of the others, which are off until then, the line's own word stands."""
+    """Flags of the knobs that [space] names. Other knobs are off until then, so the line's own flags stay."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 
 
 def while_searching(job: Job) -> Flags:
-    """The subset used for comparing layouts; with the user's Megatron-LM, everything that keeps losses comparable."""
+    """The subset of the user's settings that is used while layouts are compared; with the user's Megatron-LM, all that
+    keep losses comparable."""
     if not job.launch.path:
         return {flag: value for flag, value in persons_flags(job).items() if _measured_where(flag) in ("always", "job")}
     return {
@@ -74,14 +75,14 @@ def _measured_where(flag: str) -> str:
 
 
 def kind_of(flag: str) -> str:
-    """What Megatron-LM's argument of that name is to a job; "" for one that it does not have."""
+    """How a job treats Megatron-LM's argument of that name; "" if there is no such argument."""
     known = arguments(PROGRAM).get(flag)
     return known.kind if known else ""
 
 
 def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
-    """A sentence for arguments of these kinds that are exported and that no experiment has, and one for those of no
-    Megatron-LM that the person has not called neutral."""
+    """A sentence for arguments of these kinds that are exported but in no experiment, and one for those that no
+    Megatron-LM has and the user has not declared neutral."""
     there, line = persons_flags(job), line_of(job).after(SCRIPT)
     left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
     known = arguments(PROGRAM)
@@ -90,15 +91,16 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
     found = []
     if without:
         found.append(
-            f"nothing is measured with {listed(without)}, which our own loop does not have and exports do; "
-            f"launch.path = your checkout of Megatron-LM measures with them"
+            f"no experiment uses {listed(without)}, which exports have but our own training loop does not support; "
+            "set launch.path to your checkout of Megatron-LM to measure with them"
         )
     measured = "measured with it" if job.launch.path else "measured without"
     return found + unnamed("Megatron-LM", strange, f"exported as you wrote it, and {measured}")
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """Flags that the user's script needs beyond `given`: synthetic data, small steps, logging every iteration."""
+    """Flags that the user's script needs besides `given`: synthetic data, small learning steps, a log of every
+    iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
@@ -117,7 +119,7 @@ def stand_ins(job: Job, given: Flags) -> Flags:
 
 
 def vocabulary(job: Job, tokenizer: object) -> Flags:
-    """--vocab-size for a null tokenizer, which adds one token to it; {} for others, which have their own vocabulary."""
+    """--vocab-size for a null tokenizer, which adds one token to it; {} for others, which know their vocabulary."""
     return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 

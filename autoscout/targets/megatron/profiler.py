@@ -47,7 +47,7 @@ class MegatronProfiler:
     """Profiles configurations by training with Megatron-core."""
 
     def __init__(self, job: Job, launcher: Launcher, environment: dict[str, str] | None = None) -> None:
-        """`environment`: an earlier result of describe(), which takes the target's interpreter ten seconds or more."""
+        """`environment`: an earlier result of describe(), since asking the target's interpreter takes ten seconds."""
         self._job = job
         self._launcher = launcher
         self._environment = environment or {}
@@ -85,7 +85,7 @@ class MegatronProfiler:
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
-        """Whether to use other GPUs than usual for the next run, if some are free."""
+        """Whether the next run should use other GPUs than usual, if some are free."""
         self._elsewhere = elsewhere
 
     def on(self, placement: Placement) -> None:
@@ -108,8 +108,7 @@ class MegatronProfiler:
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """GPU indices to use instead of the usual ones: those given to us, or free ones if the run is to be
-        elsewhere."""
+        """GPU indices to use instead of the usual ones: those given to us, or free ones for a run elsewhere."""
         if self._given:
             return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
@@ -128,7 +127,7 @@ class MegatronProfiler:
                 environment=environment,
                 ranks=ranks,
             )
-        except AutoscoutError as error:  # the target does not run at all
+        except AutoscoutError as error:  # the target's interpreter does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -186,7 +185,7 @@ def worker_config(
     spare: Sequence[int] = (),
     final: bool = False,
 ) -> dict[str, Any]:
-    """The input of worker/train.py besides `about`; `seen`: names of the machine's GPUs, with `memory` in GiB; `spare`:
+    """The input of worker/train.py except `about`; `seen`: names of the machine's GPUs, with `memory` in GiB; `spare`:
     indices of GPUs to use instead of the usual ones; `final`: for the confirmation.
 
     Errors: AutoscoutError (exit 2) for a configuration that has no flags.
@@ -227,7 +226,7 @@ def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """The bar for ending early in the worker's seconds; {} unless the objective is step time or its inverse."""
+    """What the next run has to beat, in the worker's seconds; {} unless the objective is step time or its inverse."""
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}

@@ -1,5 +1,5 @@
-"""Adapts the catalog to the interpreter's megatron-core: knobs that came later, or that Megatron-LM refuses by now, are
-left out, with a note."""
+"""Adapts the catalog to the interpreter's megatron-core: knobs that it does not have yet, or that Megatron-LM refuses
+by now, are left out with a note."""
 
 import contextlib
 import functools
@@ -45,7 +45,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """The version of megatron-core that trains; "" if unknown: then the catalog's own version counts."""
+    """The version of megatron-core that trains; "" if unknown, in which case the catalog's own version is assumed."""
     if job.launch.path:
         with contextlib.suppress(OSError):
             return of_checkout(Path(job.launch.path))
@@ -54,7 +54,7 @@ def version_of(job: Job) -> str:
 
 
 def renamed(job: Job) -> dict[str, str]:
-    """Flags that the release which trains calls otherwise than the catalog's version: old name → its own."""
+    """Flags that the training release names differently from the catalog's version: old name → new name."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
     return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}
@@ -82,7 +82,7 @@ def by_default(knob: KnobEntry, version: str) -> KnobEntry:
 
 
 def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
-    """Knob → why this version has it not."""
+    """Knob → why this version does not have it."""
     early = {
         k.name: f"{k.name} is left out: {_PACKAGE} {version} has no {k.sets.split(',')[0]}, which came with {k.since}"
         for k in catalog.knob

@@ -1,4 +1,4 @@
-"""Shadow runs of a Megatron job: the question to the worker, which runs in a process of its own with a time limit.
+"""Shadow runs of a Megatron job: puts the questions to the worker, which runs in its own process with a time limit.
 Earlier answers are kept next to the knowledge base."""
 
 import os
@@ -26,7 +26,7 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 RANK = WORKER / "shadow" / "shadow_rank.py"
 IMBALANCE = 1.5
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
-_TE = "2.3.0"  # whose interface the stand-ins have
+_TE = "2.3.0"  # the version whose interface the stand-ins have
 _MIB = 2**20
 _OVERLAP_STREAMS = 3  # Transformer Engine, pytorch/module/base.py: _NUM_MAX_UB_STREAMS
 STOOD_IN = (
@@ -40,8 +40,8 @@ STOOD_IN = (
 def shadow(asked: ShadowAsked) -> Shadow:
     """The shadow of the given ranks, or of one rank of each kind of pipeline stage.
 
-    Errors: AutoscoutError (exit 2) for a configuration without flags for it, an interpreter that lacks torch or
-    megatron-core, a rank that does not exist.
+    Errors: AutoscoutError (exit 2) for a configuration that has no flags, an interpreter without torch or
+    megatron-core, or a rank that does not exist.
     """
     job, configuration, ranks = asked.job, asked.configuration, asked.ranks
     existing(ranks, arguments.world_size(configuration))
@@ -59,7 +59,7 @@ def shadow(asked: ShadowAsked) -> Shadow:
 
 
 def differing(job: Job, configuration: Configuration) -> list[int]:
-    """A rank of every pipeline stage that differs."""
+    """One rank of every pipeline stage that differs from the others."""
     world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
     return stages(world, pp, first_with_experts(job.model.layers, job.model.dense_layers, configuration.knobs))
 
@@ -67,7 +67,7 @@ def differing(job: Job, configuration: Configuration) -> list[int]:
 def summarised(
     asked: ShadowAsked, found: list[Rank], versions: dict[str, str], cached: int, more_error: float = 0.0
 ) -> Shadow:
-    """Conclusions for the configuration from its traced ranks; without a price, if only some ranks were asked for.
+    """The configuration's shadow, concluded from its traced ranks; without a price if only some ranks were asked for.
     `more_error`: error in addition to that of a whole trace."""
     job, configuration = asked.job, asked.configuration
     micro = micro_batches(job, configuration)
@@ -93,8 +93,7 @@ def summarised(
 
 
 def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
-    """Adds its step time, where the device is known: kernels by their predicted price, or as measured on one device
-    (`timed`)."""
+    """Adds the step time, if the device is known: kernels take their predicted time, or that of `timed`."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
     price = known and priced(found.ranks, configuration.knobs, known.training(), job.model.dtype, found.timed)
@@ -104,7 +103,7 @@ def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
 
 
 def remember(asked: ShadowAsked, found: Shadow) -> None:
-    """So that SQL can ask (the table `shadow`) for what was traced whole. Errors: AutoscoutError."""
+    """Stores a whole trace in the knowledge base, where SQL can query it (table `shadow`). Errors: AutoscoutError."""
     if asked.kb is None or asked.limit_s <= 0 or asked.ranks or found.verdict == "timeout":
         return
     fits = found.verdict == "starts"
@@ -139,13 +138,13 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     on_gpus = device_kind(job) == "cuda"
     flags = arguments.flags(job, configuration)
     traced = traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1)))
-    if micro_batches(job, configuration) > traced:  # more of them trace the same
+    if micro_batches(job, configuration) > traced:  # the trace of more would be the same
         flags["--global-batch-size"] = traced * _samples(configuration)
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(capability_of(node.device) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
-    # cuBLAS keeps a workspace for the main thread and one for autograd's, Transformer Engine one of its own, or three
-    # where its products overlap with communication.
+    # cuBLAS keeps a workspace for the main thread and one for autograd's. Transformer Engine keeps one of its own, or
+    # three if its products overlap with communication.
     streams = te * (_OVERLAP_STREAMS if knobs.get("tp_comm_overlap") else 1)
     workspace = 2 * (32 * _MIB if hopper else 8 * _MIB + 2**17) + (32 * _MIB if hopper else 4 * _MIB) * streams
     return {
@@ -167,12 +166,12 @@ def _error(job: Job, configuration: Configuration) -> float:
 
 
 def _samples(configuration: Configuration) -> int:
-    """That all replicas take in at once."""
+    """Samples that all replicas together process at once."""
     return int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
 
 
 def micro_batches(job: Job, configuration: Configuration) -> int:
-    """0 where the replicas cannot share the global batch."""
+    """Micro batches per replica and step; 0 if the replicas cannot divide the global batch."""
     batches, left = divmod(job.traffic.global_batch, _samples(configuration))
     return 0 if left else batches
 
@@ -194,7 +193,7 @@ def answers(
     versions: Mapping[str, str],
     kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
-    """Answers in order, and how many of them were stored. `kept`: the part of a trace to store."""
+    """The answers in order, and how many of them were already stored. `kept`: selects the part of a trace to store."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in questions]
 
@@ -229,7 +228,7 @@ def versions_of(python: list[str]) -> dict[str, str]:
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
-                f"{' '.join(python)}: has no {package}, and a shadow runs the framework's own code; install it there "
+                f"{' '.join(python)}: has no {package}, but a shadow runs the framework's own code; install it there "
                 f"(`pip install torch megatron-core==0.16.1`, no GPU needed) or name an interpreter in launch.python",
                 2,
             )

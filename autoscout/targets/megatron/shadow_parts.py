@@ -1,5 +1,6 @@
-"""A configuration's shadow from parts: traces of small jobs that differ from it only in the depth of a stage and in the
-numbers of stages and replicas. They are remembered, and so the next one that differs in those takes no trace."""
+"""A configuration's shadow composed from parts: traces of small jobs that differ from it only in the depth of a stage
+and in the numbers of stages and replicas. Parts are stored, so a configuration that differs only in these needs no
+trace."""
 
 from typing import Any
 
@@ -20,7 +21,8 @@ _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-l
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """`rank`: of the large job; `place`: of the stage, -1 the last; `small`: numbers of stages that are traced."""
+    """A pipeline stage to compose. `rank`: its rank in the large job; `place`: its position in the pipeline, -1 for the
+    last; `small`: numbers of stages of the small jobs to trace."""
 
     rank: int
     place: int
@@ -29,8 +31,8 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def from_parts(asked: ShadowAsked) -> Shadow:
-    """Errors: AutoscoutError if parts do not determine the answer, one of them does not start, or (`limit_s` 0) is not
-    stored."""
+    """The shadow composed from parts. Errors: AutoscoutError if parts do not determine the answer, if one of them does
+    not start, or if one is not stored and `limit_s` is 0."""
     job, configuration = asked.job, asked.configuration
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)
@@ -44,7 +46,7 @@ def from_parts(asked: ShadowAsked) -> Shadow:
         if broken := next((r for r in found if r.verdict != "starts"), None):
             why = f"{broken.type} {broken.message[:200]}" if broken.type else broken.verdict
             raise AutoscoutError(
-                f"a part of {asked.name} was not traced: {why}; `autoscout shadow` without --parts asks it"
+                f"a part of {asked.name} was not traced: {why}; `autoscout shadow` without --parts traces it"
             )
         joined = []
         for stage in of:
@@ -69,11 +71,11 @@ def _stages(job: Job, configuration: Configuration) -> list[Stage]:
     micro = whole.micro_batches(job, configuration)
     why = ""
     if layers is None:
-        why = "its layers are shared out by a layout string"
+        why = "its layers are placed by a layout string"
     elif job.model.dense_layers:
         why = "its first layers have no experts"
     elif knobs.get("ar") == "full" and (knobs.get("ar_method") == "block" or any(n % _chunk(knobs) for n in layers)):
-        why = "not all its layers are recomputed alike"
+        why = "its layers are not all recomputed in the same way"
     elif knobs.get("fsdp") or int(knobs.get("instances", 1)) > 1:
         why = "replicas share more than the optimizer's state"
     elif vpp > 1 and micro < 2 * pp:
@@ -99,7 +101,7 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """Layers of a chunk in small jobs; full recomputation works in groups of this size."""
+    """The layers per chunk of the small jobs; full recomputation works in groups of this size."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 
@@ -107,7 +109,7 @@ def _depths(configuration: Configuration) -> tuple[int, int]:
 def small(
     question: dict[str, Any], configuration: Configuration, place: int, depth: Depth, imbalance: float
 ) -> dict[str, Any]:
-    """The question of the small job's rank."""
+    """The question for the rank of a small job."""
     knobs, pp = configuration.knobs, depth.stages
     vpp = int(knobs.get("vpp", 1))
     replicas = 2 * int(knobs.get("ep", 1))

@@ -1,4 +1,4 @@
-"""The user's current Megatron-LM command (`[launch] current`): checked against the job, and as a configuration."""
+"""The user's current Megatron-LM command (`[launch] current`): its check against the job, and its configuration."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
 from autoscout.targets.megatron.persons import PROGRAM
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-# Megatron-LM's defaults; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
+# Megatron-LM's defaults. The bucket in MiB is nearest to its max(40, replicas) million elements, up to 47 replicas.
 USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
 # Flags that must agree with the job: the model and the batch.
 _WORKLOAD = (
@@ -22,7 +22,7 @@ _WORKLOAD = (
     *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
-# Parts of a model that a line may have and the job not, with their place in the job.
+# Parts of a model that a line may have but the job may lack, with their field in the job.
 _PARTS = {
     "--num-experts": "experts",
     "--moe-shared-expert-intermediate-size": "shared_ffn",
@@ -32,12 +32,12 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# Settings that a launch may have differently: by other flags, or (sequence parallel where tp is 1) not at all.
+# Settings in which a launch may differ from the line: by other flags, or (sequence parallel with tp 1) none.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
     *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),
 )
-# What a job must allow, by the flag that needs it.
+# Flag → the knob values that a job must allow for a line with that flag.
 _ASKED = {
     "--fp8-format": "fp8",
     "--cuda-graph-impl": "cuda_graph",
@@ -52,22 +52,22 @@ _ASKED = {
 }
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
-_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # theirs makes the rows of the job's vocabulary, too
+_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # our padding sets the vocabulary's rows, too
 # Flags that determine the line's configuration.
 _OF_KNOBS = (
     *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
     *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
     *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
 )
-_MOST_LAYERS = 10_000  # of a pattern that is still parsed
-_OFF = (["none"], ["1"])  # as where they are left out
+_MOST_LAYERS = 10_000  # longest pattern that is parsed
+_OFF = (["none"], ["1"])  # values that mean the same as leaving the flags out
 RECIPE = "delayed"  # FP8's recipe, if the line gives none
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
 
 def training_line_problems(job: Job) -> Iterator[str]:
-    """Contradictions between the line and the job, and lines without Megatron-LM flags."""
+    """A sentence for each contradiction between the line and the job, and for a line without flags of Megatron-LM."""
     try:
         given = _flags_today(job)
     except AutoscoutError as error:
@@ -76,21 +76,21 @@ def training_line_problems(job: Job) -> Iterator[str]:
     if not given.keys() & {"--micro-batch-size", "--tensor-model-parallel-size", "--num-layers", "--seq-length"}:
         yield (
             "launch.current has none of Megatron-LM's flags; write the whole command line, without variables "
-            "($TP_SIZE) or a script that holds it"
+            "($TP_SIZE) or a script that contains it"
         )
         return
     if why := not_had(current_launch.line_of(job)):
         yield f"launch.current {why}"
     for flag in _OF_KNOBS:
         if any(re.search("[$`]", word) for word in given.get(flag, ())):
-            yield f"launch.current has {flag} {' '.join(given[flag])}; write what it stands for, no shell fills it in"
+            yield f"launch.current has {flag} {' '.join(given[flag])}; write its value, because no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(given, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, given, of_job)
     if "--sft" in given and job.task != "finetune":
         yield (
-            "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
-            "their traffic.lengths"
+            "launch.current trains on conversations (--sft), with one sequence per micro batch: write task = "
+            "'finetune' and their traffic.lengths"
         )
     nodes, each = (next((given[f][0] for f in names if given.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:
@@ -101,7 +101,7 @@ def training_line_problems(job: Job) -> Iterator[str]:
 
 
 def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Parts of the line's model that the job's has not; such a launch would train another model."""
+    """Parts of the line's model that the job's model lacks; with them the launch would train another model."""
     for flag, field in _PARTS.items():
         words = " ".join(given.get(flag, ()))
         if (
@@ -121,8 +121,9 @@ def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str
 
 
 def dense_layers(given: Flags) -> int | None:
-    """The first layers without experts, by --moe-layer-freq: a number N for experts in every Nth layer, or a list of 0
-    and 1 as [0]*2+[1]*6. None where the last layers are not all with experts, or it cannot be read."""
+    """The number of first layers without experts, from --moe-layer-freq: a number N puts experts in every Nth layer, or
+    a list of 0 and 1, such as [0]*2+[1]*6, names the layers. None if dense layers come later, too, or if it cannot be
+    read."""
     text = "".join(given.get("--moe-layer-freq", ["1"]))
     if text.isdecimal():
         return 0 if text == "1" else None
@@ -135,7 +136,7 @@ def dense_layers(given: Flags) -> int | None:
 
 
 def _listed(node: ast.expr) -> list[int]:
-    """The list that an expression of lists and their repetitions is. Errors: ValueError for any other."""
+    """The value of an expression made of lists and their repetitions. Errors: ValueError for any other."""
     match node:
         case ast.List():
             return [0 if isinstance(each, ast.Constant) and each.value == 0 else 1 for each in node.elts]
@@ -160,9 +161,9 @@ def not_had(line: Line) -> str:
     if not (found := unmodelled(line.after(SCRIPT))):
         return ""
     return (
-        f"has {listed(found)}, which neither [model] nor a knob of target = 'megatron' covers: another training would "
-        f"be measured than the one exported; tune the line as it is with target = 'command' (`autoscout init` without "
-        f"--target)"
+        f"has {listed(found)}, which neither [model] nor a knob of target = 'megatron' covers, so the measured "
+        "training would differ from the exported one; tune the line as it is with target = 'command' (`autoscout "
+        "init` without --target)"
     )
 
 
@@ -176,7 +177,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     found, notes = current_launch.configuration(space, _flags_today(job), mapped, USUAL)
     off = [name for name in asked(_flags_today(job)) if name not in job.space.allow]
     if off:
-        notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not have allow = {off}"]
+        notes = [*notes, f"{listed(off)} in launch.current is ignored, because [space] does not have allow = {off}"]
     there, known = mapped(found), arguments(PROGRAM)
     other = [
         flag
@@ -185,12 +186,12 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         if flag not in {*there, *_ALIKE} and _ASKED.get(flag) not in off
     ]
     if other:
-        notes = [*notes, f"launch.current is taken without {listed(other)}, which its configuration here has not"]
+        notes = [*notes, f"{listed(other)} in launch.current is ignored: no configuration here includes it"]
     return found, notes
 
 
 def asked(given: Flags) -> list[str]:
-    """The knobs that a job has to allow so that the line is one of its configurations."""
+    """The knobs that a job must allow to contain the line's configuration."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if given.get(flag, ["none"]) not in _OFF))
 
 
@@ -199,9 +200,9 @@ def _flags_today(job: Job) -> dict[str, list[str]]:
 
 
 def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
-    """The flags as our exports spell them: older names, and what others imply."""
+    """The flags as our exports spell them: older names replaced, and implied flags added."""
     given = dict(given)
-    given.pop(USER_BUFFERS, None)  # names a file
+    given.pop(USER_BUFFERS, None)  # it names a file
     if "--recompute-activations" in given:
         given |= {"--recompute-granularity": ["selective"]}
     method = given.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in given)
@@ -222,6 +223,6 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
         given.setdefault("--optimizer-offload-fraction", ["1.0"])
     if "--recompute-granularity" in given and given["--recompute-granularity"] == ["selective"]:
         given.setdefault("--recompute-modules", ["core_attn"])
-    if "--exp-avg-dtype" not in given:  # it keeps moments as others do
+    if "--exp-avg-dtype" not in given:  # without it, moments are kept in the usual dtype
         given.pop("--use-precision-aware-optimizer", None)
     return given

@@ -18,14 +18,14 @@ _FILE = arguments.USER_BUFFERS  # its file is written at launch
 
 
 def check(job: Job, launch: Launch, form: str) -> float:
-    """Seconds until both iterations were trained. Errors: AutoscoutError (exit 2) for a launch that our worker cannot
-    start, (exit 1) if training fails, with the cause."""
+    """The seconds until two iterations were trained. Errors: AutoscoutError (exit 2) for a launch that our worker
+    cannot start, (exit 1) with the cause if training fails."""
     if job.model.lora:
         raise AutoscoutError("--check cannot start Megatron-Bridge, which trains adapters; run the exported command", 2)
     configuration = Configuration(launch.configuration)
     flags = arguments.flags(job, configuration)
     if changed := [flag for flag, value in flags.items() if flag != _FILE and launch.arguments.get(flag) != value]:
-        raise AutoscoutError(f"--check: {changed[0]} is not exported as the configuration has it", 2)
+        raise AutoscoutError(f"--check: the exported {changed[0]} differs from the configuration's", 2)
     short = msgspec.structs.replace(job.launch, warmup=0, iterations=_ITERATIONS, measure_s=float("inf"))
     job = msgspec.structs.replace(job, launch=short)
     began = time.monotonic()

@@ -1,8 +1,8 @@
 """Pipeline stages of unequal depth over unequal devices, as Metis plans them (Um et al., ATC 2024): a stage on a slower
 kind of device gets fewer layers, so that no stage waits for it.
 
-Every kind but the fastest has a knob with the number of layers per stage; stages of the fastest share the rest.
-Megatron-core gets them as a layout string. It cannot give replicas unequal shares of the batch: all have the same
+For every kind of device but the fastest, a knob sets the number of layers per stage; stages on the fastest share the
+rest. Megatron-core gets them as a layout string. Replicas cannot get unequal shares of the batch: all have the same
 number of micro batches of the same size.
 """
 
@@ -22,7 +22,7 @@ _SOURCE = "core/transformer/pipeline_parallel_layer_layout.py"
 
 
 def fastest(kinds: Sequence[str]) -> str:
-    """The kind with the highest data-sheet peak; of equal or unknown ones the first."""
+    """The kind with the highest data-sheet peak; the first one if peaks are equal or unknown."""
 
     def peak(kind: str) -> float:
         known = hardware(kind)
@@ -78,7 +78,7 @@ def _knob(kind: str, fast: str, layers: int) -> KnobEntry:
         off=0,
         when=f"pp > 1 and {kind} > 0 and {fast} > 0 and {whole}",
         unit="layers",
-        meaning=f"layers of each pipeline stage on {kind}, fewer than one on {fast} has (0: as many as the others)",
+        meaning=f"layers of each pipeline stage on {kind}, fewer than a stage on {fast} has (0: as many as the others)",
         sets="pipeline_model_parallel_layout",
         since="0.13",
     )
@@ -90,15 +90,15 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
         RuleEntry(
             id="H3",
             holds="not unequal or (vpp == 1 and stage_split == 'even' and first_layers == 0 and last_layers == 0)",
-            reason="stages of the kinds of device are given their layers one by one, without virtual stages",
-            source="ours: a layout string gives all of it",
+            reason="with different depths per kind of device, no other setting may split the layers or stages",
+            source="ours: a layout string sets all of this",
             checked="ours",
         ),
         RuleEntry(
             id="H4",
             holds=f"not unequal or (sharing_stages > 0 and shared_layers >= sharing_stages and {deeper})",
-            reason="{shared_layers} layers are left for {sharing_stages} stages on the faster devices: a slower device "
-            "would have as many as they, or more",
+            reason="{shared_layers} layers are left for {sharing_stages} stages on the faster devices, so a "
+            "slower device would have as many or more",
             source=f"ours; {_SOURCE}: every stage has a layer",
             checked="ours",
         ),

@@ -10,12 +10,11 @@ from autoscout.space.knob import Catalog
 from kb.records import Job, Node
 
 _TODAY = re.compile(r"--tensor-model-parallel-size[ =]+(\d+)")
-_WHY = "a group would span nodes, and every layer waits for the network between them"
+_WHY = "a group would span nodes, so every layer would wait for the network between them"
 
 
 def within_nodes(catalog: Catalog, job: Job) -> Catalog:
-    """The current launch's degree counts as requested. On nodes with one device each all degrees are allowed, since
-    nothing else is left."""
+    """The current launch's degree counts as requested. If every node has only one device, all degrees are allowed."""
     today = {int(found) for found in _TODAY.findall(job.launch.current)}
     nodes, degrees = job.cluster.nodes, attributes_of(job)["degrees"]
     inside = {d for d in degrees if any(_inside(d, node) for node in nodes)}
@@ -27,7 +26,7 @@ def within_nodes(catalog: Catalog, job: Job) -> Catalog:
 
 
 def _inside(degree: int, node: Node) -> bool:
-    """Whether groups of neighbouring ranks stay on one node, or in one island of several nodes."""
+    """Whether groups of neighbouring ranks stay on one node, or within several nodes that NVLink joins."""
     known = record_of(node.device)
     island = known.per_node if known and known.per_tray else node.count
     return node.count % degree == 0 or (degree <= island and degree % node.count == 0)

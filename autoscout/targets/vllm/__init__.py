@@ -1,4 +1,4 @@
-"""vLLM: a real server or engine, under the load of its users."""
+"""The target vLLM: a real server or engine, under the load of its users."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 
-_LARGE_GIB = 32  # of random weights, which are made in memory and written to disk
-_SHORT_S, SERVED_S = 30, 60  # seconds of load: mostly beginning and end; several times what an answer takes
+_LARGE_GIB = 32  # random weights above this are worth a warning: they are made in memory and written to disk
+_SHORT_S, SERVED_S = 30, 60  # seconds of load: shorter ones are mostly their start and end; several answers' time
 
 
 class Vllm(Target):
@@ -59,23 +59,24 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
-        counted = job.traffic.requests or job.traffic.concurrency  # several for each user
+        counted = job.traffic.requests or job.traffic.concurrency  # then every user sends several requests
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
-                f"launch.measure_s = {job.launch.measure_s:g}: where answers take seconds, so short a load is mostly "
-                f"beginning and end, and is not what is predicted of a lasting one; write measure_s = {SERVED_S}"
+                f"launch.measure_s = {job.launch.measure_s:g}: if answers take seconds, such a short load consists "
+                "mostly of its beginning and end, and does not match predictions for steady load; write measure_s = "
+                f"{SERVED_S}"
             )
         space = JobSpace.of_job(job)
         gib = space.attributes["weights_gib"]
         if not job.launch.model_path and gib > _LARGE_GIB and not why_not_made(job):
             notes.append(
-                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and kept in "
-                f"~/.cache/autoscout; name the model's folder"
+                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and stored in "
+                "~/.cache/autoscout; to avoid that, give the model's folder"
             )
         if gone := unknown_flags(job):
             notes.append(
-                f"launch.current has {listed(gone)}, with which the installed vLLM does not start; experiments and "
-                f"exports leave that out"
+                f"launch.current has {listed(gone)}, which the installed vLLM does not accept; experiments and "
+                "exports leave it out"
             )
         notes += [note] if (note := of_another_release(job)) else []
         if job.launch.current:
@@ -100,7 +101,7 @@ class Vllm(Target):
             id="H3",
             holds=" or ".join(f"gpus == {kind}" for kind in kinds),
             reason="an engine of vLLM would span two kinds of device: each step waits for the slower one",
-            source="an engine's ranks run in step; serve each kind with engines of its own",
+            source="an engine's ranks run in lockstep; serve each kind with separate engines",
             checked="ours",
         )
         return [alone]
@@ -173,7 +174,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_shadow import remember, shadow
 
         if asked.ranks or asked.parts:
-            raise AutoscoutError("a shadow of vLLM is of whole engines; leave --rank and --parts away", 2)
+            raise AutoscoutError("a shadow of vLLM always runs whole engines; omit --rank and --parts", 2)
         found = shadow(asked)
         remember(asked, found)
         return found

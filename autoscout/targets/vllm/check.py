@@ -1,4 +1,4 @@
-"""Checks that an exported server starts and answers here, before it is called ready."""
+"""Checks that an exported server starts and answers on this machine, before the export is called ready."""
 
 import contextlib
 import http.client
@@ -38,13 +38,13 @@ def check(job: Job, found: Launch, form: str) -> float:
 
 @contextlib.contextmanager
 def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Path]]:
-    """(port, seconds until it was ready, log) of a server on this machine, started from the export: the command of a
-    shell, a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets
-    the model of its experiments. Leaves nothing behind."""
+    """(port, seconds until it was ready, log) of a server on this machine, started from the export: a shell command, a
+    Slurm script, a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model of
+    its experiments. Nothing is left running."""
     wanted, seen = max(found.devices, default=0), len(gpus.look())
     if device_kind(job) == "cuda" and seen < wanted:
         shows = f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)}"
-        raise AutoscoutError(f"{found.name}: {shows}, and a node of it has {wanted}; check it on such a node", 2)
+        raise AutoscoutError(f"{found.name}: {shows}, but a node of it needs {wanted}; check it on such a node", 2)
     port = processes.free_port()
     model = model_folder(job)
     python = Path(job.launch.python or sys.executable)
@@ -96,7 +96,7 @@ def _why(log: Path, late: bool, limit_s: float) -> str:
 
 
 def _ask(port: int, name: str, log: Path) -> None:
-    """Sends a prompt of three token ids that every vocabulary has."""
+    """Sends a prompt of three token ids that are in every vocabulary."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/v1/models")

@@ -1,5 +1,5 @@
-"""A release of vLLM, asked through its own configuration classes, without a device: its answers for configurations
-drawn from the space, and for neighbours that one rule forbids."""
+"""Audits a release of vLLM through its own configuration classes, without a device: how they answer configurations
+drawn from the space, and neighbours that exactly one rule forbids."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # several servers and a folder, which one engine's configuration does not show
+)  # these need several servers or a folder, which one engine's configuration cannot show
 
 
 def recorded() -> seams.Recorded:
@@ -38,12 +38,12 @@ def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswe
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Audits a job's interpreter and space; by default our interpreter and a shipped job with everything allowed.
-    Errors: AutoscoutError (exit 2) without an engine to ask."""
+    """Audits a job's interpreter and space; without a job, our interpreter and a shipped job in which everything is
+    allowed. Errors: AutoscoutError (exit 2) if there is no engine to ask."""
     given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
     if found is None:
-        ask(target_python(job), {"config": {}, "gpu": None, "launches": []})  # mostly has a reason of its own
+        ask(target_python(job), {"config": {}, "gpu": None, "launches": []})  # raises an error that names the reason
         python = " ".join(target_python(job))
         raise AutoscoutError(f"{python}: {installed.SILENT.format('vllm')}; name another in launch.python", 2)
     job = job if given_job else _open(job, found)
@@ -72,6 +72,6 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job, found: installed.Installed) -> Job:
-    """On its first kind of device, with everything that has to be allowed."""
+    """The job on its first kind of device, with everything that needs permission allowed."""
     asking = [k.name for k in installed.adapted(shipped("vllm"), found).knob if k.asks and k.name not in _WRITTEN]
     return msgspec.structs.replace(job, cluster=Cluster(nodes=job.cluster.nodes[:1]), space=SpaceLimits(allow=asking))

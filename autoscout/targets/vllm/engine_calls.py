@@ -1,4 +1,5 @@
-"""Whether a release of vLLM takes every call of our workers: by the record of known releases, or asked of it."""
+"""Whether a release of vLLM accepts every call that our workers make. Known releases have a record; others are asked
+where they are installed."""
 
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves, and that shadows use
-DEVICE = "none"  # its classes alone
+SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves, which shadows use, too
+DEVICE = "none"  # only its classes are asked
 
 
 def used() -> list[seams.Seam]:
@@ -22,14 +23,14 @@ def recorded() -> seams.Recorded:
 
 
 def release_of(version: str) -> str:
-    """ "0.32.0+cpu" → "0.32.0": a build for one kind of device has the code of the release."""
+    """ "0.32.0+cpu" → "0.32.0": a build for one kind of device has the same code as the release."""
     return version.partition("+")[0]
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """None where the engine is on other hosts and its release is not recorded, or nothing is started.
+    """Returns None if the engine is on other hosts and its release has no record, or if nothing is started.
 
-    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
+    Errors: AutoscoutError (exit 2) if an engine without a record cannot be imported."""
     release = release_of(version)
     if job.launch.launcher == "replay" or (release not in recorded().releases and job.cluster.hosts):
         return None
@@ -41,7 +42,7 @@ def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):
-        unfit = [f"it is older than {oldest}, the oldest release that it fits"]
+        unfit = [f"it is older than {oldest}, the oldest release that AutoScout fits"]
     else:
         signatures = seams.ask(python, SERVE, DEVICE, names) if known is None or build else known
         unfit = seams.unfit(used(), signatures)

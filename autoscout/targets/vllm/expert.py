@@ -1,4 +1,4 @@
-"""Recipes by vLLM's guides for a server, on top of vLLM's own defaults for a device.
+"""Recipes that follow vLLM's guides for servers, on top of vLLM's own defaults for a device.
 
 throughput   as many engines as possible, each of the fewest devices that hold the model and the KV cache of its
              share of the requests
@@ -15,7 +15,7 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
-_TOKEN_S = 0.03  # in which a device reads its memory once, as for each token of an answer: 22 ms (B200) to 39 (A100)
+_TOKEN_S = 0.03  # seconds in which a device reads its whole memory once, as each token needs: 22 ms (B200) to 39 (A100)
 _NODE = 8  # largest number of devices joined by NVLink
 
 
@@ -27,8 +27,8 @@ def portfolio(space: Space) -> list[Configuration]:
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
     """What an expert tries in turn until something is valid. If no engine size has room for its share of the requests:
-    the fewest devices that hold the model with about a tenth of memory to spare, and with the longest request if any
-    do."""
+    the fewest devices that hold the model with about a tenth of their memory to spare, and if possible the longest
+    request."""
     a = space.attributes
     block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -48,20 +48,20 @@ def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]
 
 
 def _room(a: Mapping[str, Any], size: int) -> float:
-    """GiB for the KV cache of an engine of `size` devices."""
+    """GiB that an engine of `size` devices has for the KV cache."""
     return size * MARGIN * a["memory_gib"] - a["weights_gib"]
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """GiB of KV cache for a share of the requests that run together, and at least for one of the longest. In an open
-    loop, Little's law gives their number."""
+    """GiB of KV cache for a `share` of the requests that run together, but at least for one of the longest. In an open
+    loop, their number follows from Little's law."""
     tokens = a["input_mean"] + a["output_mean"]
     together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
     return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
-    """vLLM's default batch limits of a step."""
+    """vLLM's default limits on a step's requests and tokens."""
     if not a["cuda"]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:

@@ -1,4 +1,5 @@
-"""Why an experiment of a serving job failed, from vLLM's own messages: its class and the root cause in one sentence."""
+"""Why an experiment of a serving job failed, from vLLM's own messages: the failure class and the root cause in one
+sentence."""
 
 import re
 import signal
@@ -9,7 +10,7 @@ from autoscout.running.outcome import RunOutcome
 from autoscout.running.results import RankError
 from kb.records import Status
 
-# Messages about insufficient memory; those about the KV cache come when the engine starts.
+# Messages about too little memory; those about the KV cache appear when the engine starts.
 _KV_TOO_SMALL = (
     "No available memory for the cache blocks",
     "larger than the available KV cache memory",
@@ -21,7 +22,7 @@ _OUT_OF_MEMORY = (
 )
 _REFUSING_TYPES = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "TypeError", "UsageError")
 _BROKEN = ("CUDA error", "NCCL error", "CUBLAS_STATUS", "EngineDeadError", "No space left on device")
-# Errors in a process because another one failed.
+# Messages of a process that failed because another one did.
 _SECONDARY = (
     *("Engine core initialization failed", "EngineCore encountered an issue", "EngineCore failed to start"),
     *("WorkerProc initialization failed", "cancelled", "Failed core proc", "EngineCore_DP"),
@@ -42,7 +43,8 @@ _PHASES = {
 
 
 def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: by the kernel during the run."""
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: processes that the kernel killed
+    during the run for lack of memory."""
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
     errors = results.errors(folder)
@@ -120,12 +122,12 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         and not any(part in text for part in _BROKEN)
         and error.type != "OSError"
     ):
-        return "invalid", f"vLLM refused it {where}: {cause} {log}"
+        return "invalid", f"vLLM refused the configuration {where}: {cause} {log}"
     return "error", f"vLLM failed {where}: {error.type}{': ' + cause if cause else ''} {log}"
 
 
 def _cause(error: RankError) -> str:
-    """The message without pydantic's frame."""
+    """The message without the text that pydantic adds around it."""
     lines = [match[1] for line in error.message.splitlines() if (match := _PYDANTIC.match(line))]
     text = "; ".join(lines) if "validation error" in error.message and lines else error.message
     line = " ".join(_TIDY.sub("", text).split())

@@ -1,5 +1,5 @@
-"""The first rate of a configuration's search for the highest one: its prediction, corrected by results of this
-session's other configurations; without a prediction, their median; else the job's rate."""
+"""The rate at which a configuration's search for the highest rate begins: its prediction, corrected by this session's
+results for other configurations; without a prediction, the median of those results; without results, the job's rate."""
 
 import math
 import statistics
@@ -16,10 +16,10 @@ class FirstRate:
     def __init__(self, job: Job) -> None:
         self._job, self._space = job, JobSpace.of_job(job)
         self._members = simulators_of(job)
-        self._known: list[tuple[float, float]] = []  # (predicted, NaN where nothing is; measured)
+        self._known: list[tuple[float, float]] = []  # (predicted, or NaN if nothing was; measured)
 
     def of(self, configuration: Configuration) -> float | None:
-        """Requests a second; None: nothing is known."""
+        """Requests per second; None if nothing is known."""
         predicted = self._predicted(configuration)
         if math.isnan(predicted):
             return statistics.median(measured for _, measured in self._known) if self._known else None

@@ -12,7 +12,7 @@ from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
 
 PROGRAM = "vllm"
-# Arguments that [model] and [traffic] describe, or that predictions treat alike for all engines.
+# Arguments that [model] and [traffic] describe, or whose effect is the same for all engines.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
 # Arguments by which a step takes many times longer, for which nothing has a price: weights that the host keeps.
@@ -27,19 +27,19 @@ def unpriced(job: Job) -> str:
 
 
 def not_had(line: Line) -> str:
-    """The end of a sentence on arguments that serve something other than generated text; "" if there are none."""
+    """The end of a sentence about arguments for serving something other than generated text; "" if there are none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""
     return (
-        f"has {listed(found)}, which serves no generated text, and target = 'vllm' knows no other load; tune the line "
-        f"as it is with target = 'command' and a load of your own"
+        f"has {listed(found)}, which serves something other than generated text; target = 'vllm' has no load for "
+        "that, so tune the line as it is with target = 'command' and a load of your own"
     )
 
 
 def notes(job: Job) -> list[str]:
-    """Sentences about arguments that predictions ignore, and about those that no vLLM has and that the user has not
-    declared neutral."""
+    """Sentences about arguments that predictions ignore, and about those that no vLLM has and the user has not declared
+    neutral."""
     given = _by_names(line_of(job))
     known = arguments(PROGRAM)
     closed = catalog_of(job).closed
@@ -64,19 +64,19 @@ def notes(job: Job) -> list[str]:
 
 
 def _otherwise(job: Job) -> Iterator[str]:
-    """Conflicts where the line gives one value of a knob and the job fixes another."""
+    """A sentence for each knob to which the line gives one value while the job fixes another."""
     given = given_flags(job)
     for knob in shipped("vllm").knob:
         words, fixed = given.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
         if words and fixed is not None and apart(words, fixed):
             yield (
-                f"launch.current has {flag_of(knob.sets)} {' '.join(words)}, and space.fix {knob.name} = {fixed!r}, "
-                f"which experiments and exports have: make them agree"
+                f"launch.current has {flag_of(knob.sets)} {' '.join(words)}, but experiments and exports have "
+                f"space.fix {knob.name} = {fixed!r}: make them agree"
             )
 
 
 def _by_names(line: Line) -> dict[str, Sequence[str]]:
-    """The line's flags by their names in the table: --no-x as --x, without the field of a nested one."""
+    """The line's flags by the names that the table has: --no-x as --x, and nested flags without the field's name."""
     found: dict[str, Sequence[str]] = {}
     for flag, words in flags_of(line).items():
         name = flag.partition(".")[0]

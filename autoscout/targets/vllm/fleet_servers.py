@@ -1,5 +1,5 @@
-"""Several servers behind a router: engines that do the same (the knob `router`), or engines that read prompts for those
-that answer (`prefill`, by NixlConnector). Each server is a `vllm serve`; vllm-router deals requests to them.
+"""Several servers behind a router: engines that all do the same (the knob `router`), or engines that read prompts for
+those that answer (`prefill`, by NixlConnector). Each server is a `vllm serve`; vllm-router assigns requests to them.
 """
 
 import shlex
@@ -17,7 +17,7 @@ KNOB, ENGINE, PREFILL = "router", "engine", "prefill"
 PORT, ENGINE_PORT = 8000, 8100
 PROGRAM, CONNECTOR = "vllm-router", "NixlConnector"
 SIDE = "VLLM_NIXL_SIDE_CHANNEL_PORT"
-NEEDS = {KNOB: PROGRAM, PREFILL: "nixl"}  # of what a session may try
+NEEDS = {KNOB: PROGRAM, PREFILL: "nixl"}  # packages that a session's configurations may need
 _SIDE_PORT, _SIDE_APART = 5600, 100  # the engines of one server take consecutive ports
 _SCRIPT = "fleet.sh"
 _ROUTERS = Path(__file__).with_name("routers.toml")
@@ -25,7 +25,7 @@ _OF_SEVERAL = ("data_parallel_size", "data_parallel_size_local", "data_parallel_
 
 
 class FleetServer(msgspec.Struct, frozen=True):
-    """One `vllm serve`. `role`: "engine", "prefill" or "decode". `arguments`: of its engine. `devices`: how many."""
+    """A `vllm serve`. `role`: "engine", "prefill" or "decode". `arguments`: the engine's. `devices`: their number."""
 
     role: str
     arguments: dict[str, Any]
@@ -51,7 +51,7 @@ def devices_of(configuration: Configuration) -> int:
 
 
 def asked_for(job: Job) -> set[str]:
-    """KNOB and PREFILL, where a session of the job may try several servers; readers need a router, too."""
+    """Which of KNOB and PREFILL can make a session of the job start several servers; PREFILL needs a router, too."""
     found, space = set[str](), job.space
     for knob, alone in ((KNOB, ENGINE), (PREFILL, 0)):
         named = [space.fix.get(knob, alone), *space.limit.get(knob, [])]
@@ -61,7 +61,7 @@ def asked_for(job: Job) -> set[str]:
 
 
 def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
-    """The servers, in the order of their devices: one where no router is needed."""
+    """The servers, in the order of their devices; a single one if no router is needed."""
     arguments = engine_arguments(job, configuration)
     if is_apart(configuration):
         ranks, size = int(configuration.knobs[PREFILL]), int(configuration.knobs.get("prefill_tp", 1))
@@ -78,7 +78,7 @@ def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
 
 
 def router_words(configuration: Configuration) -> list[str]:
-    """The router's command, with SERVER-0, SERVER-1, … in place of the servers' addresses."""
+    """The router's command, with SERVER-0, SERVER-1, … instead of the servers' addresses."""
     if is_apart(configuration):
         dealt = ["--policy", "round_robin", "--vllm-pd-disaggregation"]
         return [PROGRAM, *dealt, "--prefill", "SERVER-0", "--decode", "SERVER-1"]
@@ -87,18 +87,18 @@ def router_words(configuration: Configuration) -> list[str]:
 
 
 def addressed(router: list[str], host: str, port: int, urls: list[str]) -> list[str]:
-    """The router's command for an address of its own and those of the servers."""
+    """The router's command, with the router's own address and the servers' addresses filled in."""
     places = {f"SERVER-{i}": url for i, url in enumerate(urls)}
     return [*(places.get(word, word) for word in router), "--host", host, "--port", str(port)]
 
 
 def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
-    """The launch of a script that starts all servers and the router, and ends them all. `found`: that of one server
-    with all engines. Errors: AutoscoutError (exit 2) for engines on several nodes."""
+    """The launch of a script that starts all servers and the router, and ends them all together. `found`: the launch of
+    a single server with all engines. Errors: AutoscoutError (exit 2) for engines on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError(
-            f"{KNOB} = {configuration.knobs[KNOB]}: the engines of {found.nodes} nodes are started there one by one; "
-            f"export a configuration of one node, and name all servers in --worker-urls",
+            f"{KNOB} = {configuration.knobs[KNOB]}: engines on {found.nodes} nodes cannot be exported together; "
+            "export a configuration for one node, start it on each, and name all servers in --worker-urls",
             2,
         )
     of_server = {
@@ -111,7 +111,7 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
         for one in servers(job, configuration)
     ]
     router = router_words(configuration)
-    needs = [f"the package {PROGRAM} where the router runs, in containers an image of it in place of ROUTER_IMAGE"]
+    needs = [f"the package {PROGRAM} where the router runs; in containers, its image instead of ROUTER_IMAGE"]
     needs += ["the package nixl in vLLM's environment"] if is_apart(configuration) else []
     if policy(configuration)["deals"] == "session":
         needs.append("the header x-session-id to your clients' requests, the same for a whole conversation")
@@ -129,7 +129,7 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
 
 
 def script(each: list[Launch], router: list[str], ports: list[int]) -> str:
-    """`ports`: of the router, then of each server. GPUs are taken in order."""
+    """`ports`: the router's, then each server's. GPUs are assigned in order."""
     lines, first = [], 0
     for number, one in enumerate(each):
         count = one.devices[0]
@@ -145,9 +145,10 @@ def script(each: list[Launch], router: list[str], ports: list[int]) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            f"# {len(each)} servers, and a router that deals requests to them; ask the router, on port {ports[0]}",
+            f"# {len(each)} servers, and a router that assigns requests to them; send requests to the router, on "
+            f"port {ports[0]}",
             "trap 'kill $(jobs -p) 2>/dev/null' EXIT",
             *(f"{line} &" for line in lines),
-            "wait -n  # one that ends ends all\n",
+            "wait -n  # when one ends, all end\n",
         ]
     )

@@ -8,17 +8,17 @@ from autoscout.targets.vllm.fleet_servers import addressed
 from kb.records import AutoscoutError
 
 PORT = 8000
-ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: which image has vllm-router only the site knows
+ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: only the site knows which image has vllm-router
 _RAY_PORT = 6379
 _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 
 def yaml(found: Launch) -> str:
-    """For `vllm serve --config FILE.yaml`: that of each engine behind a router. JSON scalars are YAML scalars. Errors:
-    AutoscoutError (exit 2) for servers that differ."""
+    """For `vllm serve --config FILE.yaml`; behind a router, the file that all engines share. JSON scalars are YAML
+    scalars. Errors: AutoscoutError (exit 2) for servers that differ."""
     if len({one.name for one in found.servers}) > 1:
         raise AutoscoutError(
-            "servers that read prompts and servers that answer go into no one file; use another --format", 2
+            "servers that read prompts and servers that answer cannot share one file; use another --format", 2
         )
     found = found.servers[0] if found.servers else found
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
@@ -50,10 +50,10 @@ def _ray(nodes: int) -> list[str]:
 
 
 def k8s(found: Launch) -> str:
-    """A Deployment and its Service; of a fleet a StatefulSet for each role, and the router. An engine's processes
+    """A Deployment and its Service; for a fleet a StatefulSet for each role, and the router. An engine's processes
     share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server over several nodes."""
     if found.nodes > 1:
-        raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
+        raise AutoscoutError("no Deployment can span several nodes; use --format command or slurm", 2)
     lines = heading(found)
     if not found.servers:
         lines += [*_k8s_servers(found, _name(found), 0), *_k8s_service(_name(found), "")]
@@ -67,7 +67,7 @@ def k8s(found: Launch) -> str:
 
 
 def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
-    """`replicas`: of a fleet's server, where each has a name of its own; 0 for a Deployment."""
+    """`replicas`: the number of a fleet's servers, each with its own name; 0 for a Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
     if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch blocks from this address
@@ -109,7 +109,7 @@ def _k8s_service(name: str, more: str) -> list[str]:
 
 
 def _k8s_router(found: Launch, urls: list[str]) -> list[str]:
-    """The router, which knows the servers by their names in the cluster."""
+    """The router, which addresses the servers by their names in the cluster."""
     name = _name(found)
     return [
         "apiVersion: apps/v1",
@@ -135,10 +135,10 @@ def _router_words(found: Launch, urls: list[str]) -> list[str]:
 
 
 def compose(found: Launch) -> str:
-    """A service of Docker Compose on one machine, whose first GPUs it takes; of a fleet one for each server, and the
-    router. Errors: AutoscoutError (exit 2) for a server over several nodes."""
+    """A service of Docker Compose on one machine, using its first GPUs; for a fleet one service for each server, and
+    the router. Errors: AutoscoutError (exit 2) for a server over several nodes."""
     if found.nodes > 1:
-        raise AutoscoutError("a server over several nodes is no one service; use --format command or slurm", 2)
+        raise AutoscoutError("no compose service can span several nodes; use --format command or slurm", 2)
     name = _name(found)
     lines = [*heading(found), *comments("add: the volumes that your models are in"), "services:"]
     if not found.servers:
@@ -160,7 +160,7 @@ def compose(found: Launch) -> str:
 
 
 def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
-    """`first`: GPU of a server behind a router, which has its own GPUs and is not asked from outside."""
+    """`first`: the first GPU of a server behind a router; such a server has its own GPUs and no public port."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
     gpus = [str((first or 0) + i) for i in range(count)]
@@ -196,5 +196,5 @@ def _args(found: Launch) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """As YAML has it, where compose fills in no variable."""
+    """The text as YAML, escaped so that compose does not expand variables."""
     return yaml_text.emitted(text).replace("$", "$$")

@@ -1,5 +1,4 @@
-"""The vLLM installed in the target's interpreter: names and defaults change between versions, and the installed one
-counts.
+"""The vLLM installed in the target's interpreter: its names and defaults are used, since they change with versions.
 
 Arguments come and go with every release of vLLM, so a short script under the target's interpreter lists the engine's
 arguments with their defaults, and the server's flags. Importing vLLM takes seconds, so the answer is cached in the
@@ -68,8 +67,8 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def version_of(job: Job) -> Installed | None:
-    """The installed vLLM; None if there is none, and the catalog's own version counts. An interpreter in a container
-    (`launch.command_prefix`) is queried there.
+    """The installed vLLM; None if there is none, in which case the catalog's own version is assumed. An interpreter in
+    a container (`launch.command_prefix`) is asked there.
     """
     return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
 
@@ -88,7 +87,7 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
 
 
 def _of_release(catalog: Catalog, version: str) -> Catalog:
-    """Without rules that no longer hold in it."""
+    """The catalog without rules that no longer hold in this release."""
     rules = [rule for rule in catalog.rule if not (rule.until and reached(version, rule.until))]
     return msgspec.structs.replace(catalog, rule=rules)
 
@@ -113,11 +112,11 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
-    """Why the knob is left out, in a sentence."""
+    """A sentence that says why the knob is left out."""
     if instead(knob) is None:
         raise AutoscoutError(
-            f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog cannot do without; "
-            f"it was written for {catalog.version}",
+            f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog needs; it was written "
+            f"for {catalog.version}",
             2,
         )
     lacks = knob.sets if _argument(knob) in installed.arguments else _argument(knob)
@@ -131,7 +130,7 @@ def _argument(knob: KnobEntry) -> str:
 
 def _has(installed: Installed, knob: KnobEntry) -> bool:
     if knob.since and not reached(installed.version, knob.since):
-        return False  # a field of an argument that came before it
+        return False  # a field of an argument that existed before it
     return _argument(knob).startswith("the ") or _argument(knob) in installed.arguments
 
 

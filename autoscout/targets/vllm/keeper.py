@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":  # run as a script, so that it starts in milliseconds, whatever the package imports
+if __name__ == "__main__":  # run as a script, so that it starts in milliseconds whatever the package imports
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from autoscout.running import processes

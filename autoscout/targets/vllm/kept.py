@@ -1,4 +1,4 @@
-"""Settings in the user's serve line besides knobs: kept in every experiment and in exports."""
+"""Settings in the user's serve line that no knob sets: they are kept in every experiment and in exports."""
 
 import json
 import re
@@ -19,24 +19,24 @@ from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
 from kb.records import Job, Value, content_hash
 
-# The job or an experiment sets these.
+# Arguments that the job or an experiment sets.
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
-RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
-# Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
+RAY = ("distributed_executor_backend", "data_parallel_backend")  # a configuration's nodes decide whether it is "ray"
+# Engine arguments that experiments omit and only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # in the name of an image
-_SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
-# Settings that are no knob, with the knob that they decide.
+_SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
+# Settings without a knob of their own that determine a knob's value.
 _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",
     "cudagraph_capture_sizes": "graph_size",
     "kv_transfer_config": "kv_offload",
 }
-# Settings that are no knob and allow only some values of knobs. GIVEN stands for the line's value.
+# Settings without a knob that restrict the values of knobs. GIVEN stands for the line's value.
 _GO_WITH = {
     "decode_context_parallel_size": (
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
-        "decode context parallel over GIVEN ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+        "decode context parallel needs a tp {tp} that holds each of {kv_heads} key/value heads GIVEN times",
     ),
     "data_parallel_address": (
         "tp * pp <= node_gpus",
@@ -48,8 +48,8 @@ _GO_WITH = {
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Without an installed vLLM, only the
-    fields of settings that knobs set in part."""
+    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Without an installed vLLM, only
+    other fields of settings that knobs set in part."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
@@ -63,7 +63,7 @@ def longest(job: Job) -> int:
 
 
 def stated_length(job: Job) -> int:
-    """Tokens of --max-model-len in the user's line; 0 if it is absent, or "auto", which lets vLLM choose."""
+    """The number of tokens in --max-model-len of the user's line; 0 if it is absent, or "auto" (vLLM chooses)."""
     return count_of("".join(given_flags(job).get("--max-model-len", []))) or 0
 
 
@@ -77,7 +77,7 @@ def dtype_of(job: Job) -> str:
 
 def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
     """The catalog adapted to the user's line. The longest request is the line's, if that is longer than the traffic's.
-    The line's own numbers are among the values of knobs. Knobs that the line's settings decide are left out."""
+    The line's own numbers are added to the values of knobs. Knobs that the line's settings determine are left out."""
     if not job.launch.current:
         return catalog
     given = given_flags(job)
@@ -135,8 +135,9 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
 
 
 def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """(the catalog, with a word of the line among the values of a knob that the job fixes; the knobs that the line
-    decides). The line decides a knob whose values lack its word: each of these values would serve another model."""
+    """(the catalog, in which a knob that the job fixes also has the line's text as a value; the knobs that the line
+    determines). The line determines a knob if its text is none of the knob's values, as each would serve another
+    model."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))
@@ -153,11 +154,11 @@ def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     """Flags for the server alone (keys, names, templates) for exports, as written, without those that the installed
-    version would not start with."""
+    version does not accept."""
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # with a flag of their own
+    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # with their own flag
     for flag, words in {**of_fields, **flags_of(line_of(job))}.items():
         if setting_of(flag).partition(".")[0] in unset and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
@@ -174,7 +175,7 @@ def unknown_flags(job: Job) -> list[str]:
 
 
 def identity_of(job: Job) -> dict[str, str]:
-    """Environment entries that separate measurements with different settings of the user's own."""
+    """Environment entries by which measurements with different settings of the user's own are kept apart."""
     own = kept_arguments(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
@@ -218,7 +219,7 @@ def _set_by_line(job: Job) -> dict[str, Any]:
 
 
 def _set_by_knobs(catalog: Catalog, job: Job) -> set[str]:
-    """Settings that a knob of this job decides; those of a knob that never acts in it are the line's own."""
+    """Settings that a knob of this job determines; those of a knob that never acts in it keep the line's value."""
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     open_ones = [k for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)]

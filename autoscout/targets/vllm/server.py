@@ -1,4 +1,4 @@
-"""The fresh launcher of serving jobs: a new `vllm serve` for every experiment, under load over HTTP."""
+"""The launcher "serve" of serving jobs: a new `vllm serve` for every experiment, with the load sent over HTTP."""
 
 import http.client
 import json
@@ -47,7 +47,7 @@ class Server:
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
             if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
-                return outcome  # else somebody took the port meanwhile
+                return outcome  # another program took the port meanwhile
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
@@ -67,7 +67,7 @@ class Server:
                     time.sleep(_TICK_S)
                 _note_memory(experiment, trees.keepers, before)
                 for keeper, port in zip(trees.keepers, ports, strict=False):
-                    if not healthy(port):  # if it died, its keeper notices a moment later
+                    if not healthy(port):  # if it died, its keeper notices that only a moment later
                         processes.exited(keeper, _NOTICE_LIMIT_S)
             code, answered = trees.code(), None if client is None else client.poll()
         finally:
@@ -85,7 +85,7 @@ class Server:
         )
 
     def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
-        """Returns the servers' ports, and the port for users: 0 if a process ended before all were ready."""
+        """Returns the servers' ports, and the port that users ask: 0 if a process ended before all were ready."""
         ports = [processes.free_port() for _ in given["servers"]]
         for one, port in zip(given["servers"], ports, strict=True):
             command = arguments.serve_command(self._job, given["model"], one["arguments"], port)
@@ -101,7 +101,7 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """`front`: the port that users ask; `server`: that of the first server, which describes itself."""
+        """`front`: the port that users ask; `server`: the first server's port, which reports the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
@@ -112,7 +112,7 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """A server's environment; development mode makes it report its configuration, a crash says where it was."""
+    """A server's environment: development mode makes it report its configuration, and faulthandler shows crashes."""
     inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
     inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     return inherited
@@ -130,7 +130,8 @@ def started(command: list[str], output: Any, environ: dict[str, str] | None) -> 
 
 
 class _Trees:
-    """The process trees of one experiment: of its servers, then of a router. One that ends, or `stopping`, ends all."""
+    """The process trees of one experiment: its servers', then the router's. When one ends, or on `stopping`, all
+    end."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self.keepers: list[subprocess.Popen[bytes]] = []
@@ -174,8 +175,8 @@ def healthy(port: int) -> bool:
 
 
 def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], bool], members: dict[int, str]) -> bool:
-    """Waits until a server answers; False where it is `over` before. `members` gets its family as it grows, for `end`:
-    engines are nobody's where keeper and server are killed at once."""
+    """Waits until a server answers; False if `over` becomes true before. `members` receives the server's processes as
+    they appear, for `end`: if keeper and server are killed at once, nothing else links the engines to them."""
     while not over():
         if healthy(port):
             return True
@@ -187,7 +188,7 @@ def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], 
 def end(
     keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S, seen: dict[int, str] | None = None
 ) -> None:
-    """Ends the keeper and its server, then any process left; `seen`: earlier members of its family."""
+    """Ends the keeper and its server, then any process left; `seen`: earlier members of its process tree."""
     if keeper is None:
         return
     if keeper.stdin is not None:
@@ -197,8 +198,8 @@ def end(
 
 
 def _note_memory(experiment: Path, servers: list[subprocess.Popen[bytes]], before: list[gpus.Gpu] | None) -> None:
-    """Writes the servers' peak memory. On GPUs that of its fullest GPU as reported by the driver, else that GPU's
-    increase since `before`; nothing if the driver reports neither. On CPUs the sum of its processes' peaks."""
+    """Records the servers' peak memory. On GPUs it is that of the fullest GPU as the driver reports it, else that GPU's
+    increase since `before`; nothing if the driver reports neither. On CPUs it is the sum of the processes' peaks."""
     family = {pid: name for server in servers for pid, name in processes.family(server.pid).items()}
     if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
@@ -217,7 +218,7 @@ def _high_water_kib(pid: int) -> int:
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
-    """Records the server's own error as the experiment's; failed requests are its consequence."""
+    """Records the server's own error as the experiment's; failed requests are only its consequence."""
     cause = cause_in_log(log.read_text(errors="replace"))
     if cause is None or late:
         return

@@ -49,8 +49,8 @@ _PER_NODE = 8
 
 
 def job_of_server(given: Line) -> dict[str, Any] | None:
-    """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if it
-    starts none. `notes`: what the user should check. `elsewhere`: the line's vLLM is not on this machine."""
+    """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if the
+    line starts no server. `notes`: what the user should check. `elsewhere`: the line's vLLM is not on this machine."""
     start, words = begins(given), given.words
     if start is None:
         return None
@@ -69,21 +69,21 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     if draft := _draft_of(flags):
         launch["draft"] = draft
     if "--headless" in flags:
-        notes.append("launch.current: --headless starts a node that is not the first; write the first one's line")
+        notes.append("launch.current: --headless is for nodes other than the first; write the first node's line")
     before, program = _before(given.of(words[:start]))
     if before and Path(before[0]).name in (*CONTAINERS, "srun"):
         launch |= {"command_prefix": before, "python": "python3"}
-        notes.append("launch.command_prefix: inside, this folder, the model and autoscout's package have to be mounted")
+        notes.append("launch.command_prefix: mount this folder, the model and autoscout's package in the container")
     elif before:
         launch |= {"command_prefix": before, "python": of_program(program, os.environ.get("PATH", "")) or "python3"}
     elif python := of_program(program, os.environ.get("PATH", os.defpath)):
         launch["python"] = python
     else:
-        notes.append("launch.python: the interpreter that has vLLM")
+        notes.append("launch.python: write the path of the interpreter that has vLLM")
     traffic = _traffic_of(given.of(words[loads:]), _whole(flags, "--max-model-len"), notes)
     users, admitted = GUESSED["concurrency"], _whole(flags, "--max-num-seqs")
     if loads == len(words) and admitted > users:
-        notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
+        notes.append(f"traffic.concurrency: the line admits {admitted} requests at once; {users} users is a guess")
     made = {
         "name": as_name(Path(named).name, "server"),
         "task": "serve",
@@ -135,7 +135,7 @@ def _is_here(python: str) -> bool:
 
 
 def _model_first(line: Line) -> Line:
-    """A model that stands behind the flags goes before them, where vLLM's own examples have it."""
+    """The line with the model before the flags, where vLLM's own examples have it, if it was behind them."""
     flags, (vllm, serve, *own) = flags_of(line), line.words
     if not flags or not own[0].startswith("-") or "--model" in flags:
         return line
@@ -146,7 +146,7 @@ def _model_first(line: Line) -> Line:
 
 
 def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """launch.draft for the method of guessing in the line; {} without one, or for one that needs no draft."""
+    """launch.draft for the line's method of speculative decoding; {} without one, or for one without a draft model."""
     method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
     if not method and model:  # as vllm/config/speculative.py names it
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
@@ -164,28 +164,28 @@ def _asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """[model] for the served model: from a folder, the download cache, or a known shape of that name. Errors:
-    AutoscoutError (exit 2) for one that no job can have."""
+    AutoscoutError (exit 2) for one that jobs do not support."""
     if (folder := folder_of(named)) is not None:
         launch["model_path"] = str(folder.resolve())
         config = folder.resolve() / "config.json"
-        shape_of(config, "serve")  # report an impossible shape now, since every verb would refuse the job
+        shape_of(config, "serve")  # reports an impossible shape now, since every verb would refuse the job
         if encoders(config):
-            notes.append("model: what it reads images or sounds with is not counted, since a load's prompts are text")
+            notes.append("model: its parts for images or sound are not counted, since a load's prompts are text")
         return {"from": str(config)}
     if known := published(named):
         otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
-        where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
+        where = f"{named} is not a folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
         notes.append(f"launch.model_path: {where}{otherwise}")
         return known
     notes.append(
-        f"model: put the config.json of {named or 'your model'} next to this file, and its folder in launch.model_path"
+        f"model: put the config.json of {named or 'your model'} next to this file, its folder into launch.model_path"
     )
     return {"from": "config.json"}
 
 
 def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
     """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once. `longest`:
-    tokens of the longest request that the server takes, 0 if its line does not say."""
+    tokens of the longest request that the server accepts, 0 if its line does not say."""
     texts = {flag: "".join(words) for flag, words in line.flags.items()}
     load = {field: int(texts[flag]) for flag, field in _LOAD.items() if texts.get(flag, "").isdigit()}
     rate = texts.get("--request-rate", "inf")
@@ -202,7 +202,7 @@ def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
 
 
 def line_problems(job: Job) -> Iterator[str]:
-    """Why the line cannot be read."""
+    """Sentences that say why the line cannot be read."""
     try:
         flags = given_flags(job)
     except AutoscoutError as error:

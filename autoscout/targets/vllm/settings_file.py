@@ -1,4 +1,4 @@
-"""The file of a `vllm serve --config FILE.yaml`, as the flags that vLLM makes of it (utils/argparse_utils.py)."""
+"""Reads the file of `vllm serve --config FILE.yaml` as flags, in the same way as vLLM (utils/argparse_utils.py)."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from autoscout.line.launch_line import Line
 
 
 def with_file(line: Line, notes: list[str]) -> Line:
-    """The server's words with the settings of a `--config FILE.yaml` in its place, before those that override them."""
+    """The server's words with the file's settings in place of `--config FILE.yaml`, before flags that override them."""
     if line.value("--config") is None:
         return line
     name, others = str(line.value("--config")), line.without("--config").words
@@ -17,7 +17,7 @@ def with_file(line: Line, notes: list[str]) -> Line:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         flags = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"launch.current: write the settings of {name} as flags; it cannot be read here ({error})")
+        notes.append(f"launch.current: write the settings of {name} as flags; the file cannot be read here ({error})")
         return line
     positional = bool(others) and not others[0].startswith("-")
     model = [others[0]] if positional else [str(settings["model"])] if "model" in settings else []

@@ -105,14 +105,14 @@ def test_yaml_and_toml_change_one_line():
     for path, value in (("n", 7), ("a.b", 8), ("a.c.d", 9), ("a.e", "x"), ("z.y", True)):
         changed = tomllib.loads(nested.put(text, "toml", {path: value}, "f"))
         assert nested.at(changed, path) == value
-    with pytest.raises(AutoscoutError, match="is no JSON"):
+    with pytest.raises(AutoscoutError, match="is not JSON"):
         nested.put("{", "json", {"a": 1}, "f")
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ((r"per iteration \(ms\): ([\d.]+)", r"per iteration (ms: ([\d.]+)"), "is no pattern"),
+        ((r"per iteration \(ms\): ([\d.]+)", r"per iteration (ms: ([\d.]+)"), "is not a valid pattern"),
         ((r"per iteration \(ms\): ([\d.]+)", r"per iteration"), "has no group"),
         (('minimize = "step_time_s"', 'minimize = "step_tim_s"'), "did you mean 'step_time_s'"),
         (("--mbs 2", "--mbs 3"), "has --mbs 3, which is not among the values of knob 'mbs'"),
@@ -127,7 +127,7 @@ def test_mistakes_in_a_job_are_one_sentence(write, change, sentence):
 
 def test_a_shell_command_wants_its_flags_in_place(write):
     path = write(("--mbs 2", "--mbs {mbs} --workers {workers} | tee log"), ("--fast", "--fast/--slow"))
-    with pytest.raises(AutoscoutError, match="in which the flag of fast has no place"):
+    with pytest.raises(AutoscoutError, match="so the flag of fast cannot be added"):
         load_job(path)
 
 

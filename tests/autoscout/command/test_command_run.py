@@ -65,8 +65,8 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
         ("piped", "error", "exit code 0, but after 2 of 10 iterations it printed: ValueError: the data has ended"),
-        ("half", "error", "$AUTOSCOUT_RESULT holds half a JSON"),
-        ("nan", "wrong", "loss is not a number from iteration 3 on"),
+        ("half", "error", "$AUTOSCOUT_RESULT holds incomplete JSON"),
+        ("nan", "wrong", "loss is not finite from iteration 3 on"),
     ],
 )
 def test_failures_say_what_happened(ending, tmp_path, how, status, evidence):
@@ -146,7 +146,10 @@ def test_metrics_of_any_name_from_the_result_file(summed_up, tmp_path):
 def test_a_run_that_aborts_as_it_ends_after_its_summary_is_measured(summed_up, tmp_path):
     found = run(summed_up("aborts"), tmp_path)
     assert (found.status, found.metrics["quality"]) == ("ok", 2.5), found.evidence
-    assert "aborted as it ended, with all measured: terminate called without an active exception" in found.evidence
+    assert (
+        "aborted while it ended, after everything was measured: terminate called without an active exception"
+        in found.evidence
+    )
 
 
 @pytest.mark.parametrize(

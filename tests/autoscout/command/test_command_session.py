@@ -82,7 +82,7 @@ def test_a_machine_that_others_use_too_is_told_of_once(write, tmp_path, monkeypa
         beside.join()
     (file,) = tmp_path.glob("sessions/*/journal.jsonl")
     assert sum(isinstance(e, journal.Waiting) and not e.over for e in journal.events(file)) > 2
-    assert done.stderr.count("another AutoScout measures on this machine") == 1
+    assert done.stderr.count("another AutoScout is measuring on this machine") == 1
 
 
 def test_a_script_that_never_works_says_why(write, tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def test_a_script_sees_what_it_sees_when_it_is_started_itself(tmp_path, monkeypa
     [
         ("crash", "invalid", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
-        ("nan", "wrong", "loss is not a number from iteration 3 on"),
+        ("nan", "wrong", "loss is not finite from iteration 3 on"),
         ("talks", "ok", ""),
         ("deaf", "ok", ""),
     ],

@@ -39,15 +39,27 @@ def test_the_present_launch_is_held_for_what_it_is(tmp_path):
     ("more", "knobs", "said"),
     [
         ("--num-experts 8 --expert-model-parallel-size 4", {"pp": 4}, "expert parallel ranks"),
-        ("--num-experts 8", {"tp": 2, "sp": False}, "sequence parallelism only"),
+        ("--num-experts 8", {"tp": 2, "sp": False}, "needs sequence parallelism"),
         ("--num-experts 8 --expert-model-parallel-size 4", {"tp": 4}, "expert parallel ranks"),
         ("--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1", {"tp": 4}, ""),
         ("--num-query-groups 4 --group-query-attention", {"tp": 8}, ""),
         ("--num-attention-heads 24 --hidden-size 3072 --num-query-groups 6", {"tp": 4}, "key/value heads"),
         ("--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2", {"pp": 1}, "interleaved"),
-        ("--decoder-first-pipeline-num-layers 14 --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
-        ("--decoder-last-pipeline-num-layers 14 --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
-        ("--pipeline-model-parallel-layout Et*16|t*16L --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
+        (
+            "--decoder-first-pipeline-num-layers 14 --pipeline-model-parallel-size 2",
+            {"pp": 4},
+            "the line sets the layers",
+        ),
+        (
+            "--decoder-last-pipeline-num-layers 14 --pipeline-model-parallel-size 2",
+            {"pp": 4},
+            "the line sets the layers",
+        ),
+        (
+            "--pipeline-model-parallel-layout Et*16|t*16L --pipeline-model-parallel-size 2",
+            {"pp": 4},
+            "the line sets the layers",
+        ),
     ],
 )
 def test_layouts_that_would_not_start_are_none(tmp_path, more, knobs, said):
@@ -123,7 +135,7 @@ def test_a_job_without_a_model_divides_the_lines_layers_all_the_same(tmp_path):
 @pytest.mark.parametrize("flag", ["--tensor-model-parallel-size", "--context-parallel-size", "--num-layers"])
 def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, flag):
     """tp ended in a ValueError, and two ranks a sequence were taken for one."""
-    with pytest.raises(AutoscoutError, match=f"launch.command has {flag} \\$N; write what it stands for"):
+    with pytest.raises(AutoscoutError, match=f"launch.command has {flag} \\$N; write its value"):
         space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")
 
 

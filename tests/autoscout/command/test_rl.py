@@ -81,7 +81,7 @@ def test_ranks_that_do_not_know_of_each_other_are_found_wrong(job, tmp_path):
     lost = job(("count = 1", "count = 2"), ("global_batch = 4", "global_batch = 8"))
     found = run(lost, tmp_path, mbs=2)
     assert found.status == "wrong"
-    assert "drew 4 answers, and 8 belong" in found.evidence
+    assert "drew 4 answers, but traffic.global_batch = 8 needs 8" in found.evidence
     assert "--use_cpu" in found.evidence
 
 
@@ -149,7 +149,7 @@ def line(words: str) -> Line:
             "--generation_batch_size 12",
         ),
         ("--per_device_train_batch_size 4 --num_generations 1", "--num_generations is 1"),
-        ("--steps_per_generation 2 --generation_batch_size 32 --num_generations 8", "takes one of"),
+        ("--steps_per_generation 2 --generation_batch_size 32 --num_generations 8", "accepts only one of"),
     ],
 )
 def test_a_batch_that_trl_refuses_is_said_before_anything_starts(flags, said):

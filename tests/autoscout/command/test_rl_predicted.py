@@ -93,7 +93,7 @@ def test_an_iteration_of_verl_on_8_and_64_gpus(space):
 def test_an_engine_that_stays_is_refused_before_anything_is_run(space, tmp_path):
     awake = space(TRL)
     with pytest.raises(
-        AutoscoutError, match=r"training alone takes \d+ GiB of 79.1 and fits; beside the engine"
+        AutoscoutError, match=r"training alone takes \d+ GiB of 79.1 and fits; together with the engine"
     ) as told:
         predict(awake, {}, None)
     assert told.value.exit_code == 3
@@ -103,7 +103,7 @@ def test_an_engine_that_stays_is_refused_before_anything_is_run(space, tmp_path)
     assert found.memory.oom_probability < 0.1
     assert parts["rollout"] > 0
     shown = CliRunner().invoke(cli, ["tune", str(written(tmp_path, TRL)), "--dry-run", "--json"])
-    assert "beside the engine" in json.loads(shown.stdout)["problem"]
+    assert "together with the engine" in json.loads(shown.stdout)["problem"]
     smaller, _ = phases(awake, vllm_memory=0.2)
     assert smaller.memory is not None
     assert smaller.memory.oom_probability < 0.5
@@ -137,7 +137,7 @@ def test_rollouts_on_gpus_of_their_own_overlap_and_do_not_wait_for_the_longest(s
 
 def test_of_several_nodes_whole_ones_are_split_off(space):
     many = space(VERL, SPLIT, ("count = 8", "count = 8 }, { device = 'h100', count = 8"), ("nnodes=1", "nnodes=2"))
-    with pytest.raises(AutoscoutError, match="no whole node of 8"):
+    with pytest.raises(AutoscoutError, match="do not leave whole nodes of 8"):
         completed(many, {"placement": "separate_async", "apart": 4}, many.reference)
     odd = space(VERL, SPLIT, ("ppo_mini_batch_size=256", "ppo_mini_batch_size=300"))
     with pytest.raises(AutoscoutError, match="parameter_sync_step times ppo_mini_batch_size 300"):
@@ -153,9 +153,9 @@ def test_older_answers_have_to_be_allowed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("adv_estimator=grpo", "adv_estimator=gae"), "nothing models algorithm.adv_estimator=gae"),
+        (("adv_estimator=grpo", "adv_estimator=gae"), "no simulator models algorithm.adv_estimator=gae"),
         (("algorithm.adv_estimator=grpo", ""), "the line does not give algorithm.adv_estimator"),
-        (("rollout.name=vllm", "rollout.name=sglang"), "nothing models actor_rollout_ref.rollout.name=sglang"),
+        (("rollout.name=vllm", "rollout.name=sglang"), "no simulator models actor_rollout_ref.rollout.name=sglang"),
         (("input_len = 256\noutput_len = 512", ""), "traffic.output_len"),
     ],
 )

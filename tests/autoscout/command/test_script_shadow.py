@@ -293,7 +293,7 @@ class TestWithoutTorch:
 
     def test_parts_are_megatrons(self, tmp_path: Path) -> None:
         job = load_job(written(tmp_path, "torchrun train.py"))
-        with pytest.raises(AutoscoutError, match="leave --parts away"):
+        with pytest.raises(AutoscoutError, match="omit --parts"):
             target_of(job).shadow(ShadowAsked(job, default(job), "a", None, 1.0, parts=True))
 
 

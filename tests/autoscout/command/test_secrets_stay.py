@@ -178,4 +178,4 @@ def test_a_piped_job_is_kept_without_its_secrets(write, tmp_path, form):
     assert "--api-key ‹secret›" in kept.read_text()
     alone = call("tune", kept, "--kb", kb, "--no-tui")
     assert isinstance(alone.exception, AutoscoutError)
-    assert "hold a secret, which no session keeps" in str(alone.exception)
+    assert "contain a secret, which no session stores" in str(alone.exception)

@@ -99,7 +99,7 @@ def test_a_setting_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     installed(tmp_path, monkeypatch, fields(without="save_strategy"))
     found = fit(tmp_path, "99.0.0")
     assert found is not None
-    assert found.verdict == "what AutoScout calls or sets does not fit transformers 99.0.0: no --save_strategy"
+    assert found.verdict == "some names that AutoScout calls or sets do not fit transformers 99.0.0: no --save_strategy"
 
 
 def test_a_person_s_own_flag_is_not_the_trainer_s(tmp_path: Path) -> None:

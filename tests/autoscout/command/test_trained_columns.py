@@ -90,10 +90,10 @@ def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: st
 
 def test_what_is_guessed_is_said() -> None:
     notes = job_of(Line((*CLM.split(), "--bf16")))["notes"]
-    assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not give it" in notes
-    assert "model: weights are taken to be loaded in 32 bits, the line names no --dtype" in notes
+    assert "traffic.seq_len: 1024 tokens per sample are assumed; the line gives none" in notes
+    assert "model: weights are assumed to be in 32 bits; the line gives no --dtype" in notes
     told = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--output_dir", "out")))["notes"]
-    assert any(note.startswith("launch.current: say --gradient_checkpointing") for note in told)
+    assert any(note.startswith("launch.current: write --gradient_checkpointing") for note in told)
 
 
 def test_adapters_are_those_of_the_line() -> None:
@@ -107,7 +107,7 @@ def test_adapters_are_those_of_the_line() -> None:
     plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
     assert plain.lora is None  # TRL has adapters only with --use_peft
     notes = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--lora_r", "32")))["notes"]
-    assert "model: all weights are taken to be trained: the line has lora_r, but not use_peft" in notes
+    assert "model: all weights are assumed to be trained: the line has lora_r, but not use_peft" in notes
 
 
 def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> None:
@@ -153,7 +153,7 @@ def test_ms_swift_has_defaults_of_its_own(here: Path) -> None:
     ("line", "why"),
     [
         ("trl dpo --model_name_or_path model --output_dir out", "not what dpo does"),
-        (f"{CLM} --bf16 --deepspeed gone.json", "nothing models --deepspeed"),
+        (f"{CLM} --bf16 --deepspeed gone.json", "no simulator models --deepspeed"),
         (CLM.replace("torchrun --nproc_per_node 8", "accelerate launch --config_file ds.yaml"), "DEEPSPEED"),
         ("torchrun --nproc_per_node 8 run_clm.py --output_dir out --bf16", "no [model]"),
     ],
@@ -214,7 +214,7 @@ def test_types_by_their_other_names(here: Path) -> None:
 def test_adapters_of_a_script_of_ones_own(more: str, rank: int) -> None:
     lora = written(f"{CLM} --bf16 {more}").model.lora
     assert (lora.rank if lora else 0) == rank
-    told = any("all weights are taken" in note for note in job_of(Line((*CLM.split(), *more.split())))["notes"])
+    told = any("all weights are assumed" in note for note in job_of(Line((*CLM.split(), *more.split())))["notes"])
     assert told == ("False" in more)
 
 

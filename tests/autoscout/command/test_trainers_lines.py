@@ -233,7 +233,7 @@ def test_a_line_that_only_a_shell_can_start_is_refused_before_anything_runs(tmp_
 
     line = ["torchrun", "--nnodes", "$(cat '$hosts' | wc -l)", "train.py", "--batch_size", "4"]
     (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
-    with pytest.raises(AutoscoutError, match=r"the flag of batch_size has no place: write what its variables"):
+    with pytest.raises(AutoscoutError, match=r"the flag of batch_size cannot be added: write what its variables"):
         load_job(tmp_path / "job.toml")
 
 

@@ -98,14 +98,14 @@ def test_tensorrt_llms_server_is_known(tmp_path):
     assert (job.launch.script, job.name, job.devices) == ("tensorrt-llm", "Qwen3-8B", 4)
     assert {(k["tp"], k["pp"]) for k in _all(job)} == {(4, 1), (2, 2), (1, 4)}
     (tmp_path / "job.toml").write_text((tmp_path / "job.toml").read_text().replace('"h100"', '"mi300x"'))
-    with pytest.raises(AutoscoutError, match="'tensorrt-llm' runs on NVIDIA's GPUs alone, and not on mi300x"):
+    with pytest.raises(AutoscoutError, match="'tensorrt-llm' runs only on NVIDIA's GPUs, not on mi300x"):
         load_job(tmp_path / "job.toml")
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ([*LINE, "--nnodes", "2"], "over 2 nodes"),
+        ([*LINE, "--nnodes", "2"], "spans 2 nodes"),
         ([*LINE[:3], "--tp", "2"], "names no model"),
         (["text-generation-launcher", "--model-id", "Qwen/Qwen3-8B"], "starts a server, which does not end"),
         (["lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"], "'serve' starts a server"),
@@ -113,7 +113,7 @@ def test_tensorrt_llms_server_is_known(tmp_path):
             ["docker", "run", "--gpus", "all", "ghcr.io/huggingface/text-generation-inference:3.3", "--model-id", "m"],
             "text-generation-inference:3.3' starts a server",
         ),
-        (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' is no server of one model"),
+        (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' does not start a server of one model"),
     ],
 )
 def test_what_cannot_be_started_as_it_stands_is_said(tmp_path, line, says):
@@ -191,7 +191,7 @@ def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
     guessing = made(tmp_path, [*LINE[:4], f"{tmp_path}/model", "--speculative-algorithm", "EAGLE"])
     assert (simulators_of(guessing), target_of(guessing).untold(guessing)) == (
         [],
-        "nothing models --speculative-algorithm",
+        "no simulator models --speculative-algorithm",
     )
     unknown = made(tmp_path, [*LINE[:4], "somebody/secret", "--tp", "2"])
     assert simulators_of(unknown) == []
@@ -312,7 +312,7 @@ def test_names_of_kernels_are_formats_of_weights(tmp_path, name, said, as_stored
     engine = setup(columns, device("h100"), 1).engine
     assert engine.weight_bytes[0] == WEIGHT_BYTES[as_stored]
     other = made(tmp_path, [*LINE[:4], "meta/Llama-3.1-70B", "--quantization", "bitsandbytes"])
-    assert target_of(other).untold(other) == "nothing models --quantization bitsandbytes"
+    assert target_of(other).untold(other) == "no simulator models --quantization bitsandbytes"
 
 
 def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
@@ -328,7 +328,7 @@ def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
     with pytest.raises(AutoscoutError, match=r"write concurrency = 32, input_len = 2100 .* instead of quantiles"):
         load_job(path)
     path.write_text(text.replace(usual, f"{usual}\nshared_prefix = 100"))
-    with pytest.raises(AutoscoutError, match="knows no sessions and no shared_prefix"):
+    with pytest.raises(AutoscoutError, match="supports neither sessions nor shared_prefix"):
         load_job(path)
 
 
@@ -393,4 +393,4 @@ def test_a_server_in_a_container_is_loaded_from_inside_of_one(tmp_path, before, 
     assert script.startswith(f"{kept} python3 -m sglang.launch_server")
     assert f"\n{load or f'{kept} python3'} -m sglang.bench_serving " in script
     said = (tmp_path / "job.toml").read_text()
-    assert ("containers follow each other" in said) == (before != kept)
+    assert ("starts a container anew" in said) == (before != kept)

@@ -35,20 +35,23 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ('{"train_batch_size": 16', "is no JSON"),
-        ("[1]", "is no object"),
+        ('{"train_batch_size": 16', "is not JSON"),
+        ("[1]", "is not an object"),
         ('{"train_batch_size": 1, "train_batch_size": 2}', "'train_batch_size' is given twice"),
-        ({"zero_optimizaton": {"stage": [1, 2]}}, "knows no 'zero_optimizaton'; did you mean 'zero_optimization'"),
+        (
+            {"zero_optimizaton": {"stage": [1, 2]}},
+            "has no setting 'zero_optimizaton'; did you mean",
+        ),
         ({"zero_optimization": {"stage": [1], "reduce_bukket_size": 1}}, "did you mean 'reduce_bucket_size'"),
-        ({"zero_optimization": [1]}, "zero_optimization is no object"),
-        ({**CONFIG, "fp16": True}, "fp16 is no object with settings"),
-        ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is no number"),
-        ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are no numbers"),
+        ({"zero_optimization": [1]}, "zero_optimization is not an object"),
+        ({**CONFIG, "fp16": True}, "fp16 is not an object with settings"),
+        ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is not a number"),
+        ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are not numbers"),
         ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
         ({**CONFIG, "train_batch_size": 32}, "trains 32 samples a step; write traffic.global_batch = 32"),
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
-        ({**CONFIG, "autotuning": {"mp_size": 9}}, "mp_size = 9, and the job has 2 devices"),
+        ({**CONFIG, "autotuning": {"mp_size": 9}}, "mp_size = 9, but the job has 2 devices"),
         (
             {**CONFIG, "optimizer": {"params": {"lr": "auto"}}},
             'lr is "auto", which only the Hugging Face Trainer fills',
@@ -105,14 +108,14 @@ def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
     job = place.job({**CONFIG, "my_own_settings": {"a": 1}})
     from autoscout.targets.target import target_of
 
-    assert "the ds_config's 'my_own_settings' is none of DeepSpeed's" in target_of(job).notes_on_job(job)
+    assert "the ds_config's 'my_own_settings' is not a setting of DeepSpeed" in target_of(job).notes_on_job(job)
 
 
 def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     from autoscout.targets.target import target_of
 
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 9}})
-    assert any("30 experiments, by the job" in said for said in target_of(job).notes_on_job(job))
+    assert any("30 experiments, as the job's budget says" in said for said in target_of(job).notes_on_job(job))
     usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
     assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
 
@@ -124,7 +127,7 @@ def test_lists_that_deepspeeds_fast_mode_would_not_take_apart_are_said(place):
     """It hands them to its engine, which refuses them, and ends with exit code 0."""
     from autoscout.targets.target import target_of
 
-    said = "tuned, too: zero_optimization.reduce_bucket_size; DeepSpeed's own fast mode would hand a list to its engine"
+    said = "also tuned: zero_optimization.reduce_bucket_size; DeepSpeed's own fast mode would hand a list to its engine"
     assert any(note.startswith(said) for note in target_of(place.job()).notes_on_job(place.job(LISTED)))
     slow = {**LISTED, "autotuning": {"enabled": True, "fast": False}}
     for other in ({**LISTED, "zero_optimization": {"stage": [0, 1]}}, slow):
@@ -171,7 +174,7 @@ def test_a_script_that_ignores_the_config_is_found_out(place, tmp_path):
     found = profiler.run(completed(space, parse(space, ["mbs=4"]), space.reference), "it", tmp_path / "run")
     profiler.close()
     assert found.status == "invalid"
-    assert "the script trains with train_micro_batch_size_per_gpu = 1, and was given 4: it ignores" in found.evidence
+    assert "the script trains with train_micro_batch_size_per_gpu = 1, but was given 4: it ignores" in found.evidence
 
 
 def test_a_command_that_does_not_name_the_config(place):
@@ -187,7 +190,7 @@ def test_words_that_do_not_go_together(place):
     place.config(CONFIG)
     none = verbs.run("tune", place.folder / "ds_config.json", "--kb", place.folder / "kb")
     assert none.returncode == 2
-    assert "name the script that it is for" in none.stderr
+    assert "name the script that uses it" in none.stderr
     job = verbs.run("tune", place.job_file(), "--script", "train.py")
     assert job.returncode == 2
     assert "go with a ds_config.json" in job.stderr
@@ -261,7 +264,7 @@ def test_overwrite_never_deletes_what_is_somebody_elses(place):
     mine.mkdir()
     (mine / "thesis.tex").write_text("x")
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "overwrite": True}})
-    with pytest.raises(AutoscoutError, match="holds no autotuning of DeepSpeed's or ours"):
+    with pytest.raises(AutoscoutError, match="holds no results of an autotuner"):
         prepared(job, place.folder)
     assert (mine / "thesis.tex").exists()
 

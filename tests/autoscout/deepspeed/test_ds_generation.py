@@ -81,7 +81,7 @@ def test_07_names_in_templates_are_looked_up_in_lower_case(place):
         {"stage": 2, "size": 8, "kind": "fast"},
     )
     assert sent == {"zero": {"stage": 2, "path": "$NVME_PATH/x", "text": "b8-fast"}, "list": [2, 1]}
-    with pytest.raises(AutoscoutError, match=r"\$SIZES names nothing that is tuned; there are size"):
+    with pytest.raises(AutoscoutError, match=r"\$SIZES names nothing that is tuned; the tuned names are size"):
         filled({"a": "$SIZES"}, {"size": 1})
     zero = {"stage": 2, "reduce_bucket_size": "$BUCKET", "allgather_bucket_size": "$BUCKET"}
     own = '[space]\nknob = [{ name = "bucket", values = [1000, 2000] }]'

@@ -66,8 +66,8 @@ def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
     assert launch.get("command_prefix", []) == shlex.split(prefix)
     ours = "torchrun --nproc-per-node 2 --master-port 29500 train.py --layers 4 --deepspeed_config"
     assert shlex.join(words).startswith(f"{prefix} {ours}".strip())
-    assert [note.partition(" under")[0] for note in notes] == (
-        ["launch.command_prefix: inside, this folder and the experiments' have to be mounted"] if mounted else []
+    assert [note.partition(" (they are")[0] for note in notes] == (
+        ["launch.command_prefix: inside the container, this folder and the experiments' folders"] if mounted else []
     )
 
 
@@ -127,7 +127,7 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     (tmp_path / "run_clm.py").touch()
     line = "torchrun --nproc-per-node 2 run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4"
     text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
-    assert 'ds_config: its ZeRO stage 3 stays; to have others tried write "stage": "auto" into ds.json' in notes
+    assert 'ds_config: its ZeRO stage 3 is fixed; to try others, write "stage": "auto" in ds.json' in notes
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"cpu"'))
     space = JobSpace.load(tmp_path / "job.toml")
     assert [recipe.knobs["mbs"] for recipe in space.recipes] == [4, 16, 1]
@@ -152,7 +152,7 @@ def test_a_line_without_a_ds_config_that_is_here_is_tuned_by_its_flags_and_says_
     reference = JobSpace.of_job(job).reference
     assert set(reference.knobs) == {"per_device_train_batch_size", "gradient_accumulation_steps"}
     assert target_of(job).launch(job, reference).program == shlex.split(line)
-    assert [note for note in notes if note.startswith("target: no ds_config of the line is here")]
+    assert [note for note in notes if note.startswith("target: the line's ds_config (")]
 
 
 def test_a_model_that_only_megatron_and_servers_know_leaves_a_job_that_can_be_used(begun, tmp_path):

@@ -12,7 +12,7 @@ LEFT_TO_US = {
     "zero_optimization": {"stage": "auto"},
     "autotuning": {"enabled": True, "max_train_micro_batch_size_per_gpu": 4},
 }
-COUNTED = "counting the model's parameters and activations, in one run of its own"
+COUNTED = "counting the model's parameters and activations in a separate run"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_18_a_model_that_does_not_run_is_one_sentence(tmp_path):
     done = run_tune(tmp_path, tmp_path / "kb", profiles=3)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert "profile_model_info: the model did not run with DeepSpeed: ended with exit code 1" in last
+    assert "profile_model_info: the model did not run under DeepSpeed: ended with exit code 1" in last
     assert "ValueError: no such model" in last
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "autotuning_results" / "profile_model_info" / "model_info.json").exists()

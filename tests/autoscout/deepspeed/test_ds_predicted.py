@@ -241,7 +241,7 @@ def test_a_job_that_does_not_say_its_model_says_so_in_a_sentence(started, tmp_pa
     told = verbs.run("check", "job.toml", "--kb", tmp_path / "kb.duckdb")
     assert f"not estimated: {why}" in told.stdout
     job, notes = started("--model_name_or_path google/gemma-7b --deepspeed_config ds.json")
-    assert any(note.startswith("model: 'google/gemma-7b' is not here") for note in notes)
+    assert any(note.startswith("model: 'google/gemma-7b' is not on this machine") for note in notes)
     assert target_of(job).untold(job)
 
 
@@ -270,7 +270,7 @@ def test_a_line_that_trains_less_than_its_model_is_not_predicted_as_if_it_did(st
 def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
     job, notes = started("--model_name_or_path meta-llama/Llama-3.1-8B --deepspeed_config ds.json")
     assert (job.model.layers, job.traffic.seq_len) == (32, 1024)
-    assert any(note.startswith("traffic.seq_len: 1024 tokens a sample are guessed") for note in notes)
+    assert any(note.startswith("traffic.seq_len: 1024 tokens per sample are assumed") for note in notes)
     flags = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 50257"
     job, _ = started(f"{flags} --tensor-model-parallel-size 2 --deepspeed_config ds.json")
     assert columns(job, stage=1)["tp"][0] == 2
@@ -312,7 +312,7 @@ def test_ranks_that_share_a_model_take_the_same_samples(started):
     lists = {**stands, "train_micro_batch_size_per_gpu": [32, 64, 128, 256]}  # on two replicas
     space = JobSpace.of_job(started(f"{flags} {degrees} --deepspeed_config ds.json", lists)[0])
     assert sorted(c.knobs["mbs"] for c in space.configurations()) == [32, 64, 128]
-    with pytest.raises(AutoscoutError, match="splits its model over 16 ranks, and the job has 8 devices"):
+    with pytest.raises(AutoscoutError, match="splits its model over 16 ranks, but the job has 8 devices"):
         started(f"{flags} --tensor-model-parallel-size 16 --deepspeed_config ds.json", stands)
 
 

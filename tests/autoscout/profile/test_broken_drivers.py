@@ -48,7 +48,7 @@ def test_half_of_the_gpus_fell_off(driver, tmp_path: Path) -> None:
     driver(f'case "$*" in *ecc*) printf "GPU-aa, 0\\nGPU-bb, 0\\n{LOST}\\n";; *) printf "{rows}\\n";; esac')
     assert len(gpus.look()) == 2
     found, remedy = said_by_doctor(tmp_path)
-    assert found == "2 answer, but the driver lost 1: " + " ".join(LOST.split())
+    assert found == "2 answer, but the driver can no longer reach 1: " + " ".join(LOST.split())
     assert "reset or replace it" in remedy
 
 
@@ -135,7 +135,7 @@ sets = "--mbs"
     kb = tmp_path / "kb.duckdb"
     done = verbs.run("tune", "--no-tui", "--kb", kb, tmp_path / "job.toml", TMPDIR=str(tmp_path))
     assert done.returncode == 1
-    assert "two configurations failed alike, so the session stops: check the driver" in done.stderr
+    assert "two configurations failed like this: the session stops: check the driver" in done.stderr
     folder = next(store.sessions_folder(kb).iterdir())
     ended = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, ExperimentEnded)]
     assert {e.measurement.status for e in ended} == {"infrastructure"}

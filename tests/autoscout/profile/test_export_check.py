@@ -27,6 +27,6 @@ def test_other_flags_than_its_configuration_has_are_not_started():
     job = tiny_job()
     found = launch(job, configuration(dp=2), "dp2", "measured")
     other = msgspec.structs.replace(found, arguments={**found.arguments, "--micro-batch-size": 4})
-    with pytest.raises(AutoscoutError, match="--micro-batch-size is not exported as") as refused:
+    with pytest.raises(AutoscoutError, match="the exported --micro-batch-size differs") as refused:
         checked(job, other, "command")
     assert refused.value.exit_code == 2

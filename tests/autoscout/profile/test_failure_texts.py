@@ -91,7 +91,7 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     status, evidence = classify(RunOutcome(codes={0: -6}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited in vain; rank 1 did not join",
+        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited for it; rank 1 did not join",
     )
 
 
@@ -105,7 +105,7 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
     status, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
-        "all_reduce hung: rank 0 waited in vain; rank 1 did not join",
+        "all_reduce hung: rank 0 waited for it; rank 1 did not join",
     )
 
 
@@ -127,7 +127,7 @@ def test_packages_of_two_versions(tmp_path: Path) -> None:
     said = "cannot import name 'is_te_min_version' from 'megatron.core.utils'"
     status, evidence = exception(tmp_path, "ImportError", said, "import")
     assert status == "infrastructure"
-    assert "packages of the interpreter are missing, or do not go together" in evidence
+    assert "packages of the interpreter are missing or incompatible" in evidence
     assert "is_te_min_version" in evidence
     status, evidence = exception(tmp_path, "ModuleNotFoundError", "No module named 'six'", "import")
     assert status == "infrastructure"
@@ -152,7 +152,7 @@ def test_a_call_of_ours_that_the_engine_does_not_take_is_a_class_of_its_own(
     ours = "/opt/venv/lib/python3.12/site-packages/autoscout/targets/megatron/worker/batches.py"
     status, evidence = exception(tmp_path, kind, said, phase, traceback=frames.format(ours))
     assert status == "infrastructure"
-    assert evidence.startswith("AutoScout, not the configuration: this release of the engine does not take a call of")
+    assert evidence.startswith("AutoScout, not the configuration: this release of the engine does not accept a call of")
     assert said in evidence
     found = symptoms.named(evidence)
     assert found is symptoms.SEAM
@@ -165,7 +165,7 @@ def test_an_engine_that_a_warm_process_cannot_import_is_no_fact_about_a_configur
     said = "in <module>\n    import triton\nModuleNotFoundError: No module named 'triton'"
     status, evidence = classify(RunOutcome(launcher_code=1, output=said), tmp_path, 60.0, 0)
     assert status == "infrastructure"
-    assert "do not go together (the launcher: ModuleNotFoundError: No module named 'triton')" in evidence
+    assert "are missing or incompatible (the launcher: ModuleNotFoundError: No module named 'triton')" in evidence
 
 
 def test_a_library_that_a_warning_names_is_not_the_cause() -> None:
@@ -182,4 +182,4 @@ def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) 
     assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
     assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
     said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
-    assert said.startswith("torch finds no GPU; two configurations failed alike, so the session stops: check the")
+    assert said.startswith("torch finds no GPU; two configurations failed like this: the session stops: check the")

@@ -142,7 +142,7 @@ def test_saturation_is_noticed_in_an_open_loop_only() -> None:
     keeps_up = Pass(10.1, 0.0, [TimedRequest(t, [t + 0.05], 1, 1) for t in arrivals])
     falls_behind = Pass(30.0, 0.0, [TimedRequest(t, [3 * t + 0.05], 1, 1) for t in arrivals])
     assert load_plan.saturation([keeps_up], arrivals) == ""
-    assert "10 requests a second come, 3.33 are answered" in load_plan.saturation([falls_behind], arrivals)
+    assert "10 requests per second arrive, but 3.33 are answered" in load_plan.saturation([falls_behind], arrivals)
     assert load_plan.saturation([falls_behind], []) == ""
 
 

@@ -141,7 +141,7 @@ def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatc
     assert found["max_rate"] == 0.0
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), job)
     said = load_plan.of_search(found, metrics)
-    assert said.startswith("no request rate keeps the limits: of requests that met no other")
+    assert said.startswith("no request rate meets the limits: of requests that were alone on the server")
     assert "ttft_p99_ms 2" in said
 
 
@@ -176,7 +176,7 @@ def test_with_hardly_any_time_no_rate_is_told_that_was_not_seen(monkeypatch: pyt
     metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), search_job([]))
     said = load_plan.of_search(found, metrics)
     assert said.startswith(
-        "time ended the search before a request rate kept the limits (raise launch.timeout_s): at the"
+        "time ended the search before a request rate met the limits (raise launch.timeout_s): at the"
     )
 
 

@@ -95,19 +95,21 @@ def test_what_another_user_wrote_there_is_no_order_to_us(driver: Path) -> None:
 
 def test_a_driver_that_refuses_is_one_sentence(driver: Path) -> None:
     (driver / "forbidden").touch()
-    assert "its power limit cannot be set to 700 W (Insufficient Permissions); run as root, or take" in power.refused()
+    assert (
+        "its power limit cannot be set to 700 W (Insufficient Permissions); run as root, or remove" in power.refused()
+    )
     with pytest.raises(AutoscoutError, match="Insufficient Permissions"), power.capped(CAPPED):
         pass
     (driver / "nvidia-smi").unlink()
     if shutil.which("nvidia-smi") is None:
-        assert power.refused() == "power_cap needs nvidia-smi, which shows no GPU here; take it out of [space]"
+        assert power.refused() == "power_cap needs nvidia-smi, which shows no GPU here; remove it from [space]"
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3-8b-serve"])
 def test_a_cap_is_a_knob_where_it_is_allowed_and_an_export_says_it(name: str) -> None:
     job = load_job(f"fixtures/jobs/{name}.toml")
     job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=2)]), space=SpaceLimits())
-    assert "takes the right to" in JobSpace.of_job(job).closed["power_cap"]
+    assert "needs root rights" in JobSpace.of_job(job).closed["power_cap"]
     space = JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(allow=["power_cap"])))
     assert space.domain("power_cap") == (100, 90, 80, 70, 60)
     one = space.reference

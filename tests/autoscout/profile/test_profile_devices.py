@@ -147,7 +147,7 @@ def test_memory_that_others_hold_before_the_start(tmp_path: Path, monkeypatch: p
     assert gpus.look() == []
     table = f"0, GPU-aa, {A100}, 640, 81920\n1, GPU-bb, {A100}, 61440, 81920\n2, GPU-cc, {A100}, [N/A], [N/A]"
     driver(tmp_path, monkeypatch, table)
-    assert gpus.held() == "GPU 1 has 60.0 of 80.0 GiB taken"
+    assert gpus.held() == "GPU 1 has 60.0 of 80.0 GiB in use"
     assert gpus.held("0,2") == gpus.held("GPU-aa") == ""
     assert gpus.held("1") == gpus.held("GPU-bb") == gpus.held()
 
@@ -171,7 +171,7 @@ def test_an_experiment_does_not_start_beside_others_and_is_no_fact(
     with contextlib.closing(profiler_of(job)) as profiler:
         measured = profiler.run(configuration(), "tiny", tmp_path / "1")
     assert measured.status == "infrastructure"
-    assert "before the start GPU 0 has 60.0 of 80.0 GiB taken" in measured.evidence
+    assert "before the start GPU 0 has 60.0 of 80.0 GiB in use" in measured.evidence
     assert not (tmp_path / "1").exists()
 
 
@@ -184,7 +184,7 @@ def test_the_doctor_says_what_the_driver_answers(tmp_path: Path, monkeypatch: py
     driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 12, 81920\n1, GPU-bb, {A100}, 12, 81920")
     assert (gpu().ok, gpu().found) == (True, f"2 × {A100} (80 GiB)")
     driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 61440, 81920")
-    assert (gpu().ok, "60.0 of 80.0 GiB taken" in gpu().found) == (False, True)
+    assert (gpu().ok, "60.0 of 80.0 GiB in use" in gpu().found) == (False, True)
     driver(tmp_path, monkeypatch, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     assert not gpu().ok
     assert gpu().found.startswith("nvidia-smi is installed, but no driver answers it (NVIDIA-SMI has failed because")
@@ -278,7 +278,7 @@ def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
         describe(job_on(("a100", 1), python=python, transformer_engine=False))
     path = Path(python)
     path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))
-    with pytest.raises(AutoscoutError, match="has no Transformer Engine, and what is fastest without"):
+    with pytest.raises(AutoscoutError, match="has no Transformer Engine, and the fastest configuration without"):
         describe(job_on(("a100", 1), python=python))
 
 
@@ -315,7 +315,9 @@ def test_an_interpreter_that_is_closed_to_us_says_whose_it_is(tmp_path: Path) ->
 def test_gpus_that_the_driver_lost_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."
     driver(tmp_path, monkeypatch, f"GPU-aa, 0\n{said}")
-    with pytest.raises(AutoscoutError, match=r"needs 2 GPUs but this machine shows 1 .*; the driver lost 1: Unable to"):
+    with pytest.raises(
+        AutoscoutError, match=r"needs 2 GPUs but this machine shows 1 .*; the driver no longer reaches 1: Unable to"
+    ):
         describe(job_on(("a100", 2), python=target_with(tmp_path, [A100])))
 
 

@@ -239,7 +239,7 @@ def test_a_hung_collective_is_named_and_who_did_not_join(bench: Bench, tmp_path:
     with contextlib.closing(profiler_of(job)) as profiler:  # whose collectives give up after half of that
         measured = profiler.run(configuration(tp=2), "tiny", bench.folder())
     assert measured.status == "timeout"
-    assert "hung: rank 0 waited in vain; rank 1 did not join" in measured.evidence
+    assert "hung: rank 0 waited for it; rank 1 did not join" in measured.evidence
 
 
 def test_torchrun_reports_a_killed_rank(bench: Bench) -> None:

@@ -150,8 +150,8 @@ def test_a_disagreement_ends_the_live_change_of_the_knob_that_is_furthest() -> N
     assert reuse.disagreement(ran(100.0, REFERENCE), ran(104.0, REFERENCE)) == ""
     said = reuse.disagreement(ran(100.0, REFERENCE), ran(150.0, REFERENCE))
     assert said == (
-        "output_tokens_per_s was 100 on a reused engine and 150 on a fresh one; from now on an engine is built for its "
-        "max_num_batched_tokens"
+        "output_tokens_per_s was 100 on a reused engine and 150 on a fresh one; from now on each value of "
+        "max_num_batched_tokens gets a new engine"
     )
     assert reuse.ceiling(c) == {"max_num_seqs": 64}
     assert "greedy answers differ" in reuse.disagreement(ran(100.0, [7.0] * 40), ran(100.0, REFERENCE))
@@ -186,13 +186,13 @@ def test_vllm_for_cpus_is_refused_on_gpus(tmp_path: Path) -> None:
     python.chmod(0o755)
     job = serving_job(python=str(python))
     job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=1)]))
-    with pytest.raises(AutoscoutError, match=r"vLLM 0\.32\.0\+cpu is a build for CPUs, and the job has 1 h100") as told:
+    with pytest.raises(AutoscoutError, match=r"vLLM 0\.32\.0\+cpu is a build for CPUs, but the job has 1 h100") as told:
         VllmProfiler(job).environment()
     assert told.value.exit_code == 2
 
 
 def test_a_model_folder_that_is_none_or_another_models(tmp_path: Path) -> None:
-    with pytest.raises(AutoscoutError, match="no model folder"):
+    with pytest.raises(AutoscoutError, match="not a model folder"):
         model_of(serving_job(model_path=str(tmp_path)))
     config = vllm.model_config(serving_job())
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 4096}))

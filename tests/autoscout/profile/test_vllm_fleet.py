@@ -132,7 +132,7 @@ class TestOfAFleet:
         assert {r.engine for r in requests(told["apart"])} == {1}
 
     def test_who_starves_whom_is_said(self, told: dict[str, ServedTrace]) -> None:
-        assert "are starved by those that read" in shadows.starved(told["starved"])
+        assert "are idle because those that read" in shadows.starved(told["starved"])
         assert shadows.starved(told["apart"]).startswith("a prompt waits")
         assert shadows.starved(told["in turn"]) == ""
 
@@ -172,7 +172,7 @@ class TestWithoutTheEngine:
 
         assert dealt(40, 0) == (
             "the router starves engine 1: it gets 0 of 40 requests (an even share is 20), "
-            "and those of engine 0 wait 200 ms in the mean"
+            "and those of engine 0 wait 200 ms on average"
         )
         assert "engine 2" in dealt(20, 15, 5)
         assert dealt(20, 10, 10) == dealt(40) == dealt(40, 3, lost=1) == ""

@@ -66,10 +66,10 @@ def test_dollars_need_a_price(tmp_path: Path) -> None:
 
 def test_the_highest_rate_needs_limits_and_an_open_loop(tmp_path: Path) -> None:
     asked = 'maximize = "max_rate_rps"\n'
-    assert "needs the limits to keep" in refused(tmp_path, objective=asked)
+    assert "needs limits to meet" in refused(tmp_path, objective=asked)
     limits = 'constraints = ["ttft_p99_ms <= 500"]'
     users = "concurrency = 4\ninput_len = 8\noutput_len = 4"
-    assert "take traffic.concurrency out" in refused(tmp_path, objective=asked + limits, traffic=users)
+    assert "remove traffic.concurrency" in refused(tmp_path, objective=asked + limits, traffic=users)
     job = load_job(written(tmp_path, objective=asked + limits))
     assert load_plan.plan(job)["search"]["limits"] == [["ttft_p99_ms", 500.0]]
     assert load_plan.plan(job)["search"]["start"] == 4.0

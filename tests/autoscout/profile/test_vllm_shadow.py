@@ -230,8 +230,8 @@ class TestWithoutTheEngine:
     @pytest.mark.parametrize(
         ("knobs", "words"),
         [
-            ({"spec": "ngram"}, "spec = ngram: a shadow's tables do not know how many guesses are right"),
-            ({"kv_offload": 16.0}, "kv_offload = 16.0: a shadow's tables do not know the way between"),
+            ({"spec": "ngram"}, "spec = ngram: a shadow's tables do not know how many guessed tokens are accepted"),
+            ({"kv_offload": 16.0}, "kv_offload = 16.0: a shadow's tables do not know transfers between"),
         ],
     )
     def test_what_the_tables_do_not_know(self, knobs: dict[str, Any], words: str) -> None:
@@ -245,19 +245,19 @@ class TestWithoutTheEngine:
     def test_a_configuration_without_a_device(self) -> None:
         mixed = Cluster(nodes=[Node(device="h100", count=2), Node(device="a100", count=2)])
         of = msgspec.structs.replace(gpu_job(), cluster=mixed)
-        with pytest.raises(AutoscoutError, match="uses no whole node"):
+        with pytest.raises(AutoscoutError, match="does not use a whole node"):
             shadows.question_of(of, Configuration({**KNOBS, "h100": 0, "a100": 1}))
 
     def test_an_interpreter_without_vllm(self) -> None:
         of = gpu_job(python="/usr/bin/python3")
         if not Path("/usr/bin/python3").exists():
             pytest.skip("no /usr/bin/python3")
-        with pytest.raises(AutoscoutError, match="has no vLLM, and a shadow runs the engine's own code"):
+        with pytest.raises(AutoscoutError, match="has no vLLM, but a shadow runs the engine's own code"):
             shadows.shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 1.0))
 
     def test_ranks_and_parts_are_of_training(self) -> None:
         of = gpu_job()
-        with pytest.raises(AutoscoutError, match="leave --rank and --parts away"):
+        with pytest.raises(AutoscoutError, match="omit --rank and --parts"):
             target_of(of).shadow(ShadowAsked(of, Configuration(KNOBS), "a", None, 1.0, parts=True))
 
 

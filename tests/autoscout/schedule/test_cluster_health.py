@@ -37,10 +37,10 @@ def job_on(hosts: str) -> Job:
 @pytest.mark.parametrize(
     ("changed", "said", "mend"),
     [
-        ({"lost": ["GPU is lost"]}, "the driver lost a GPU", "nvidia-smi -r"),
+        ({"lost": ["GPU is lost"]}, "the driver can no longer reach a GPU", "nvidia-smi -r"),
         ({"gpus": [GPU, {**GPU, "index": 3, "ecc": 2.0}]}, "GPU 3 has 2 uncorrected ECC errors", "reset"),
         ({"xid": ["NVRM: Xid (PCI:0000:07:00): 79"]}, "Xid", "dmesg"),
-        ({"gpus": [{**GPU, "used_gib": 30.0}]}, "others hold 30.0 of 40.0 GiB of GPU 0", "end what else runs"),
+        ({"gpus": [{**GPU, "used_gib": 30.0}]}, "other processes use 30.0 of 40.0 GiB of GPU 0", "end what else runs"),
         ({"gpus": [GPU, {**GPU, "index": 5, "throttled": "0x0000000000000048"}]}, "GPU 5 is slowed by heat", "cooling"),
         ({"shm_free_gib": 0.06}, "0.06 GiB free in /dev/shm", "--shm-size"),
     ],
@@ -66,7 +66,7 @@ def test_what_a_node_says_is_read(monkeypatch):
     assert [gpu["used_gib"] for gpu in found["gpus"]] == [412 / 1024, None]
     assert gpu_state.limits(found["gpus"]) == (
         "GPU 1 is limited to 300 of 400 W",
-        "`nvidia-smi -pl 400` unless it is intended",
+        "`nvidia-smi -pl 400`, unless this is intended",
     )
     assert found["lost"] == ["Unable to determine the device handle for GPU2: Unknown Error"]
 
@@ -90,7 +90,7 @@ def test_clocks_that_are_held_are_told_with_the_command_that_frees_them():
     assert gpu_state.limits([{**GPU, "application_mhz": 1410.0, "default_mhz": 1410.0}]) is None
     assert gpu_state.limits(held) == (
         "GPUs 0, 2 are held at 1095 of 1410 MHz",
-        "`nvidia-smi -rac` unless it is intended",
+        "`nvidia-smi -rac`, unless this is intended",
     )
 
 

@@ -142,7 +142,7 @@ def test_an_allocation_that_ends_ends_the_session_which_goes_on_in_another(tmp_p
             cluster.said("scancel", "1")
             said = process.communicate(timeout=100)[0]
             print(said)
-            assert "the Slurm allocation has ended; take a new one; the session goes on with" in said
+            assert "the Slurm allocation has ended; request a new one; continue the session with" in said
             assert process.returncode == 1
         before = events(tmp_path)
         name = next((tmp_path / "sessions").iterdir()).name

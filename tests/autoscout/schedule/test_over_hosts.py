@@ -176,8 +176,8 @@ def test_a_host_that_fails_twice_is_drained(launcher, tmp_path):
     first = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
     assert first.lost.startswith("nowhere: no host of this name is known; correct the host file")
     second = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
-    assert second.lost.endswith("nowhere has failed 2 times and is not used any more")
-    with pytest.raises(AutoscoutError, match=r"no host with 2 .* for node 2 of 2.*nowhere is not used any more"):
+    assert second.lost.endswith("nowhere has failed 2 times and is no longer used")
+    with pytest.raises(AutoscoutError, match=r"no host with 2 .* for node 2 of 2.*nowhere is no longer used"):
         over.run(experiment(tmp_path / "x"), 4, 30.0, never)
 
 
@@ -221,7 +221,7 @@ def test_hosts_that_do_not_reach_each_other_are_named(launcher, hosts, tmp_path)
     over = launcher("h0 slots=2\nh1 slots=2\n")
     with cut_off(hosts, 1, "10.77.0.1"):
         found = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
-    assert re.match(r"h1: reaches no address of h0 \(10\.77\.0\.1, .*\); open the network between them", found.lost)
+    assert re.match(r"h1: cannot reach any address of h0 \(10\.77\.0\.1, .*\); open all ports between them", found.lost)
 
 
 def test_hosts_that_reach_another_by_different_addresses_are_named(launcher, hosts, tmp_path):
@@ -238,7 +238,7 @@ def test_hosts_that_reach_another_by_different_addresses_are_named(launcher, hos
     finally:
         subprocess.run(hosts.command(0, "ip", "link", "del", "second"), check=True)
     ways = "h1 by 10.78.0.1; h2 by 10.77.0.1"
-    assert found.lost.startswith(f"h2: no address of h0 is reached by all ({ways}); name hosts by the addresses of")
+    assert found.lost.startswith(f"h2: no address of h0 can be reached by all ({ways}); name hosts by their addresses")
 
 
 def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
@@ -264,7 +264,7 @@ def test_a_clock_that_is_an_hour_off_is_said(launcher, tmp_path):
     over._agents["h0"].hello["time"] += 3600.0  # what it said of itself
     found = over.run(experiment(tmp_path / "x"), 2, 30.0, never)
     assert found.lost.startswith(
-        "h0: its clock is 3,600 s ahead of ours, so times and files do not compare; set it there"
+        "h0: its clock is 3,600 s ahead of ours, so times and files cannot be compared; set it there"
     )
 
 

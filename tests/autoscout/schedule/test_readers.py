@@ -44,7 +44,7 @@ def test_a_host_file_that_is_not_there_or_no_text(tmp_path):
     with pytest.raises(AutoscoutError, match="No such file"):
         hostfile.read(tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(AutoscoutError, match="is no text"):
+    with pytest.raises(AutoscoutError, match="is not text"):
         hostfile.read(tmp_path / "bytes")
 
 
@@ -58,11 +58,11 @@ def test_include_and_exclude_as_deepspeed_has_them():
 @pytest.mark.parametrize(
     ("include", "exclude", "said"),
     [
-        ("n1", "n2", "give one of them"),
-        ("n9", "", "there is no host 'n9'; there are n1, n2"),
-        ("n1:7", "", "n1 has no device '7', but 0 to 3"),
+        ("n1", "n2", "give only one of them"),
+        ("n9", "", "there is no host 'n9'; the hosts are n1, n2"),
+        ("n1:7", "", "n1 has devices 0 to 3, but no '7'"),
         ("", "n1@n2", "leaves no device"),
-        ("n1:x", "", "no device 'x'"),
+        ("n1:x", "", "but no 'x'"),
     ],
 )
 def test_words_that_name_nothing_are_refused(include, exclude, said):
@@ -98,7 +98,7 @@ def test_an_allocations_devices():
 
 
 def test_outside_of_an_allocation_and_one_that_contradicts_itself():
-    with pytest.raises(AutoscoutError, match="we are in no Slurm allocation; start it with `salloc"):
+    with pytest.raises(AutoscoutError, match="not a Slurm allocation; start it with `salloc"):
         slurm.allocation({})
     with pytest.raises(AutoscoutError, match="names 2 hosts, but '4' counts 1"):
         slurm.allocation({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4"})

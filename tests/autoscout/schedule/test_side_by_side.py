@@ -273,9 +273,7 @@ def test_a_host_that_is_lost_twice_is_said_to_be_used_no_more_and_its_experiment
     path.write_text(text.replace(', { device = "cpu", count = 1 }]', "]").replace("profiles = 12", "profiles = 6"))
     notes = tuned(load_job(path), tmp_path / "kb.duckdb")
     events = events_of(tmp_path / "kb.duckdb")
-    assert [note for note in notes if "not used any more" in note] == [
-        "nowhere was lost 2 times and is not used any more"
-    ]
+    assert [note for note in notes if "no longer used" in note] == ["nowhere was lost 2 times and is no longer used"]
     ended = [e for e in events if isinstance(e, ExperimentEnded)]
     lost = [e for e in ended if e.measurement.status == "infrastructure"]
     assert [e.placement for e in lost] == ["nowhere:0", "nowhere:0"]

@@ -23,15 +23,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import leash
 import rank_questions
 
-_STEPS = 2  # the first makes the optimizer's state
+_STEPS = 2  # the optimizer's state is created in the first
 
 
 class Enough(BaseException):
-    """The script has shown its steps."""
+    """Raised to end the script once it has done enough steps."""
 
 
 class Steps:
-    """Tracks the order of events: calls of modules, steps of the optimizer."""
+    """Tracks the order of events: calls of modules and steps of the optimizer."""
 
     def __init__(self, watch: Any) -> None:
         self.watch, self.done, self.first, self.found = watch, 0, None, []
@@ -126,7 +126,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _leaving() -> Any:
-    """A script that ends well, also with os._exit since others will not answer any more, has only ended."""
+    """Turns an exit of a script that ends well into an ordinary end, also by os._exit, which scripts use when other
+    ranks no longer answer."""
 
     def left(code: int) -> None:
         raise SystemExit(code)
@@ -169,7 +170,7 @@ def _refused(error: BaseException, phase: str, seconds: float) -> dict[str, Any]
     found = rank_questions.refusal(error, phase)
     if (reason := untraceable.of(error)) is not None:
         found |= reason
-    elif "FakeTensor" in str(error) or "deepspeed" in sys.modules:  # whose engine wants real devices
+    elif "FakeTensor" in str(error) or "deepspeed" in sys.modules:  # DeepSpeed's engine needs real devices
         found |= {"verdict": "untraceable", "type": type(error).__name__, "message": str(error)[:2000]}
     return {**found, "cpu_s": round(seconds, 3)}
 

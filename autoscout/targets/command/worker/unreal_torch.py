@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from watch import Watch
 
-# What a shadow puts in place of Transformers' own; tests/tools/record_seams.py records which releases have it.
+# Functions of Transformers that a shadow replaces; tests/tools/record_seams.py records which releases have them.
 TRANSFORMERS = {
     "transformers.utils.import_utils.is_fake_tensor": lambda tensor: False,
     "transformers.masking_utils.find_packed_sequence_indices": lambda position_ids: None,
@@ -32,7 +32,7 @@ _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
 )
-# What CUDA's autocast computes in fp32, and a CPU's does not (torch/amp's documentation, "CUDA Ops that can autocast to
+# What CUDA's autocast computes in fp32, but a CPU's does not (torch/amp's documentation, "CUDA Ops that can autocast to
 # float32").
 _IN_FP32 = frozenset({
     "__pow__", "__rpow__", "acos", "asin", "cdist", "cosh", "cosine_similarity", "cross_entropy", "cumprod", "cumsum",
@@ -44,16 +44,16 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """A script's results are not all tensors."""
+    """A watch for scripts, whose results are not all tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # a DTensor also has its mesh
+        if isinstance(tensor, torch.Tensor):  # a DTensor also contains its mesh
             super().see(tensor, tag)
 
 
 class Buckets:
-    """DDP's reducer with its initial buckets: rebuilding them after the first step would read data exchanged by the
-    ranks. Bucket sizes are the same."""
+    """DDP's reducer with its initial buckets. Rebuilding them after the first step would read data that ranks exchange.
+    Bucket sizes are the same either way."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -69,7 +69,7 @@ class OnCpu(TorchFunctionMode):
     """Redirects every GPU device to the CPU, and computes under autocast what a GPU does in fp32."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.device:  # only a name until something is put there
+        if function is torch.device:  # a device is only a name until a tensor is placed there
             return function(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         args = tuple(map(_on_cpu, args))
@@ -125,7 +125,7 @@ def _processes(rank: int, world: int) -> None:
 
 
 def _meshes() -> None:
-    """A device mesh reads its ranks' values, so it is built from real tensors."""
+    """Builds device meshes from real tensors, because a mesh reads its ranks' values."""
     importlib.import_module("torch.distributed.fsdp")  # it holds its own reference to the function
     from torch.distributed import device_mesh
 
@@ -155,7 +155,7 @@ def _really(function: Any) -> Any:
 
 def _data_parallel(watch: ScriptWatch) -> None:
     wrapped: Any = data_parallel.DistributedDataParallel
-    # They read tensor values.
+    # These functions read tensor values.
     data_parallel._verify_param_shape_across_processes = lambda *args, **kwargs: None  # type: ignore[assignment]
     data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
     make, buckets = wrapped.__init__, wrapped._ddp_init_helper
@@ -164,7 +164,7 @@ def _data_parallel(watch: ScriptWatch) -> None:
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
-        """The buckets that DDP has after its first step; before that it has a single one."""
+        """Builds the buckets that DDP has after its first step; before that step it has a single one."""
         limits = [self.bucket_bytes_cap]
         functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
         with watch.in_phase("gradients"):
@@ -194,7 +194,7 @@ def _modules() -> None:
     tensor: Any = torch.Tensor
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
-        """New parameters in place of others: fake ones that are watched cannot be swapped."""
+        """Copies parameters instead of swapping them: fake tensors that are watched cannot be swapped."""
         made: dict[int, Any] = {}  # tied parameters stay tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:
@@ -214,7 +214,7 @@ def _modules() -> None:
 
 
 def _pointers() -> None:
-    """Accelerate knows parameters by where they lie: fake ones would all be one."""
+    """Makes accelerate compare parameters by identity: it compares data pointers, equal for all fake tensors."""
     data_ptr = torch.Tensor.data_ptr
 
     def pointer(self: Any) -> int:
@@ -228,7 +228,7 @@ def _pointers() -> None:
 
 
 def _checkpoints() -> None:
-    """In a backward pass, where layers are recomputed, torch has no function mode any more."""
+    """Makes recomputed layers use our function mode: torch has none active in a backward pass."""
     keep = torch.utils.checkpoint.checkpoint
 
     @functools.wraps(keep)
@@ -247,7 +247,7 @@ def _checkpoints() -> None:
 
 
 def _loaders() -> None:
-    """Loads batches in this process: fake tensors cannot be sent to another one."""
+    """Loads batches in this process, because fake tensors cannot be sent to another one."""
     loader: Any = torch.utils.data.DataLoader
     make = loader.__init__
     signature = inspect.signature(make)
@@ -262,15 +262,15 @@ def _loaders() -> None:
 
 
 def _values() -> None:
-    """Skips what needs real values: checks for non-finite gradients, checkpoints."""
+    """Skips what needs real values, such as checks for non-finite gradients, and checkpoints."""
     scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
     scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
 
 
 def hugging_face() -> None:
-    """Patches Transformers once a script has imported it: for fake tensors it builds masks, and with them copies of
-    keys and values, that a real run does not have; and it reads positions to detect packed sequences."""
+    """Patches Transformers once a script has imported it. For fake tensors it would build masks, and with them copies
+    of keys and values, that a real run does not have; and it would read positions to detect packed sequences."""
     for name, instead in TRANSFORMERS.items():
         module, _, own = name.rpartition(".")
         if hasattr(found := sys.modules.get(module), own):
@@ -326,7 +326,7 @@ def _attention(functional: Any) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """As the kernels of GPUs: keys that heads share are not repeated, and dropout keeps no scores."""
+        """Attention as GPU kernels compute it: keys that heads share are not repeated, and dropout stores no scores."""
         if attn_mask is None and query.dim() == 4 and query.shape[-1] == value.shape[-1]:
             fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
             return fused(query, key, value, 0.0, is_causal, scale=scale)[0]
@@ -336,15 +336,15 @@ def _attention(functional: Any) -> None:
 
 
 class _Stream:
-    """The current one; nothing runs on it."""
+    """The current stream; nothing runs on it."""
 
     def is_capturing(self) -> bool:
         return False
 
 
 def _accelerator(world: int) -> None:
-    """The same by torch.accelerator's names, which newer scripts use. Adam asks by them whether a graph is captured,
-    for which builds for CUDA would open the driver."""
+    """The same patches under torch.accelerator's names, which newer scripts use. Adam calls them to see whether a graph
+    is being captured, which would open the driver in builds for CUDA."""
     if not hasattr(torch, "accelerator"):
         return
     ours: Any = torch.accelerator

@@ -13,8 +13,8 @@ _SCALE = 2.0  # alpha is twice the rank
 
 
 def apply(chunk: Any, config: dict[str, Any]) -> None:
-    """Freezes layers and adds adapters, before weights are filled and DDP makes its buffers. `config`: experiment.json.
-    Errors: ValueError for a linear layer that does not exist."""
+    """Freezes layers and adds adapters; call before weights are filled and DDP makes its buffers. `config`:
+    experiment.json. Errors: ValueError for a linear layer that does not exist."""
     lora, frozen = config.get("lora"), config.get("frozen_layers", 0)
     if lora:
         chunk.requires_grad_(False)

@@ -1,6 +1,6 @@
-"""The speed of this rank's device alone: a fixed piece of arithmetic, equal on all ranks, without communication. Ranks
-wait for each other in every iteration, so all have the step time of the slowest. Only work without communication tells
-a throttled device, or one shared with others, from its peers."""
+"""Measures the speed of this rank's device alone by a fixed piece of arithmetic, equal on all ranks and without
+communication. Ranks wait for each other in every iteration, so all have the step time of the slowest; only work without
+communication distinguishes a throttled or shared device from the others."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ class Alone:
         self._matrix = torch.full((_SIDE[kind], _SIDE[kind]), 1 / _SIDE[kind], device=device, dtype=dtype)
 
     def seconds(self) -> float:
-        """Wall-clock seconds of the arithmetic, so time that others take of the device counts."""
+        """Wall-clock seconds of the arithmetic, so time during which others use the device counts, too."""
         import torch
 
         self._finish()

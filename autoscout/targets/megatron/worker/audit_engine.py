@@ -1,13 +1,13 @@
-"""Asks Megatron-core itself, without a GPU: what it takes, and what it makes of the flags of our launches.
+"""Asks Megatron-core itself, without a GPU, which arguments it accepts, and how it reads the flags of our launches.
 
     audit_engine.py < {"path": "", "launches": [{"flags": {"--bf16": true}, "world": 8, "variables": {}}, …]}
 
 `path`: a checkout of Megatron-LM in place of the installed `megatron.training`. The last line printed is one object:
 `arguments` (--flag → "default of choices", {} without a parser), `helps`, `fields` (Class.field → the same), and an
-answer for each launch: `refused` ("" or why), and `changed`, name → [given, what it became], with what was warned of.
-The launch is parsed and validated as Megatron-LM does before it trains, or only by the configuration classes where the
-release has no parser. No model is built. It runs as where Transformer Engine is installed,
-on devices of compute capability 9.0.
+answer for each launch: `refused` ("" or why), and `changed`, name → [given value, resulting value], including arguments
+with a warning. The launch is parsed and validated as Megatron-LM does before it trains, or only by the configuration
+classes where the release has no parser. No model is built. The engine is made to believe that Transformer Engine is
+installed and that devices have compute capability 9.0.
 """
 
 import argparse
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import audit_answers
 
-# Only the user knows them.
+# Flags whose values only the user knows.
 _OF_THE_PERSON = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
 _CAPABILITY = (9, 0)
 
@@ -39,7 +39,7 @@ def words(flags: dict[str, Any]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, spelled as on a command line."""
+    """The value in a form that JSON allows, spelled as on a command line."""
     if isinstance(value, str):
         return (
             value.removeprefix("torch.").replace("bfloat16", "bf16").replace("float32", "fp32").replace("uint8", "fp8")
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 def pretend_transformer_engine() -> None:
-    """What Megatron decides by Transformer Engine's version is decided as where 2.11 is installed."""
+    """Makes Megatron decide as if Transformer Engine 2.11 were installed."""
     from megatron.core import utils
     from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.transformer.moe import moe_utils
@@ -79,7 +79,7 @@ def pretend_transformer_engine() -> None:
 
 
 def _parser(path: str) -> Any:
-    """The module with Megatron-LM's arguments; None if there is none. Its package would import data and tokenizers."""
+    """The module with Megatron-LM's arguments, or None; loaded alone: its package would import data and tokenizers."""
     if path:
         folder = Path(path, "megatron", "training")
     else:
@@ -97,7 +97,7 @@ def _parser(path: str) -> Any:
 
 
 def _arguments(module: Any) -> dict[str, argparse.Action]:
-    """--flag → its action. From here on one parser reads every launch: making it takes longer than its use."""
+    """--flag → its action. One parser is reused for all launches, because making one takes longer than using it."""
     parser = module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
     module.add_megatron_arguments = lambda _: parser
     return audit_answers.by_flag(parser._actions)
@@ -126,7 +126,7 @@ def _literal(hint: Any) -> bool:
 
 
 def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Action]) -> dict[str, list[Any]]:
-    """Arguments of the launch's flags that validation changed, or that the configuration has otherwise."""
+    """Arguments of the launch that validation changed, or that the resulting configuration has with another value."""
     if lacking := [flag for flag in launch["flags"] if flag not in actions]:
         raise ValueError(f"there is no argument {', '.join(lacking)}")
     sys.argv = ["pretrain_gpt.py", *words(launch["flags"]), *_OF_THE_PERSON]
@@ -139,7 +139,7 @@ def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
 
 
 def _built(launch: dict[str, Any]) -> dict[str, list[Any]]:
-    """The same of our worker's configuration objects."""
+    """The same for our worker's configuration objects."""
     import configs
 
     given = configs.arguments(launch["flags"])
@@ -150,7 +150,7 @@ def _built(launch: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _answer(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Action]) -> dict[str, Any]:
     before = dict(os.environ)
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # a job on CPUs leaves it to the driver of no device
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # a job on CPUs does not set it
     os.environ.update(WORLD_SIZE=str(launch["world"]), RANK="0", LOCAL_RANK="0", **launch["variables"])
     try:
         with warnings.catch_warnings(record=True) as warned:

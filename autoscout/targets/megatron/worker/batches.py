@@ -35,5 +35,5 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(iteration * config["global_batch"] + number)
     uniform = torch.rand(config["seq_len"] + 1, generator=generator)
-    # Few frequent and many rare tokens: a distribution that a model learns within a few iterations.
+    # A few tokens are frequent and many rare: a distribution that a model learns within a few iterations.
     return (uniform**3 * config["vocab"]).long()

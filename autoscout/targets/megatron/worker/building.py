@@ -19,10 +19,10 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-# Small: rounding must not grow from step to step, or correct layouts would diverge. Adam moves every weight by about
-# this much whatever its gradient, so a wrong update still shows in the next loss.
+# Small, because rounding must not grow from step to step, or correct layouts would diverge. Adam moves every weight by
+# about this much whatever its gradient, so a wrong update still shows in the next loss.
 _LEARNING_RATE = 1e-5
-# Transformer Engine's names for the GEMMs of a layer that communicate.
+# Transformer Engine's names for the GEMMs of a layer whose communication can be overlapped.
 _OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
@@ -49,7 +49,7 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     parallel_state.initialize_model_parallel(
         **groups,
         distributed_timeout_minutes=minutes,
-        create_gloo_process_groups=False,  # needed besides NCCL's only for checkpoints
+        create_gloo_process_groups=False,  # besides NCCL's groups, these are needed only for checkpoints
     )
     graphs = bool(config["given"].get("te_rng_tracker"))
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
@@ -57,7 +57,7 @@ def make_groups(config: dict[str, Any]) -> torch.device:
 
 
 def transformer_config(config: dict[str, Any]) -> TransformerConfig:
-    """Megatron's own checks run here. Errors: whatever they raise."""
+    """The model's configuration; Megatron's own checks run here. Errors: whatever they raise."""
     replicas = parallel_state.get_data_parallel_world_size()
     if config["global_batch"] % (config["micro_batch"] * replicas):
         raise ValueError(
@@ -103,7 +103,7 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """Helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if they are off."""
+    """The helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator
@@ -126,8 +126,7 @@ def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any]
 
 
 def record(graphs: Any, chunks: list[Any], gathers_ahead: bool) -> None:
-    """Captures CUDA graphs between two steps, as Megatron-LM's train(): hooks that gather parameters must not be
-    captured."""
+    """Captures CUDA graphs between two steps, as Megatron-LM's train() does; without hooks that gather parameters."""
     if gathers_ahead:
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
@@ -157,7 +156,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | None) -> Any:
-    """Of every layer, or of each layer of a chunk where some have experts and others have none."""
+    """The specification of every layer, or of each layer of a chunk if only some have experts."""
     latent: dict[str, Any] = {
         "multi_latent_attention": shape.multi_latent_attention,
         "qk_layernorm": shape.qk_layernorm,
@@ -200,9 +199,9 @@ def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimiz
 
 
 def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None:
-    """Transformer Engine's buffers for overlapping tensor-parallel communication with GEMMs.
+    """Makes Transformer Engine's buffers for overlapping tensor-parallel communication with GEMMs.
 
-    Errors: RuntimeError when the target has no Transformer Engine.
+    Errors: RuntimeError if the target has no Transformer Engine.
     """
     try:
         from transformer_engine.pytorch import module as te_module

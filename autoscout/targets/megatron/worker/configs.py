@@ -17,7 +17,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 _CLASSES = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
-# Megatron-LM's arguments whose default is not the field's.
+# Megatron-LM's arguments whose default differs from the field's.
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "overlap_p2p_comm": True,
@@ -91,7 +91,7 @@ _OF_THE_SCRIPT = frozenset(
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """experiment.json extended by its flags: `given`, Megatron-LM's arguments, and the values for making batches."""
+    """experiment.json with the content of its flags added: `given` (Megatron-LM's arguments) and what makes batches."""
     flags = config["arguments"]
     return {
         **config,
@@ -145,7 +145,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
-    """Megatron's own checks run here. Errors: whatever they raise."""
+    """The model's configuration; Megatron's own checks run here. Errors: whatever they raise."""
     dtype = torch.bfloat16 if given.get("bf16") else torch.float32
     kind = MLATransformerConfig if given.get("multi_latent_attention") else TransformerConfig
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -154,7 +154,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As Megatron-LM, but gloo may still be sending tensors that would be freed: silently wrong losses, or NaN.
+        # As in Megatron-LM, except that gloo may still be sending tensors when they are freed, which would give
+        # silently wrong losses or NaN.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,
@@ -185,7 +186,7 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
         "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
     }
     if config.get("use_megatron_fsdp"):
-        config["use_custom_fsdp"] = True  # as Megatron-LM, which knows it by both names
+        config["use_custom_fsdp"] = True  # as in Megatron-LM, which accepts both names
     return DistributedDataParallelConfig(**config)
 
 

@@ -1,5 +1,5 @@
-"""Progress of a run: warm-up until times stop falling, then as many iterations as a decision needs (ending.py). All
-ranks see the same seconds, so they agree."""
+"""The progress of a run: warm-up until times stop falling, then as many iterations as a decision needs (ending.py). All
+ranks get the same seconds, so they decide alike."""
 
 import math
 import resource
@@ -36,7 +36,7 @@ class Course:
         self._taken: float | None = None
 
     def on(self, device: Any, warmup: int = 0) -> None:
-        """Call before the first iteration. `warmup`: iterations needed by other features."""
+        """Call before the first iteration. `warmup`: warm-up iterations that other features need."""
         import alone
 
         self._device, self._by_itself = device, alone.Alone(device)
@@ -60,7 +60,7 @@ class Course:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
     def end(self, seconds: float, own: float, losses: Any, grad_norm: float, parts: dict[str, float]) -> None:
-        """Records an iteration: `seconds` of the slowest rank, `own` and its `parts` of this one."""
+        """Records an iteration: `seconds` of the slowest rank, `own` of this rank, and the `parts` of its step."""
         self.steps += 1
         if len(self._losses) < _COMPARED:
             self._losses.append(self.mean(losses, self._device))

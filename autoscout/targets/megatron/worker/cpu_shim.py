@@ -1,9 +1,8 @@
 """Lets Megatron-core 0.16 train on CPUs with gloo: it has no CPU mode and calls torch.cuda directly.
 
-`before_megatron` replaces parts of torch and must run before the first import of megatron.core;
-`after_megatron` replaces parts of Megatron; `without_transformer_engine` repairs its local layers
-and is also right on GPUs; `for_a_script` does all of it, and more that Megatron-LM's own scripts need. Each patch says
-what it prevents.
+`before_megatron` replaces parts of torch and must run before the first import of megatron.core; `after_megatron`
+replaces parts of Megatron; `without_transformer_engine` repairs its local layers and is also right on GPUs;
+`for_a_script` does all of this, and what Megatron-LM's own scripts need besides. Each patch says what it prevents.
 """
 
 import contextlib
@@ -50,14 +49,14 @@ def before_megatron() -> None:
     # Gloo keeps three threads per group, used or not (NCCL creates communicators on first use), and Megatron makes
     # about twenty groups from a few sets of ranks.
     torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
-    # Profiling ranges.
+    # They mark ranges for profilers.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
 
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
-    # The gradient of a linear layer's input in bf16: torch uses a plain loop for a matrix that is not transposed,
-    # twenty times slower at 4096 × 4096.
+    # Speeds up the gradient of a linear layer's input in bf16: torch uses a plain loop for a matrix that is not
+    # transposed, twenty times slower at 4096 × 4096.
     tensor.matmul = _matmul(tensor.matmul)
     # The optimizers accept parameters by type name only: "torch.cuda.FloatTensor".
     plain_type = tensor.type
@@ -125,7 +124,7 @@ def after_megatron() -> None:
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
-    # Queued until CUDA is initialized, which never happens: without this the RNG tracker silently does nothing.
+    # Megatron queues this call until CUDA starts, which never happens: the RNG tracker would silently do nothing.
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
 
     # The dispatcher needs split sizes as numbers, and Megatron converts only CUDA tensors.
@@ -140,11 +139,11 @@ def without_transformer_engine() -> None:
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe import moe_utils
 
-    # Imported inside a `try` without a fallback: NameError in every MoE router otherwise.
+    # Megatron imports it in a `try` without a fallback, so without this every MoE router raises NameError.
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
 
-    # Torch's norms are refused with sequence parallelism. They work if their gradients are summed over the
+    # Megatron refuses torch's norms with sequence parallelism. They work if their gradients are summed over the
     # tensor-parallel ranks, which Megatron does for parameters marked this way.
     def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
@@ -158,7 +157,7 @@ def without_transformer_engine() -> None:
 
 def for_a_script() -> None:
     """Patches for a script of Megatron-LM; call before it runs, with its folder first on sys.path."""
-    # Needs Triton, for kernels that are not used here.
+    # The real module needs Triton, for kernels that are not used here.
     kernels: Any = types.ModuleType("megatron.core.transformer.custom_layers.batch_invariant_kernels")
     kernels.enable_batch_invariant_mode = lambda: None
     kernels.is_batch_invariant_mode_enabled = lambda: False
@@ -192,7 +191,7 @@ def for_a_script() -> None:
     from megatron.legacy import fused_kernels
 
     fused_kernels.load = lambda args: None
-    # Its Makefile uses the system's Python; megatron-core's wheel has them compiled.
+    # Its Makefile uses the system's Python; megatron-core's wheel contains the helpers compiled.
     utils.compile_helpers = lambda: None
     for folder in sys.path:
         if glob.glob(f"{folder}/megatron/core/datasets/helpers_cpp*.so"):

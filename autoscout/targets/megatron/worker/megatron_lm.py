@@ -26,9 +26,9 @@ def trained(
     look_at_memory: Callable[[Any], None],
     forget_peak_memory: Callable[[Any], None],
 ) -> tuple[Any, dict[str, int]]:
-    """(this rank's device, what was built: parameters and buckets). `course`: course.Course; `enter`: called with each
-    phase. Errors: whatever the script raises; ValueError for arguments that it refuses, RuntimeError if it ends too
-    early."""
+    """(this rank's device, counts of what was built: parameters and buckets). `course`: a course.Course; `enter`:
+    called at the start of each phase. Errors: whatever the script raises; ValueError for arguments that it refuses;
+    RuntimeError if it ends too early."""
     script = Path(config["checkout"]) / _SCRIPT
     sys.path.insert(0, str(script.parent))
     if config["device"] == "cpu":
@@ -61,7 +61,7 @@ def trained(
 
 
 def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], None], built: dict[str, int]) -> None:
-    """Fills every part of the model with our weights when it is made; `built` gets its size."""
+    """Fills every part of the model with our weights as soon as it is made, and puts its size into `built`."""
     import weights
 
     plain = training.get_model
@@ -122,7 +122,7 @@ def _clock_steps(
 
 
 def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: list[Any]) -> None:
-    """Records the gradient norm at every step, and at the first also that of the experts alone."""
+    """Records the gradient norm at every step, and at the first step also that of the experts alone."""
     import experts
 
     plain = optimizer.step
@@ -140,7 +140,7 @@ def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: 
 
 
 def _watch_gradients(chunk: Any) -> None:
-    """Marks where the schedule ends the exchange of gradients, as far as the script has set that."""
+    """Marks the times at which the schedule ends the exchange of gradients, if the script uses such a hook."""
     import step_clock
 
     config = chunk.config
@@ -149,8 +149,8 @@ def _watch_gradients(chunk: Any) -> None:
 
 
 def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
-    """The loss of the last pipeline stage, whose ranks have the same; the others have none. A loss that is no number
-    stays so in a sum, and not in gloo's maximum (findings/torch-gloo-maximum-of-nan.sh)."""
+    """The loss of the last pipeline stage, where all ranks have the same one; other stages have none. NaN survives a
+    sum, but not gloo's maximum (findings/torch-gloo-maximum-of-nan.sh), so a sum is used."""
     import torch
 
     own = [float(losses["lm loss"]), 1.0] if "lm loss" in losses else [0.0, 0.0]

@@ -55,7 +55,7 @@ def cuda() -> dict[str, str]:
 
 
 def broken(module: str) -> str:
-    """ "" or why an installed module cannot be imported, which Megatron-core silently treats as missing."""
+    """Why an installed module cannot be imported, which Megatron-core silently treats as missing; "" if it can."""
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever its libraries raise
@@ -69,7 +69,7 @@ if __name__ == "__main__":
         found |= cpu() if sys.argv[1] == "cpu" else cuda()
     if sys.argv[1] == "cuda" and "transformer-engine" in found:
         found["broken"] = broken("transformer_engine.pytorch")
-        # Apex's kernel, required by Megatron-core's own linear layers for gradient accumulation fusion.
+        # Megatron-core's own linear layers need this kernel of Apex for gradient accumulation fusion.
         fuses = importlib.util.find_spec("fused_weight_gradient_mlp_cuda")
         found["gradient-accumulation-fusion"] = "yes" if fuses else "no"
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""Answers questions about single ranks one by one, each in a fork of a process that did the imports.
+"""Answers questions about single ranks one after the other, each in a fork of a process that has imported everything.
 
 Every FOLDER/question-N.json becomes FOLDER/answer-N.json.
 """
@@ -20,7 +20,7 @@ def of(folder: Path) -> list[dict[str, Any]]:
 
 
 def answer_all(folder: Path, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """0, or 1 if a fork ended without an answer."""
+    """Answers all questions of a folder; returns 1 if a fork ended without an answer, else 0."""
     parent = os.getpid()
     for path, question in zip(_paths(folder), of(folder), strict=True):
         child = os.fork()  # Megatron's groups and settings, and a device's context, are per process

@@ -13,9 +13,9 @@ from own_part import own_part
 
 
 class Samples(NamedTuple):
-    """One micro batch, [micro batch, sequence]; `mask` is 0 where the loss does not count. `hidden`: attention mask of
-    what a token may not see, [micro batch, 1, sequence, sequence], None if causal; `packed`: its equivalent for fused
-    attention, for one row with all sequences."""
+    """One micro batch, [micro batch, sequence]; `mask` is 0 where the loss does not count. `hidden`: attention mask,
+    true where a token may not attend, [micro batch, 1, sequence, sequence], None if causal; `packed`: the same for
+    fused attention, with all sequences in one row."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -26,8 +26,7 @@ class Samples(NamedTuple):
 
 
 def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[Samples]:
-    """This data parallel rank's share of the samples of `iteration`; every rank has the same number of micro
-    batches."""
+    """This data parallel rank's share of the samples of `iteration`; all ranks have as many micro batches."""
     texts = [_sample(config, iteration, number) for number in range(config["samples"])]
     rows = packed(texts, config["seq_len"]) if config["packed"] else [[text] for text in texts]
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
@@ -42,8 +41,7 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 
 
 def packed(texts: list[torch.Tensor], length: int) -> list[list[torch.Tensor]]:
-    """Packs samples into sequences (best fit decreasing): longest first, each into the fullest sequence with room for
-    it."""
+    """Packs samples into sequences (best fit decreasing): longest first, each into the fullest sequence with room."""
     rows: list[list[torch.Tensor]] = []
     room: list[int] = []
     for text in sorted(texts, key=len, reverse=True):
@@ -88,7 +86,7 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
 
 
 def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Samples:
-    """The format of Transformer Engine: all sequences of the micro batch in one row, with the end of each sample."""
+    """The batch in Transformer Engine's format: all its sequences in one row, with the end of each sample."""
     bounds = torch.tensor(ends, dtype=torch.int32, device=device)
     longest = int((bounds[1:] - bounds[:-1]).max())
     params = PackedSeqParams(
@@ -104,7 +102,7 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
-    """Tokens of one sample, plus one that the last token is to predict."""
+    """The tokens of one sample, and one more for the last token to predict."""
     generator = torch.Generator().manual_seed(iteration * config["samples"] + number)
     lengths = config["lengths"]
     length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]

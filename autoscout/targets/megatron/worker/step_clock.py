@@ -1,4 +1,4 @@
-"""The parts of a step on this rank: marks between them, read when the step is over. On a GPU a mark is an event of the
+"""The parts of a step on this rank, from marks that are read when the step is over. On a GPU a mark is an event on the
 stream, so nothing waits for it.
 """
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# A part ends where the next begins. In "gradients" a step waits for the exchange between replicas that nothing hides.
+# A part ends where the next begins. "gradients" is the time in which a step waits for the exchange between replicas
+# that is not overlapped.
 PARTS = ("forward_backward_s", "gradients_s", "optimizer_s")
 _marks: list[Any] = []
 
@@ -27,13 +28,14 @@ def _mark(cuda: bool) -> None:
 
 
 def mark() -> None:
-    """One part is over. Outside a step, which `begin` begins, nothing is marked."""
+    """Marks the end of a part; outside a step, which `begin` begins, it does nothing."""
     if _marks:
         _mark(not isinstance(_marks[0], float))
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Megatron's end of a schedule, which waits for the gradients: the optimizer's turn is next."""
+    """Wraps the function that ends Megatron's schedule by waiting for the gradients; then the optimizer's part
+    begins."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()
@@ -45,7 +47,7 @@ def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seconds() -> dict[str, float]:
-    """Of the parts, once the device has finished; {} where the schedule does not end as Megatron's does."""
+    """The seconds of the parts, once the device has finished; {} if the schedule does not end as Megatron's does."""
     marks = _marks.copy()
     _marks.clear()
     if len(marks) != len(PARTS) + 1:

@@ -30,7 +30,7 @@ from course import Course
 
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_courses: list[Course] = []  # the running one is last
+_courses: list[Course] = []  # the last one is the running one
 _entered: dict[str, float] = {}  # monotonic start time of each phase
 _before: dict[str, float] = {}  # GiB of this rank's device before its first allocation
 
@@ -141,8 +141,8 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, float, list[Any], float, dict[str, float]]:
-    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm, the step's parts).
-    `of_experts` gets the experts' gradient norm in the first step, if that is warm-up."""
+    """(seconds of the slowest rank, seconds of this one, its [sum, count] of token losses, gradient norm, the step's
+    parts). `of_experts` receives the experts' gradient norm in the first step, if that step is warm-up."""
     import batches
     import experts
     import samples
@@ -188,8 +188,8 @@ def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
-    """`return_schedule_plan`: for a schedule that overlaps one micro batch's forward pass with another's backward
-    pass."""
+    """`return_schedule_plan`: for a schedule that overlaps the forward pass of one micro batch with another's
+    backward."""
     import torch
 
     batch = next(iterator)
@@ -220,7 +220,7 @@ def _global_mean(losses: list[Any], device: Any) -> float:
 
 
 def _index(device: Any) -> int:
-    """The index of this rank's device on its host, in the driver's order; of a CPU rank its local rank."""
+    """The index of this rank's device on its host, in the driver's order; for a CPU rank its local rank."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cpu":
         return local
@@ -241,7 +241,7 @@ def _enter(phase: str) -> None:
 
 
 def _of_the_start() -> dict[str, float]:
-    """Seconds of each phase until the first iteration; imports take no time in a fork of a warm process."""
+    """Seconds of each phase until the first iteration; a fork of a process with all imports has none."""
     return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
@@ -265,7 +265,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """Records free memory before our first allocation: memory held by others is not the configuration's."""
+    """Records free memory before our first allocation, since memory that others hold is not the configuration's."""
     if device.type == "cuda":
         import torch
 
@@ -306,8 +306,8 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
 
 def _outside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
-    """GiB held by the CUDA context, NCCL and libraries: memory in use outside the allocator, minus what others used
-    before. Our own context, about half a GiB, already existed then."""
+    """GiB held by the CUDA context, NCCL and libraries: memory used outside the allocator, minus what others used
+    before. `free_before` already excludes our own context, about half a GiB."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)
     return max(0.0, total - free - reserved - others)
 

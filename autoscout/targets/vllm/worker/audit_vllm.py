@@ -1,11 +1,11 @@
-"""Asks vLLM itself, without a GPU: what its engine takes, and what it makes of the arguments of our servers.
+"""Asks vLLM itself, without a GPU, which arguments its engine accepts, and how it interprets those of our servers.
 
     audit_vllm.py < {"config": {…}, "gpu": {…} or null, "launches": [{"max_num_seqs": 16, …}, …]}
 
 `config`: the model's config.json; `gpu`: what foreign_gpu.become() takes. The last line printed is one object:
 `arguments` (--flag → "default of choices"), `helps`, `fields` (EngineArgs.field → its default), and an answer for each
-launch: `refused` ("" or why), and `changed`, name → [given, what it became], with what was warned of. The engine's
-configuration is made and validated as by its server; no model is built.
+launch: `refused` ("" or why), and `changed`, name → [given value, resulting value], including arguments with a warning.
+The engine's configuration is made and validated as in a server; no model is built.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ import effective
 import foreign_gpu
 import serve
 
-# Arguments whose part of the configuration calls them otherwise.
+# Arguments that have another name in their part of the configuration.
 _CALLED = {"kv_cache_dtype": "cache.cache_dtype", "attention_backend": "attention.backend"}
 _SAID = 200  # characters of a warning
 
 
 class Said(logging.Handler):
-    """What was warned of, of one configuration."""
+    """Collects the warnings about one configuration."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -45,7 +45,7 @@ class Said(logging.Handler):
 
 
 def load(device: str) -> None:
-    """The engine's modules as on this CPU, which would otherwise look for kernels, and its class for GPUs."""
+    """Imports the engine's modules as on a CPU, since on a GPU they would look for kernels, then its class for GPUs."""
     serve.load(device)
     foreign_gpu.without_kernels()
 
@@ -55,10 +55,10 @@ def _plain(value: Any) -> Any:
 
 
 def _actions() -> list[Any]:
-    """Arguments of its parser; [] where it cannot be made without a device."""
+    """Arguments of its parser; [] if the parser cannot be made without a device."""
     from vllm.engine.arg_utils import EngineArgs
 
-    with contextlib.suppress(Exception, SystemExit):  # it asks the platform, and a parser exits
+    with contextlib.suppress(Exception, SystemExit):  # it may ask the platform, or exit
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         return EngineArgs.add_cli_args(FlexibleArgumentParser())._actions
@@ -87,12 +87,13 @@ def _flat(launch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> str:
-    """Lists and their tuples, and a dtype and its name, are the same."""
+    """The value as text, so that a list equals its tuple, and a dtype equals its name."""
     return re.sub(r"\W+", " ", str(value).replace("torch.", "")).strip()
 
 
 def pretend_kernels() -> None:
-    """Flash attention's extensions are in builds for GPUs only; which version of it acts is asked while configuring."""
+    """Pretends that flash attention's extensions exist: only builds for GPUs have them, but configuring needs a
+    version."""
     stub: Any = types.ModuleType("vllm.vllm_flash_attn")
     stub.__path__, stub.__file__ = [], "flash_attn"
     stub.__getattr__ = lambda name: None if name.startswith("__") else (lambda *_, **__: True)

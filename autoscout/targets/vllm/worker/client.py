@@ -1,4 +1,4 @@
-"""Drives a server over HTTP with the load of an experiment, as `vllm bench serve` does: streamed completions. client.py
+"""Drives a server over HTTP with the load of an experiment, by streamed completions as in `vllm bench serve`. client.py
 EXPERIMENT.json URL writes rank-0.json next to it, or rank-0.error.json
 """
 
@@ -21,14 +21,14 @@ import energy
 import prompts
 from load_watch import LoadWatch, SentRequest
 
-_LOOKS_S = 0.25  # between looks at a load that may end early
+_LOOKS_S = 0.25  # between checks of a load that may end early
 _LONGEST_S = 6 * 3600.0
 Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
-    """Arguments: the experiment, the address to ask, the seconds that the start took, and behind a router the address
-    of the first server."""
+    """Arguments: the experiment, the address to ask, the seconds that the start took, behind a router the first
+    server's address."""
     experiment, url, took_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     server = sys.argv[4] if len(sys.argv) > 4 else url
     try:
@@ -49,7 +49,7 @@ def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
 
 
 async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[str, Any]:
-    """`began`: when the experiment did, by the monotonic clock."""
+    """`began`: the monotonic time at which the experiment began."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
     given = json.loads(experiment.read_bytes())
@@ -74,7 +74,7 @@ async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, given: dict[str, Any]) -> str:
-    """Writes the server's effective configuration, if it reports one; returns "" or the experiment with the same
+    """Writes the server's effective configuration, if it reports one; returns "" or an experiment with the same
     engine."""
     async with session.get(f"{url}/server_info", params={"config_format": "json"}) as response:
         if response.status != 200:
@@ -82,7 +82,7 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, g
         config = (await response.json())["vllm_config"]
     parts = {name.removesuffix("_config"): part for name, part in config.items() if isinstance(part, dict)}
     found = effective.of_described({part: parts.get(part, {}) for part in effective.PARTS})
-    if given.get("router"):  # the others and the router decide, too
+    if given.get("router"):  # other servers and the router matter, too
         found["identity"] = json.dumps([found["identity"], given["servers"], given["router"]])
     cache = parts.get("cache", {})
     tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
@@ -99,14 +99,14 @@ async def _answer(
     watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Bodies are encoded before the first is sent, and answers parsed after the last has arrived: client and server
-    share the machine's processors, and our computing would add to the measured latencies. Only requests that continue
-    an answer are encoded once it has arrived."""
+    share the machine's processors, and our computing would add to the measured latencies. Only a request that continues
+    an answer is encoded later, when that answer has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
     texts: dict[int, list[int]] = {}
     records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
     received: list[Received] = [[] for _ in requests]
-    order: list[int] = []  # of what was sent
+    order: list[int] = []  # in which requests were sent
     ended: dict[int, float] = {}
     sessions = prompts.stages(requests)
     turns = asyncio.Semaphore(concurrency or len(sessions))
@@ -142,7 +142,7 @@ async def _answer(
     load = asyncio.gather(*(talk(stages) for stages in sessions))
     while watch is not None and not (await asyncio.wait([load], timeout=_LOOKS_S))[0]:
         if watch.ends(time.perf_counter() - start, seen()):
-            load.cancel()  # a server drops what nobody waits for
+            load.cancel()  # a server drops requests whose connection was closed
             break
     with contextlib.suppress(asyncio.CancelledError):
         await load
@@ -161,7 +161,7 @@ async def _answer(
 
 
 def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
-    """`quoted`: the answer's tokens are needed, too."""
+    """`quoted`: the answer's tokens are needed, because another request continues them."""
     asked = {
         **({"return_token_ids": True} if quoted else {}),
         "prompt": prompt,
@@ -177,7 +177,7 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
 async def _ask(
     session: aiohttp.ClientSession, url: str, content: bytes, talk_id: str, record: driving.Record, received: Received
 ) -> None:
-    """Adds the received parts with their arrival times. By `talk_id` routers keep a conversation on one server."""
+    """Adds the received parts with their arrival times. Routers use `talk_id` to keep a conversation on one server."""
     headers = {"Content-Type": "application/json", "x-session-id": talk_id}
     try:
         async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:
@@ -203,7 +203,7 @@ def _read(record: driving.Record, received: Received, start: float) -> None:
     except (ValueError, KeyError, TypeError) as error:
         record["error"] = record["error"] or f"{type(error).__name__}: {error}"[:300]
     if not record["chunks"]:
-        record["error"] = record["error"] or "the answer has no token"
+        record["error"] = record["error"] or "the answer contains no token"
 
 
 def _take(record: driving.Record, data: dict[str, Any], now: float) -> None:

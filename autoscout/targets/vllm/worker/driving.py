@@ -1,4 +1,4 @@
-"""Drives an engine, whatever the transport: equivalence prompts, warm-up, measured passes; and writes the results."""
+"""Drives an engine over any transport: equivalence prompts, warm-up, measured passes; then writes the results."""
 
 import contextlib
 import heapq
@@ -34,13 +34,14 @@ async def drive(
     joules: Callable[[], float | None] = lambda: None,
     left: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Any]:
-    """Equivalence prompts, warm-up, then as many passes as requested within `measure_s` seconds (at least one), or
-    those of the search for the highest rate. A pass is warm-up, too, if the next one is faster (ending.py).
+    """Runs equivalence prompts, warm-up, then as many passes as requested within `measure_s` seconds (at least one), or
+    the search for the highest rate. A pass also counts as warm-up if the next one is faster (ending.py).
 
     `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
-    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock; of
-    what was left when the watch ended the load, {"dropped": True}. `alone`: the engine computes in this process, so its
-    CPU time is known, and skips what it would wait. `joules`: its GPUs' energy counter. `left`: seconds for a search.
+    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock;
+    requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: the engine computes in
+    this process, so its CPU time is known and waiting can be skipped. `joules`: its GPUs' energy counter. `left`:
+    seconds left for a search.
     """
     DriveState.phase, DriveState.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
@@ -83,15 +84,15 @@ def _felt(requests: list[Record]) -> float:
 
 
 class DriveOrder:
-    """The schedule of requests for a sender of single requests: a session begins when it arrives or, in a closed loop,
-    when one of `concurrency` users is free; its next stage when the one before has ended."""
+    """Decides when requests are sent. A session begins when it arrives or, in a closed loop, when one of `concurrency`
+    users is free; its next stage begins when the one before has ended."""
 
     def __init__(self, requests: list[prompts.PromptRequest], concurrency: int) -> None:
         self._requests, self._free = requests, concurrency
         self._closed = concurrency > 0
-        self._waiting = prompts.stages(requests)[::-1]  # sessions not begun yet
-        self._sessions: dict[int, list[list[int]]] = {}  # by request to come or running: the stages left of its session
-        self._open: dict[int, int] = {}  # by session: unfinished requests of its current stage
+        self._waiting = prompts.stages(requests)[::-1]  # sessions that have not begun
+        self._sessions: dict[int, list[list[int]]] = {}  # by request not yet finished: the stages left of its session
+        self._open: dict[int, int] = {}  # session → unfinished requests of its current stage
         self._ready: list[tuple[float, int]] = []
         self.left = len(requests)  # requests not sent yet
 
@@ -119,7 +120,7 @@ class DriveOrder:
             self._free += 1
 
     def next_at(self) -> float:
-        """When the next request is due whatever is answered before; inf where all that are left wait for answers."""
+        """When the next request is due, whatever is answered before; inf if all that are left wait for answers."""
         times = [self._ready[0][0]] if self._ready else []
         return min([*times, self._arrival()] if self._waiting and not self._closed else times, default=math.inf)
 
@@ -134,9 +135,9 @@ class DriveOrder:
 
 
 class Busy:
-    """The clock of an engine that computes alone in this process, on one thread: its CPU time plus the skipped waits
-    for the next request. On an idle processor it equals wall-clock time; on a shared one, wall-clock time without the
-    others."""
+    """The clock of an engine that computes alone in this process, on one thread: its CPU time plus skipped waits for
+    requests. On an idle processor it equals wall-clock time; on a shared one it leaves out the time that others
+    take."""
 
     def __init__(self) -> None:
         self._skipped = -time.process_time()

@@ -39,7 +39,7 @@ def of_config(config: Any) -> dict[str, Any]:
 
 
 def of_described(parts: dict[str, Any]) -> dict[str, Any]:
-    """The same for a configuration's parts as dictionaries."""
+    """The same for a configuration whose parts are dictionaries."""
     found: dict[str, Any] = {}
     for part, names in PARTS.items():
         for name in names:

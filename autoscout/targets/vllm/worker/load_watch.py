@@ -1,7 +1,8 @@
-"""When a load of the search for the highest rate may end early: its limits can no longer be kept, they surely are, or
-the time is up. Also the load's evidence about its limits.
+"""Decides when a load in the search for the highest rate may end early: because its limits can no longer be met, are
+surely met, or time is up. Also computes the load's evidence about its limits.
 
-A limit is [metric, bound in ms]. For a percentile, Wilson's interval of the share of requests that exceed it decides.
+A limit is [metric, bound in ms]. A percentile is decided by Wilson's interval for the share of requests beyond the
+bound.
 """
 
 import itertools
@@ -11,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _Z = 1.96
-_GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits, where the queue grows
-_STEADY = 1.1  # and where it surely does not
+_GROWING = 1.5  # the queue grows if the last requests wait this many times as long as a load's first quarter
+_STEADY = 1.1  # and it surely does not grow below this ratio
 _MEANS = 1.5  # a mean this many times the bound cannot be changed by more loads
-_LASTING = 2.0  # answers' times, before which a load that keeps its limits may be a burst's beginning
-_AT_LEAST = 0.5  # share of a load that must be answered before the load counts as keeping its limits
-FEWEST = 8  # answers by which it is known how many the engine gives a second
+_LASTING = 2.0  # a load must last this many answers, because a burst's beginning may meet its limits
+_AT_LEAST = 0.5  # share of a load that must be answered before the load can count as meeting its limits
+FEWEST = 8  # answers from which the engine's rate is known
 
 
 class SentRequest(NamedTuple):
-    """A sent request: seconds of one clock, None for future events; tokens of its answer."""
+    """A sent request: times in seconds of one clock, None for events still to come; tokens of its answer."""
 
     sent: float
     first: float | None
@@ -29,8 +30,8 @@ class SentRequest(NamedTuple):
 
 
 class LoadWatch:
-    """`requests`: how many the load has. `before`: (how many exceed each limit, of how many) in earlier loads at this
-    rate. `last`: no other load follows. `left`: seconds of the wall's clock that the load may still take."""
+    """`requests`: their number in the load. `before`: (how many requests exceed each limit, out of how many) in earlier
+    loads at this rate. `last`: no other load follows. `left`: wall-clock seconds that the load may still take."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class LoadWatch:
         self.over = ""  # why the load was ended
 
     def ends(self, now: float, seen: Sequence[SentRequest]) -> bool:
-        """`seen`: what was sent by `now`, in that order. A load has an answer at least."""
+        """`seen`: the requests sent by `now`, in that order. A load ends with at least one answer."""
         answers = sum(s.last is not None for s in seen)
         late = answers > 0 and self.left() <= 0
         if answers < FEWEST and not late:
@@ -95,12 +96,12 @@ def _least_ms(what: str, s: SentRequest, now: float) -> float:
 
 
 def share_of(at: str) -> float:
-    """The share of requests that may exceed a percentile's bound."""
+    """The share of requests that may exceed the bound of a percentile."""
     return 1 - int(at[1:]) / 100
 
 
 def interval(exceed: int, of: int) -> tuple[float, float]:
-    """Wilson's, of the share that exceeds."""
+    """Wilson's interval for the share that exceeds the bound."""
     share = exceed / of
     middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
     half = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of * of))
@@ -108,7 +109,7 @@ def interval(exceed: int, of: int) -> tuple[float, float]:
 
 
 def needed(limits: Sequence[Sequence[Any]]) -> int:
-    """The fewest requests of a load that have the quantiles of the limits."""
+    """The fewest requests of a load for which the limits' quantiles are defined."""
     ats = [metric.split("_")[1] for metric, _ in limits]
     return max([20, *(math.ceil(1 / share_of(at) - 1e-9) for at in ats if at != "mean")])
 
@@ -119,7 +120,7 @@ def grows(felt: Sequence[float], times: float = _GROWING) -> bool:
 
 
 def alone(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The requests that met no other."""
+    """The requests that were alone on the server."""
     found, free = [], -math.inf
     for r, after in itertools.zip_longest(records, records[1:]):
         if r["sent"] >= free and (after is None or after["sent"] >= r["chunks"][-1]):

@@ -43,7 +43,7 @@ def _weights(folder: Path, config: dict) -> None:
 
 
 def _tokenizer(folder: Path, config: dict) -> None:
-    """One word per token: w17 is 17."""
+    """Makes a tokenizer with one word per token: w17 is token 17."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {("<s>", "</s>", "<unk>")[i] if i < 3 else f"w{i}": i for i in range(config["vocab_size"])}

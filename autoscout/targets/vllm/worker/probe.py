@@ -34,7 +34,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    """GPUs in the driver's order, that of the PCI bus; a partitioned GPU (MIG) is replaced by its instances."""
+    """GPUs in the driver's order (PCI bus); a partitioned GPU (MIG) is replaced by its instances."""
     ask = [
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total,mig.mode.current",

@@ -1,9 +1,9 @@
-"""Makes the requests of an experiment from its plan alone: the same in every process that drives it.
+"""Makes the requests of an experiment from its plan alone, so that they are the same in every process that drives it.
 
 A plan: {"vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len",
 "arrival_s"}; lengths in tokens, one per request; arrivals in seconds, empty for a closed loop. "talks": how requests
-continue each other ("session", "stage", "on", "group", "own", one per request, as in autoscout/job/sessions.py, and
-"think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens.
+continue each other (lists "session", "stage", "on", "group", "own" with an entry per request, as in
+autoscout/job/sessions.py, and "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens.
 """
 
 import random
@@ -16,8 +16,8 @@ _GUARD_TOKENS = 24
 
 
 class PromptRequest(NamedTuple):
-    """`prompt`: added to the prompt and answer of the request `on` (-1: the whole prompt). Within a `session` (-1:
-    none), requests of a `stage` wait for those of the stage before, and then for `think_s`."""
+    """`prompt`: tokens that follow the prompt and answer of the request `on` (-1: this is the whole prompt). Within a
+    `session` (-1: none), requests of a `stage` wait until the stage before has ended, and then for `think_s`."""
 
     arrival_s: float
     prompt: list[int]
@@ -30,7 +30,7 @@ class PromptRequest(NamedTuple):
 
 def of_pass(plan: dict[str, Any], number: int) -> list[PromptRequest]:
     """The requests of a pass. Every pass has new prompts, or the prefix cache would serve all but the first; shared
-    prefixes stay."""
+    prefixes stay the same."""
     if "talks" in plan:
         return _talking(plan, number)
     if "blocks" in plan:
@@ -81,8 +81,7 @@ def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
 
 
 def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
-    """For each session, in order, the numbers of its requests by stage; a request without a session is its own
-    session."""
+    """For each session, the numbers of its requests by stage; a request without a session is a session of its own."""
     found: dict[tuple[int, int], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         key = (request.session, -1 if request.session >= 0 else i)
@@ -91,13 +90,13 @@ def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
 
 
 def continued(requests: list[PromptRequest]) -> set[int]:
-    """The requests whose answers others continue."""
+    """The requests whose answers are continued by others."""
     return {request.on for request in requests if request.on >= 0}
 
 
 def warm_up(plan: dict[str, Any], number: int) -> list[PromptRequest]:
-    """A warm-up pass like the measured ones (for an open loop, 16 requests at once): the first steps of an engine, and
-    its first pass, are far slower than later ones."""
+    """A warm-up pass like the measured ones (for an open loop, 16 requests at once): an engine's first steps and first
+    pass are far slower than later ones."""
     count = None if plan["concurrency"] else 16
     return [r._replace(arrival_s=0.0) for r in of_pass(plan, _WARM - number)[:count]]
 

@@ -1,11 +1,11 @@
-"""Searches the highest request rate that meets the limits: goes up or down until it is bracketed, then bisects. Each
-rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is likelier.
-A load lasts several times as long as an answer takes: as many requests as may run at once are a burst, which says
-nothing of a rate. It has no more requests than the time allows, and ends as soon as more of it would change nothing
+"""Searches for the highest request rate that meets the limits: goes up or down until it is bracketed, then bisects.
+Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is
+likelier. A load lasts several times as long as an answer takes, because a burst of as many requests as may run at once
+says nothing about a rate. It has no more requests than time allows, and ends as soon as continuing would change nothing
 (load_watch.py).
 
-plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": at most, "repeats", "within"}; the
-plan's arrivals have the rate 1.
+plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": most loads, "repeats", "within":
+relative precision}; the plan's arrivals have a rate of 1.
 """
 
 import math
@@ -17,15 +17,15 @@ import load_watch
 import prompts
 from load_watch import FEWEST, LoadWatch
 
-_SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
-_LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
+_SATURATED = 0.9  # the server is saturated if it answers less than this share of the arrivals
+_LASTING = 4.0  # a load sends requests for this many median answer times; half as many are enough
 _MOST_PLANS = 16  # longest load; a longer burst counts as overload
-_SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # of the time left: for a load, for one of the fewest requests, and at most
-_REFINES = 20  # requests; only loads of at least this many refine a rate
-_IDLE = 0.5  # requests under way, on average, that no engine is too slow for
-_LONELY = 3  # requests alone in the server that must break a limit to rule it out
-_STEPS = (1.5, 2.0)  # from a rate to the next while it is not bracketed: first, then
-_SERVED = 0.9  # share of the rate answered when a load ended early: the next rate
+_SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # shares of the time left: for a load, for one of the fewest requests, at most
+_REFINES = 20  # a load refines the rate only if it has at least this many requests
+_IDLE = 0.5  # mean number of requests in flight at the first rate: no engine is too slow for that
+_LONELY = 3  # requests that have to break a limit alone on the server before all rates are ruled out
+_STEPS = (1.5, 2.0)  # factors from a rate to the next until it is bracketed: the first, then the others
+_SERVED = 0.9  # share of the answered rate, in a load that ended early, that is tried next
 Load = dict[str, Any]
 Measure = Callable[[list[prompts.PromptRequest], LoadWatch], Awaitable[Load]]
 
@@ -37,8 +37,8 @@ def _forever() -> float:
 async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
     """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
     0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "note": effects of the time limit, "early": whether time
-    ended it before a rate kept them, "alone": whether even requests that meet no other break the limits; "passes" has
-    those}. `left`: seconds."""
+    ended it before a rate met them, "alone": whether even requests alone on the server break the limits ("passes" are
+    then theirs)}. `left`: seconds left."""
     return await _Search(plan, measure, left).run()
 
 
@@ -50,13 +50,13 @@ class _Search:
             what: max((ms / 1000 for metric, ms in self.search["limits"] if metric.startswith(what)), default=0.0)
             for what in ("ttft", "e2el")
         }
-        self.loads = self.sent = 0  # loads, and passes that they took
-        self.felt = 0.0  # an answer's median time
-        self.served = math.inf  # requests a second, in the last load that was too much
+        self.loads = self.sent = 0  # loads, and the passes that they used
+        self.felt = 0.0  # median time of an answer, in seconds
+        self.served = math.inf  # requests answered per second in the last load that was too much
         self.wall: float | None = None  # seconds per request, for an engine that skips idle time
-        self.lonely: list[dict[str, Any]] = []  # requests that met no other
-        self.hopeless = False  # these break the limits
-        self.fewest = math.inf  # requests of a load that the time cut short
+        self.lonely: list[dict[str, Any]] = []  # requests that were alone on the server
+        self.hopeless = False  # whether these break the limits
+        self.fewest = math.inf  # the fewest requests of a load that was shortened for lack of time
 
     async def run(self) -> dict[str, Any]:
         rate, kept, lost, steps = float(self.search["start"]), 0.0, math.inf, 0
@@ -92,7 +92,7 @@ class _Search:
         }
 
     async def _test(self, rate: float) -> tuple[list[Load], bool]:
-        """Loads at a rate, and whether they keep the limits."""
+        """The loads at a rate, and whether they meet the limits."""
         limits, passes = self.search["limits"], list[Load]()
         while True:
             count = self._count(rate)
@@ -104,7 +104,7 @@ class _Search:
             over = watch.over
             keeps = False if over == "lost" else verdict([*passes, measured], limits, last or over == "late")
             if self._burst(rate, count) and keeps is not False and over != "kept":
-                keeps = None if self._count(rate) > count else False  # a load of more requests, where there is time
+                keeps = None if self._count(rate) > count else False  # a load of more requests follows if time allows
                 if keeps is None:
                     continue
             passes.append(measured)
@@ -115,7 +115,7 @@ class _Search:
             return passes, keeps
 
     def _until(self) -> Callable[[], float]:
-        """Seconds that a load may still take."""
+        """Returns a function for the seconds that a load may still take."""
         whole = self.left()
         kept_back = 0.0 if whole == math.inf else (1 - _MOST) * whole
         return lambda: self.left() - kept_back
@@ -132,8 +132,8 @@ class _Search:
         return measured
 
     def _learn(self, measured: Load, over: str) -> None:
-        """Learns from an overload: how many were answered per second, and whether a lower rate would have been too
-        high, too."""
+        """Learns from an overload: the rate at which requests were answered, and whether a lower rate was too high as
+        well."""
         done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
         if len(done) >= FEWEST or (done and over == "late"):
             seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)
@@ -146,7 +146,7 @@ class _Search:
                 self.hopeless |= load_watch.interval(exceed, len(self.lonely))[0] > load_watch.share_of(at)
 
     def _burst(self, rate: float, count: int) -> bool:
-        """Whether a load is over before it shows whether its queue grows."""
+        """Whether a load ends before it can show whether its queue grows."""
         return count < rate * max(_LASTING / 2 * self.felt, _LASTING * self._waits())
 
     def _waits(self) -> float:
@@ -156,8 +156,8 @@ class _Search:
     # ---- how many requests -----------------------------------------------------------------------------------
 
     def _count(self, rate: float) -> int:
-        """Requests of a load: for as long as several answers take, if the time allows; else as many as it allows, or
-        as the limits' quantiles need, if that leaves time for others."""
+        """The number of requests in a load: enough to last several answer times, if time allows; else as many as it
+        allows, or as the limits' quantiles need, if that leaves time for other loads."""
         usual = len(self.plan["input_len"])
         lasts = _LASTING * rate * max(self.felt, self._waits())
         wanted = min(max(math.ceil(lasts / usual), 1), _MOST_PLANS) * usual
@@ -170,7 +170,7 @@ class _Search:
         return int(count)
 
     def _within(self, rate: float, seconds: float) -> float:
-        """How many requests."""
+        """How many requests fit into the time."""
         if self.wall is not None:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate
@@ -179,7 +179,7 @@ class _Search:
         found = []
         if self.fewest <= self.needed:
             few = f"the {self.needed} that its quantiles need" if self.fewest == self.needed else "fewer than they need"
-            found.append(f"time allowed loads of {self.fewest:.0f} requests only, {few}")
+            found.append(f"time allowed loads of only {self.fewest:.0f} requests, {few}")
         if kept and self.loads < self.search["loads"] and lost > kept * (1 + self.search["within"]):
             above = "higher ones were not tried" if lost == math.inf else f"{lost:.3g} breaks them"
             found.append(f"time ended the search at {kept:.3g} requests a second; {above}")

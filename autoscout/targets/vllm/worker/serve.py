@@ -61,8 +61,8 @@ def run_and_exit(experiment: Path) -> NoReturn:
 
 
 def stay(connection: int) -> NoReturn:
-    """Runs experiments, whose paths come one per line, on one engine; answers each with its exit code. After a failure
-    the engine's state is unknown, so it ends with this process."""
+    """Runs experiments on one engine: their paths come one per line, and each is answered with its exit code. After a
+    failure the engine's state is unknown, so it ends with this process."""
     code, engine = 0, None
     with os.fdopen(os.dup(connection), "rb") as paths:
         for path in paths:
@@ -90,8 +90,8 @@ def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
 
 
 def _run(experiment: Path, folder: Path, engine: Any) -> Any:
-    """Runs on the existing engine, or on one built with the experiment's "ceiling": larger limits for a kept engine, of
-    which the configuration uses a part. Returns the engine."""
+    """Runs on the existing engine, or on one built with the experiment's "ceiling": larger limits for an engine that is
+    kept, of which the configuration uses only a part. Returns the engine."""
     began, given = time.monotonic(), json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -134,7 +134,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
 
 def _set(engine: Any, config: Any) -> None:
-    """Sets the scheduler's limits to another configuration's, as its own __init__ does (vLLM 0.32.0,
+    """Sets the scheduler's limits to another configuration's, as the scheduler's own __init__ does (vLLM 0.32.0,
     v1/core/sched/scheduler.py:129), and empties the prefix cache."""
     scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
     scheduler.max_num_running_reqs = wanted.max_num_seqs
@@ -147,7 +147,7 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
-    """`until`: of the monotonic clock."""
+    """`until`: a monotonic time."""
 
     async def answer(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
@@ -166,9 +166,9 @@ def answered(
     watch: LoadWatch | None = None,
     step: Callable[[float], list[Any]] | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Steps the engine until all requests are answered. `clock`: as driving.Busy. A request that arrives during a step
-    waits for its end, as in a server; its time counts from its arrival. `step`: of several engines, whose steps
-    overlap, up to the time given; without it the engine's own."""
+    """Steps the engine until all requests are answered. `clock`: see driving.Busy. A request that arrives during a step
+    waits for the step's end, as in a server; its time counts from its arrival. `step`: steps several engines, whose
+    steps overlap, up to the given time; without it the engine's own step is used."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -228,7 +228,7 @@ def answered(
 
 
 def _looks(requests: int) -> int:
-    """Answers from one look to the next at a load that may end early: looks take this processor's time, too."""
+    """Answers between two checks of a load that may end early, since checks take this processor's time, too."""
     return max(1, requests // 50)
 
 

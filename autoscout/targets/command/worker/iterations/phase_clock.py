@@ -28,15 +28,15 @@ _GATHERS = ("gather", "gather_object", "broadcast_object_list")
 
 
 class PhaseClock:
-    """A timer's own time, without that of timers inside it, belongs to its phase; what lies between the preparations of
-    batches is the update."""
+    """A timer's time, without that of timers nested in it, counts for the timer's phase; the remaining time between two
+    batch preparations counts as the update."""
 
     def __init__(self):
         self._open = []  # [timer, phase, seconds at its start, seconds of the timers inside]
         self._spent = dict.fromkeys(PHASES, 0.0)
-        self._began = None  # of the iteration
+        self._began = None  # when the current iteration began
         self._generates = False
-        self.told = {}  # further numbers of an iteration
+        self.told = {}  # further numbers of the current iteration
 
     def enter(self, timer):
         around = self._open[-1][1] if self._open else "update"
@@ -59,7 +59,7 @@ class PhaseClock:
             self._generates = False
 
     def gathering(self, gather):
-        """A collective of all ranks, in which a rank waits for the slowest."""
+        """Times a collective of all ranks, in which a rank waits for the slowest."""
 
         @functools.wraps(gather)
         def timed(*given, **named):
@@ -76,7 +76,7 @@ class PhaseClock:
         return timed
 
     def _over(self, at):
-        """Ends an iteration where the preparation of the next began."""
+        """Ends an iteration at the time when the preparation of the next began."""
         if not at:
             return
         if self._began is not None:
@@ -95,7 +95,7 @@ class PhaseClock:
 
 
 def _settled():
-    """On a GPU a phase is over when its kernels are."""
+    """Waits for the GPU's kernels, since only then a phase is over."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -110,11 +110,11 @@ def _write(line):
 
 
 def of_trl(module):
-    """Times the trainer of a module of TRL that was just imported."""
+    """Times the trainer in a TRL module that was just imported."""
     clock, trainer = PhaseClock(), module.GRPOTrainer
     timer = getattr(sys.modules["trl.extras.profiling"], "ProfilingContext", None)
     if timer is None:
-        raise RuntimeError("AutoScout times the iterations of TRL 0.29 and newer, which this one is not")
+        raise RuntimeError("AutoScout times the iterations of TRL 0.29 and newer only; this version is older")
     begin, end = timer.__enter__, timer.__exit__
 
     def entered(self):

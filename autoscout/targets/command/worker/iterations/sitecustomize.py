@@ -1,5 +1,5 @@
-"""Python imports this before a program where our folder leads PYTHONPATH: an RL trainer's iterations are then timed by
-phase (phase_clock.py). The environment's own sitecustomize is imported after it."""
+"""Python imports this file before a program if our folder comes first in PYTHONPATH. It makes an RL trainer time its
+iterations by phase (phase_clock.py), and then imports the environment's own sitecustomize."""
 
 import importlib.abc
 import importlib.machinery

@@ -1,5 +1,5 @@
-"""Collectives for a rank without peers: torch's `fake` process group, which sends nothing, plus for each call a local
-write of the output that the real kernel would make, so that values stay finite and of normal size.
+"""Collectives for a rank without peers: torch's `fake` process group sends nothing, and each call locally writes an
+output like that of the real kernel, so that values stay finite and of normal size.
 
 A gather returns this rank's own tensor once per rank (done by the fake group itself); a reduction returns its own
 share; a tensor received from a neighbour is drawn at random once per shape.
@@ -15,7 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 
 _drawn: dict[Any, torch.Tensor] = {}
 _STD = 0.02
-_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # the output comes first
+_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # the output is looked for first
 
 
 def _repeated(out: torch.Tensor, value: torch.Tensor, *args: Any) -> None:
@@ -71,7 +71,7 @@ def install() -> None:
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        """Replaces the fake group's version, which refuses a rank that has no tokens of its own."""
+        """Replaces the fake group's version, which refuses a rank that receives no tokens."""
         _repeated(output, input)
         return dist.barrier(group=group, async_op=async_op)
 

@@ -2,10 +2,10 @@
 
     python one_device_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
-A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`, `few` and
-`many`: two numbers of micro batches, whose times give the seconds per micro batch and the fixed cost of a step. Nothing
-is sent (loopback.py), so no time includes communication. Each number is timed `repeats` times after one warm-up. An
-answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
+A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world` and `rank`, and two
+numbers of micro batches, `few` and `many`, whose times give the seconds per micro batch and the fixed cost of a step.
+Nothing is sent (loopback.py), so no time includes communication. Each number is timed `repeats` times after one
+warm-up. An answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
 """
 
 import os
@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# As in train.py, whose modules it uses: this script runs under the target's interpreter, without our packages.
+# Finds train.py's modules and the shared workers': this script runs under the target's interpreter, without our
+# packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -83,8 +84,8 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_this_shard(batch: Any, vocab: int) -> Any:
-    """The batch with only tokens of this rank's part of the vocabulary: embeddings of other tokens, which nobody sends,
-    would be zeros, and a norm multiplies the gradient of zeros by hundreds."""
+    """The batch with only tokens from this rank's part of the vocabulary. Embeddings of other tokens would be zeros,
+    since no other rank sends them, and a norm multiplies the gradient of zeros by hundreds."""
     from megatron.core import parallel_state
 
     ranks = parallel_state.get_tensor_model_parallel_world_size()
@@ -109,7 +110,7 @@ def _step(
 
 
 def _memory(device: Any) -> dict[str, int]:
-    """Peak bytes; {} on a CPU, where the process holds more than the rank."""
+    """Peak bytes; {} on a CPU, where the process also holds memory that is not the rank's."""
     if device.type == "cpu":
         return {}
     import torch
@@ -130,7 +131,7 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports: that may initialize CUDA
+    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports, since that may initialize CUDA
         _load("cpu")
     return rank_questions.answer_all(folder, _answer)
 

@@ -1,8 +1,8 @@
-"""Torch's caching allocator, replayed: what it reserves for given allocations and frees.
+"""A replay of torch's caching allocator, which computes how much it reserves for given allocations and frees.
 
-As c10/cuda/CUDACachingAllocator.cpp on one stream: granules of 512 bytes; requests up to 1 MiB come from segments of
-2 MiB, up to 10 MiB from segments of 20 MiB, larger ones from segments of their own in steps of 2 MiB; best fit, split,
-merge; empty segments go back to the device only when memory runs out.
+It follows c10/cuda/CUDACachingAllocator.cpp on one stream: granules of 512 bytes; requests up to 1 MiB come from
+segments of 2 MiB, up to 10 MiB from segments of 20 MiB, larger ones from segments of their own in steps of 2 MiB; best
+fit, split, merge; empty segments go back to the device only when memory runs out.
 """
 
 import bisect
@@ -16,8 +16,8 @@ class OutOfMemory(Exception):
 
 
 class Allocator:
-    """`capacity`: bytes of the device that it may take. `most`: bytes that it had reserved at once. `flushes`: how
-    often it gave segments back to go on."""
+    """`capacity`: bytes of the device that it may use. `most`: the most bytes that were reserved at once. `flushes`:
+    how often it had to return empty segments to the device to continue."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity, self.reserved, self.most, self.flushes, self._segments = capacity, 0, 0, 0, 0
@@ -75,7 +75,7 @@ class Allocator:
 
 
 def replayed(events: list[tuple[int, int]], capacity: float) -> Allocator:
-    """`events`: (number, bytes), negative where it is freed. Errors: OutOfMemory."""
+    """`events`: (number of the storage, bytes), with negative bytes if it is freed. Errors: OutOfMemory."""
     allocator = Allocator(capacity)
     for number, size in events:
         if size > 0:

@@ -1,16 +1,16 @@
-"""A backward pass that runs itself again and again, ended while there is memory."""
+"""Detects a backward pass that runs itself again and again, and ends it before memory runs out."""
 
 from typing import Any
 
 import torch
 
-_DEEPEST = 16  # a recomputed part within a recomputed layer is two
+_DEEPEST = 16  # the deepest normal nesting is two: a recomputed part within a recomputed layer
 
 
 def end() -> None:
-    """From here on such a pass raises RecursionError. Without it would start threads until the host has no memory left:
-    a recomputed function that returns a parameter (the bias of a product that leaves adding it to others) makes itself
-    that parameter's history."""
+    """From here on such a pass raises RecursionError. Otherwise it would start threads until the host has no memory
+    left: a recomputed function that returns a parameter (for example, the bias of a product whose addition is left to
+    others) becomes that parameter's own history."""
     plain: Any = torch.autograd.backward
     depth = 0
 

@@ -1,5 +1,5 @@
-"""Torch's own optimizers as on a GPU: they take all parameters at once (foreach), with temporaries as large as all of
-them, and on a CPU one by one."""
+"""Makes torch's own optimizers work as on a GPU, where they update all parameters at once (foreach), with temporaries
+as large as all of them; on a CPU they update one parameter at a time."""
 
 import importlib
 from typing import Any

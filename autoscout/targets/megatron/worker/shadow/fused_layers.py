@@ -1,8 +1,8 @@
-"""What Transformer Engine's modules do to memory, to the GEMMs and to the network: stand-ins for them in a shadow run.
+"""Stand-ins for Transformer Engine's modules in a shadow run, with the same memory, GEMMs and communication.
 
-Each allocates, saves for the backward pass and communicates what the real one does (Transformer Engine 2.x,
-pytorch/module/*.py); nothing is computed. Products in 8 bits keep the transposed 8-bit copy of their input in place of
-the input itself, and 8-bit copies of the weights once a step.
+Each allocates, saves for the backward pass and communicates what the real module does (Transformer Engine 2.x,
+pytorch/module/*.py); nothing is computed. Products in 8 bits keep the transposed 8-bit copy of their input instead of
+the input, and make 8-bit copies of the weights once per step.
 """
 
 from typing import Any
@@ -16,11 +16,12 @@ _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
 class Settings:
-    """`flash`: flash-attn 2, else cuDNN's fused attention; `splits`: accumulators of flash's deterministic backward;
-    `fp8`: products in 8 bits; `once`: the placeholder of a fused weight gradient is made once (2.5 and newer)."""
+    """`flash`: flash-attn 2, else cuDNN's fused attention; `splits`: accumulators of flash's deterministic backward
+    pass; `fp8`: products in 8 bits; `once`: the placeholder for a fused weight gradient is made only once (2.5 and
+    newer)."""
 
     flash = True
-    multiprocessors = 0  # of the device, where the backward pass is deterministic
+    multiprocessors = 0  # of the device, if the backward pass is deterministic; else 0
     fp8 = False
     once = True
 
@@ -42,13 +43,13 @@ def product(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def placeholder(weight: Any) -> Any:
-    """What autograd is given for a gradient that the GEMM has added into main_grad."""
+    """The tensor that autograd gets for a gradient that the GEMM has already added into main_grad."""
     return kept_gradient(weight.shape, weight.dtype)
 
 
 def kept_gradient(shape: Any, dtype: Any) -> Any:
-    """Transformer Engine's get_dummy_wgrad, which Megatron-core's own output layer asks too: one of each shape, for
-    ever; older versions made each anew."""
+    """Transformer Engine's get_dummy_wgrad, which Megatron-core's own output layer also calls: it keeps one tensor of
+    each shape forever; older versions made a new one each time."""
     key = (tuple(shape), dtype)
     with watch.tagged("placeholder gradient"):
         if not Settings.once:
@@ -70,7 +71,8 @@ def input_gradient(grad: Any, weight: Any) -> Any:
 
 
 def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
-    """As the products of a backward pass take it: of all ranks, and in 8 bits with a transposed copy (else None)."""
+    """The output's gradient in the form that a backward product takes: gathered from all ranks, and in 8 bits with a
+    transposed copy (else None)."""
     grad = grad.reshape(-1, grad.shape[-1])
     if not Settings.fp8:
         return (gather(grad, m.tp_group) if gathers else grad), None
@@ -95,13 +97,13 @@ def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
 
 
 def quantised(x: Any) -> tuple[Any, Any]:
-    """The 8-bit copies of a tensor that one kernel makes: as it is, and transposed for the weight gradient."""
+    """The 8-bit copies of a tensor that one kernel makes: one as it is, one transposed for the weight gradient."""
     watch.kernel("quantise", tuple(x.shape))
     return torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape, dtype=torch.uint8)
 
 
 def _weight_copy(m: Any, weight: Any) -> None:
-    """Kept from the first micro batch on, as Megatron asks for."""
+    """Copies the weight to 8 bits, kept from the first micro batch on if Megatron asks for it."""
     if Settings.fp8 and getattr(m, "copy8", None) is None:
         with watch.tagged("communication: 8-bit weights"):
             m.copy8 = torch.empty((2, *weight.shape), dtype=torch.uint8)
@@ -204,7 +206,7 @@ class LinearFunction(Function):
 
 
 class GroupedFunction(Function):
-    """All experts of this rank: one GEMM each, one output."""
+    """All experts of this rank: one GEMM for each, and one output."""
 
     @staticmethod
     def forward(ctx: Any, inp: Any, m: Any, splits: list[int], *weights: Any) -> Any:
@@ -237,7 +239,7 @@ class GroupedFunction(Function):
 
 
 def _experts(name: str, splits: list[int], inputs: int, outputs: int) -> None:
-    """One product for every expert, at the same time, of as many rows as they have in the mean."""
+    """One product per expert, all at the same time, each with the mean number of rows."""
     watch.kernel(name, (len(splits), sum(splits) / len(splits), inputs, outputs))
 
 
@@ -272,7 +274,7 @@ class AttentionFunction(Function):
         elif ranks > 1 and how == "p2p":
             passing = [torch.stack([k, v]) for _ in range(2)]
             _pass_on(passing, group, ranks - 1)
-            parts = [torch.empty_like(out) for _ in range(ranks)]  # of every step, corrected at the end
+            parts = [torch.empty_like(out) for _ in range(ranks)]  # one per step of the ring, corrected at the end
             del parts, passing
         elif ranks > 1:
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
@@ -305,7 +307,8 @@ class AttentionFunction(Function):
 
 
 def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-    """mha_bwd of flash_api.cpp: an fp32 accumulator (one a split if deterministic), expanded gradients for groups."""
+    """The temporaries of mha_bwd in flash_api.cpp: an fp32 accumulator (one per split if deterministic), and expanded
+    gradients for grouped queries."""
     heads = q.shape[2]
     splits = -(-Settings.multiprocessors // (ctx.batch * heads)) if Settings.multiprocessors else 1
     made = [torch.empty(splits, ctx.batch, ctx.seq, heads, q.shape[3], dtype=torch.float32)]
@@ -316,13 +319,13 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Heads for tokens, or back: as large as before."""
+    """Exchanges heads for tokens, or back; the size stays the same."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
 
 def _pass_on(passing: list[Any], group: Any, times: int) -> None:
-    """To the next rank of the ring, and from the one before."""
+    """Sends to the next rank of the ring, and receives from the one before."""
     ranks = dist.get_process_group_ranks(group)
     mine = group.rank()
     for _ in range(times):
@@ -359,7 +362,7 @@ class MovedFunction(Function):
 
 
 class CrossEntropyFunction(Function):
-    """The gradient is written over the logits; what is reduced over the ranks are three numbers a token."""
+    """The gradient overwrites the logits; three numbers per token are reduced over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:
@@ -379,7 +382,7 @@ class CrossEntropyFunction(Function):
 
 
 class CausalSoftmax:
-    """Apex's kernel for the scores of attention that is not fused, in Megatron's own layers that may use it."""
+    """Apex's kernel for the scores of unfused attention, which Megatron's own layers may use."""
 
     @staticmethod
     def forward(scores: Any, scale: Any) -> Any:
@@ -388,6 +391,6 @@ class CausalSoftmax:
 
     @staticmethod
     def backward(grad: Any, probabilities: Any, scale: Any) -> Any:
-        """Written over the gradient."""
+        """The result overwrites the gradient."""
         watch.kernel("softmax backward", tuple(grad.shape))
         return grad

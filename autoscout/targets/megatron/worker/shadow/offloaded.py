@@ -1,5 +1,6 @@
-"""Activations that wait in the host's memory: Megatron-core's own groups, order and share of them
-(core/pipeline_parallel/fine_grained_activation_offload.py), on fake tensors, which it takes for strays of a compiler.
+"""Activations that are kept in host memory until the backward pass. Their groups, order and share are those of
+Megatron-core (core/pipeline_parallel/fine_grained_activation_offload.py), which would otherwise skip fake tensors,
+because it takes them for a compiler's.
 """
 
 from typing import Any
@@ -33,7 +34,7 @@ def _large(self: Any, tensor: Any) -> bool:
 
 
 def _sent(self: Any, tensor: Any, **ignored: Any) -> tuple[Any, Any]:
-    """The copy is in the host's memory: nothing of it is counted."""
+    """Stands for a copy in host memory, so nothing of it is counted."""
     return tuple(tensor.shape), tensor.dtype
 
 

@@ -15,8 +15,8 @@ from watch import watch
 
 
 class Script:
-    """What a training script adds to Megatron-core. `mask`: it gives every micro batch a causal mask of one byte a pair
-    of tokens (Megatron-LM's default). `rotary_percent`, and squared ReLU."""
+    """Settings that a training script adds to Megatron-core's. `mask`: it gives every micro batch a causal mask of one
+    byte per pair of tokens (Megatron-LM's default). `rotary_percent`, and squared ReLU."""
 
     def __init__(self, mask: bool = False, rotary_percent: float = 1.0, squared_relu: bool = False) -> None:
         self.mask, self.rotary_percent, self.squared_relu = mask, rotary_percent, squared_relu
@@ -34,7 +34,7 @@ class Script:
             shape.activation_func = squared_relu
 
     def batch(self, config: dict[str, Any], first: bool, last: bool) -> SimpleNamespace:
-        """As get_batch of Megatron-LM: stages that need no data get none."""
+        """A batch as from Megatron-LM's get_batch: stages that need no data get none."""
         if not (first or last):
             return SimpleNamespace(tokens=None, labels=None, loss_mask=None, mask=None, positions=None)
         length, samples = config["seq_len"], config["micro_batch"]
@@ -47,7 +47,7 @@ class Script:
 
 
 def build(config: dict[str, Any], script: Script, shape: Any) -> tuple[list[Any], Any]:
-    """As building.build, which fills the weights and moves them."""
+    """Like building.build, but without filling the weights and moving them."""
     virtual = shape.virtual_pipeline_model_parallel_size
     with watch.in_phase("weights"):
         bare = [_chunk(config, script, shape, stage) for stage in ([None] if virtual is None else range(virtual))]
@@ -60,7 +60,7 @@ def build(config: dict[str, Any], script: Script, shape: Any) -> tuple[list[Any]
             for number, chunk in enumerate(bare)
         ]
         for buffer in [b for c in chunks for b in c.buffers + c.expert_parallel_buffers]:
-            if buffer.param_data is not None:  # the distributed optimizer's copy of the weights takes their place
+            if buffer.param_data is not None:  # the distributed optimizer's copy replaces the weights
                 watch.rename(buffer.param_data, "weights", "weights")
     with watch.in_phase("optimizer"):
         optimizer = get_megatron_optimizer(
@@ -84,7 +84,7 @@ def _chunk(config: dict[str, Any], script: Script, shape: Any, stage: int | None
         rotary_percent=script.rotary_percent,
         vp_stage=stage,
     )
-    if shape.bf16:  # Float16Module's .bfloat16(): learned positions and routers are made in fp32
+    if shape.bf16:  # Float16Module's .bfloat16() also converts learned positions and routers
         for part in chunk.modules():
             for name, value in list(part._parameters.items()):
                 if value is not None and value.dtype == torch.float32:

@@ -1,11 +1,12 @@
 """One rank of a Megatron job of any world size, without a GPU and without the other ranks: builds and trains it with
-fake tensors over torch's fake process group, and writes down what it saw.
+fake tensors over torch's fake process group, and records what happens.
 
     python shadow_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
-A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`,
-`micro_batches`, `stand_ins` (of Transformer Engine), and what the GPU is like: `flash`, `workspace` (bytes that cuBLAS
-takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" | "untraceable", …}.
+A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world`, `rank`,
+`micro_batches`, `stand_ins` (use those of Transformer Engine), and properties of the GPU: `flash`, `workspace` (bytes
+that cuBLAS takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" |
+"untraceable", …}.
 """
 
 import functools
@@ -15,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# As train.py, whose modules it uses; this script runs under the target's interpreter, without our packages.
+# Finds train.py's modules and the shared workers': this script runs under the target's interpreter, without our
+# packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,7 +27,7 @@ import rank_questions
 
 
 def load(stand_ins: bool, version: str) -> None:
-    """What every rank needs, before the first fork: two thirds of a shadow's time would be imports."""
+    """Imports what every rank needs before the first fork: else imports would take two thirds of a shadow's time."""
     import cpu_shim
     import endless
     import fake_torch
@@ -108,8 +110,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     micro = config["global_batch"] // (config["micro_batch"] * replicas)
     most = question.get("micro_batches") or micro
     virtual = shape.virtual_pipeline_model_parallel_size
-    # The first step only makes the optimizer's state: as short as the schedule allows. Offloading learns in it how many
-    # micro batches there are, and plans no others.
+    # The first step only creates the optimizer's state, so it is as short as the schedule allows. With offloading it
+    # needs all micro batches, since offloading learns their number in it and plans for no others.
     shortest = shape.pipeline_model_parallel_size if virtual else 1
     if getattr(shape, "fine_grained_activation_offloading", False):
         shortest = most
@@ -170,7 +172,7 @@ def _forward(
     model: Any,
     return_schedule_plan: bool = False,
 ) -> tuple[Any, Any]:
-    """`return_schedule_plan`: as worker/train.py; `model` is then the innermost module of a chunk."""
+    """`return_schedule_plan`: as in worker/train.py; `model` is then the innermost module of a chunk."""
     from watch import watch
 
     inner = _innermost(model)
@@ -179,7 +181,7 @@ def _forward(
     batch = script.batch(config, inner.pre_process, inner.post_process)
     forward = model.build_schedule_plan if return_schedule_plan else model
     output = forward(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
-    if not return_schedule_plan and output.requires_grad:  # the first that its backward pass does
+    if not return_schedule_plan and output.requires_grad:  # the backward pass does this first
         output.register_hook(lambda _: watch.in_chunk(chunk))
     return output, functools.partial(_loss, batch.loss_mask)
 
@@ -191,7 +193,7 @@ def _innermost(model: Any) -> Any:
 
 
 def _loss(mask: Any, output: Any) -> tuple[Any, Any, Any]:
-    """As Megatron-LM's pretrain_gpt.py."""
+    """The loss as in Megatron-LM's pretrain_gpt.py."""
     import torch
 
     losses, mask = output.view(-1).float(), mask.view(-1).float()
@@ -202,7 +204,7 @@ def _loss(mask: Any, output: Any) -> tuple[Any, Any, Any]:
 
 
 def _group_names() -> dict[str, str]:
-    """Names of Megatron's process groups that have more than one rank, by torch's name."""
+    """Torch's name of a process group → Megatron's, for groups of more than one rank."""
     from megatron.core import parallel_state
 
     getters = {
@@ -215,7 +217,7 @@ def _group_names() -> dict[str, str]:
         "embedding": "get_embedding_group",
         "model": "get_model_parallel_group",
         "dp+cp": "get_data_parallel_group",
-        "expert dp": "get_expert_data_parallel_group",  # a dense model's is that one
+        "expert dp": "get_expert_data_parallel_group",  # in a dense model it is the data parallel group
     }
     found: dict[str, str] = {}
     for name, getter in getters.items():

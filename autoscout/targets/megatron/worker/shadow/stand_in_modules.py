@@ -1,5 +1,5 @@
-"""Modules and an optimizer with the parameters, attributes and state of Transformer Engine's, whose work is
-fused_layers.py."""
+"""Stand-ins with the parameters and state of Transformer Engine's modules and optimizer; fused_layers.py does the
+work."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class Linear(Base):
         **ignored: Any,
     ) -> None:
         super().__init__()
-        # What Megatron-core reads to make operations of it.
+        # Megatron-core reads these to build operations from the module.
         self.eps, self.zero_centered_gamma, self.ub_name = eps, zero_centered_gamma, ub_name
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.dtype, self.fuse, self.tp_group, self.tp_size = params_dtype, fuse_wgrad_accumulation, tp_group, tp_size
@@ -127,7 +127,7 @@ class GroupedLinear(Linear):
 
 
 class Fp8Padding(torch.nn.Module):
-    """Rows of every expert made a multiple that 8-bit products take: a copy, unless they are one already."""
+    """Pads the rows of every expert to a multiple that 8-bit products accept: a copy, unless they already are one."""
 
     ALIGNED = 16
 
@@ -164,7 +164,7 @@ class LayerNorm(Base):
         hidden_size: int = 0,
         **ignored: Any,
     ) -> None:
-        """`hidden_size`: the older name of its size."""
+        """`hidden_size`: an older name for `normalized_shape`."""
         super().__init__()
         self.dtype = params_dtype
         size = normalized_shape or hidden_size
@@ -201,7 +201,7 @@ class DotProductAttention(torch.nn.Module):
         s, b = q.shape[:2]
         group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
         with watch.tagged("attention"):
-            flash = Settings.flash and q.shape[-1] == v.shape[-1]  # Transformer Engine uses cuDNN's for the others
+            flash = Settings.flash and q.shape[-1] == v.shape[-1]  # otherwise Transformer Engine uses cuDNN's attention
             if flash:
                 q, k, v = (t.transpose(0, 1).contiguous() for t in (q, k, v))
             else:
@@ -213,7 +213,7 @@ class DotProductAttention(torch.nn.Module):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Keeps state as pytorch/optimizers/fused_adam.py does: moments in their types, a scale for each 8-bit moment, and
+    """Keeps state as pytorch/optimizers/fused_adam.py does: moments in their dtypes, a scale for each 8-bit moment, and
     the weights either whole in fp32 or, with `store_param_remainders`, only the 16 bits that bf16 lacks."""
 
     def __init__(
@@ -255,7 +255,7 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             numbers = 0
-            unscaled: list[Any] = []  # in fp32, of all weights of the group at once
+            unscaled: list[Any] = []  # fp32 moments of all weights of the group at once
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue

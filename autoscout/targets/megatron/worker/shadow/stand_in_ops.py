@@ -1,5 +1,5 @@
-"""Transformer Engine's operations (pytorch/ops), of which Megatron-core makes a feed-forward part with
-`use_transformer_engine_op_fuser`: in 16 bits each keeps its input, as pytorch/ops/basic/*.py do."""
+"""Transformer Engine's operations (pytorch/ops), from which Megatron-core builds a feed-forward part with
+`use_transformer_engine_op_fuser`: in 16 bits each keeps its input, as in pytorch/ops/basic/*.py."""
 
 import types
 from typing import Any
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Any] = {
 
 
 class Operations(types.ModuleType):
-    """The others exist, for subclasses, and do nothing."""
+    """Operations without a stand-in exist only so that they can be subclassed; they do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

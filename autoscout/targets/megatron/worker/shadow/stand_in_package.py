@@ -1,4 +1,4 @@
-"""A package `transformer_engine`, and the two extensions that come with it, for an interpreter that has none.
+"""A package `transformer_engine`, with its two extensions, for an interpreter that has none.
 
 Megatron-core's own wrappers (core/extensions/transformer_engine.py) run on top of it unchanged.
 """
@@ -28,7 +28,7 @@ from watch import watch
 
 
 class _Tracker:
-    """Dummy random number generators, which a shadow does not use."""
+    """A dummy tracker of random number generators, which a shadow does not use."""
 
     def __init__(self) -> None:
         self.states_: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class QuantizedTensor(torch.Tensor):
 
 
 def _checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Transformer Engine's own, used with 8-bit products: keeps the inputs, and runs the function again."""
+    """Transformer Engine's own checkpointing, used with 8-bit products: keeps inputs, runs the function again."""
     import torch.utils.checkpoint
 
     return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=True, preserve_rng_state=False)
@@ -108,7 +108,7 @@ def _added_gradient(total_input: Any, grad_output: Any, main_grad: Any) -> None:
 
 
 def install(version: str) -> None:
-    """Errors: none; what is there already is replaced."""
+    """Installs the package; one that exists already is replaced."""
     te = "transformer_engine"
     _module(te, __version__=version)
     _module(f"{te}.common")

@@ -1,12 +1,12 @@
-"""Failures of fake tensors, which are not Megatron's refusals: values, sizes that depend on them, and operators without
-a rule for their result's shape."""
+"""Failures that only fake tensors cause, not refusals by Megatron: reading values, sizes that depend on values, and
+operators without a rule for their result's shape."""
 
 import re
 import traceback
 from typing import Any
 
-_VALUES = "reads values, and a shadow's tensors have no values"
-_SIZES = "returns as many elements as values decide, and a shadow's tensors have no values"
+_VALUES = "reads values, but a shadow's tensors have none"
+_SIZES = "returns a number of elements that depends on values, but a shadow's tensors have none"
 _NO_KERNEL = "has no fake kernel, which would give the shape of its result: add one with torch.library.register_fake"
 _BY_TYPE = {
     "DynamicOutputShapeException": _SIZES,
@@ -23,8 +23,8 @@ _BY_MESSAGE = (
 
 
 def of(error: BaseException) -> dict[str, Any] | None:
-    """The answer for an exception, or one behind it, that only a shadow meets: which operator, why, and the line of the
-    model (or of a hook in it) that called it. None: Megatron's own."""
+    """If an exception, or one of its causes, is one that only a shadow meets: which operator raised it, why, and the
+    line of the model (or of a hook in it) that called it. None for Megatron's own exceptions."""
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)

@@ -1,9 +1,9 @@
-"""Follows what one rank of a shadow run allocates, computes and sends: storages by weak reference, kernels by shape,
+"""Records what one rank of a shadow run allocates, computes and sends: storages by weak reference, kernels by shape,
 collectives by group.
 
-Nothing has storage: a fake tensor knows its shape only, so a rank of a model of any size costs some hundred MB. A
-storage is counted from the operator that returned it until nothing refers to it any more, in granules of 512 bytes, as
-torch's caching allocator hands them out. What a compiled region makes counts only if it outlives the region.
+Nothing has storage: a fake tensor knows only its shape, so a rank of a model of any size costs some hundred MB. A
+storage counts from the operator that returned it until nothing refers to it any more, in granules of 512 bytes, as in
+torch's caching allocator. Tensors made in a compiled region count only if they outlive the region.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _BUFFERS = ("workspace", "batch", "placeholder", "communication")
 
 
 class Watch(TorchDispatchMode):
-    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order, and `born`, `died`: by number, (tag, phase)
-    and phase; both from `record()` on."""
+    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order. `born`: storage number → (tag, phase); `died`:
+    storage number → phase. All three are kept from `record()` on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,23 +42,23 @@ class Watch(TorchDispatchMode):
         self.kernels: Counter[tuple[Any, ...]] = Counter()
         self.collectives: Counter[tuple[Any, ...]] = Counter()
         self.order: list[list[Any]] = []
-        self.chunk = 0  # of an interleaved pipeline, whose pass runs
+        self.chunk = 0  # the chunk of an interleaved pipeline whose pass runs
         self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
-        self.names: dict[str, str] = {}  # of process groups
-        self.scratch: dict[str, Any] = {}  # operator → from its first tensor, what it takes while it runs
-        self.selected = 1.0  # share of what a mask selects
+        self.names: dict[str, str] = {}  # names of process groups
+        self.scratch: dict[str, Any] = {}  # operator → what it allocates temporarily, from its first tensor
+        self.selected = 1.0  # the share of elements that a mask selects
         self._fused = 0
         self._pending: list[tuple[Any, int, str, str]] = []
         self._number = 0
         self._recording = False
 
     def record(self) -> None:
-        """From here on kernels, collectives and events are kept; what is live begins the events."""
+        """From here on kernels, collectives and events are kept; events begin with what is live now."""
         self._recording = True
         self.events = [(number, size) for _, size, number in list(self.live.values()) if size]
 
     def where(self) -> str:
-        """The phase; inside autograd's engine it is the backward pass."""
+        """The current phase; inside autograd's engine it is the backward pass."""
         if self.phase == "forward" and torch._C._current_graph_task_id() != -1:
             return "backward"
         return self.phase
@@ -70,7 +70,7 @@ class Watch(TorchDispatchMode):
             self.order.append([name, self.where(), *shapes])
 
     def in_chunk(self, chunk: int) -> None:
-        """The following events belong to a pass of this chunk."""
+        """From here on events belong to a pass of this chunk."""
         self.chunk = chunk
         if self._recording:
             self.order.append(["pass", self.where(), chunk])
@@ -86,11 +86,11 @@ class Watch(TorchDispatchMode):
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Any:
         before, self.phase = self.phase, name
-        yield  # what fails stays in its phase
+        yield  # after an exception the phase stays, so it can be reported
         self.phase = before
 
     def see(self, tensor: torch.Tensor, tag: str) -> None:
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage is a fiction of the full size
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage only pretends to have the full size
             for name in tensor.__tensor_flatten__()[0]:
                 self.see(getattr(tensor, name), tag)
             return
@@ -119,8 +119,8 @@ class Watch(TorchDispatchMode):
         self._moved(number, size)
 
     def resizes(self) -> None:
-        """From here on storages that are resized are followed too, which needs no operator: so outputs that are made
-        again are discarded (Megatron's CheckpointWithoutOutput), and FSDP's buffers freed and refilled."""
+        """From here on resized storages are followed, too. No operator resizes: Megatron's CheckpointWithoutOutput
+        discards outputs that way until they are recomputed, and FSDP frees and refills buffers."""
         storage: Any = torch.UntypedStorage
         resize, copy = storage.resize_, storage.copy_
 
@@ -134,7 +134,7 @@ class Watch(TorchDispatchMode):
                 self._moved(number, after)
             return out
 
-        def copied(held: Any, source: Any, *args: Any) -> Any:  # torch never frees a fake one that was copied
+        def copied(held: Any, source: Any, *args: Any) -> Any:  # torch never frees a fake tensor that was copied
             return held if held.device.type == "meta" else copy(held, source, *args)
 
         storage.resize_, storage.copy_ = resized, copied
@@ -146,13 +146,13 @@ class Watch(TorchDispatchMode):
             self.events.append((number, size))
 
     def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:
-        """Sets the purpose of a tensor's storage, known only after it was created."""
+        """Sets the purpose of a tensor's storage, which is known only after it was created."""
         entry = self.live.get(id(tensor.untyped_storage()))
         if entry:
             self.born[entry[2]] = (tag, phase)
 
     def fused(self, function: Any) -> Any:
-        """torch.compile's stand-in: one kernel; only what outlives the region was ever allocated."""
+        """Stand-in for torch.compile: the region is one kernel, and only tensors that outlive it count as allocated."""
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -174,13 +174,13 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, f: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = str(f), kwargs or {}
-        if "_local_scalar_dense" in name:  # a value that is read: there is none, and what follows takes a usual one
+        if "_local_scalar_dense" in name:  # reads a value: there is none, so a usual one is returned
             value = args[0]
             return False if value.dtype == torch.bool else 1.0 if value.is_floating_point() else 1
         self.operators += 1
         if name.startswith("c10d."):
             self._collective(name, args)
-            if "coalesced" in name:  # has no fake kernel
+            if "coalesced" in name:  # it has no fake kernel
                 return torch._C._distributed_c10d.FakeWork().boxed()
         if name.startswith("aten.masked_select"):
             out = args[0].new_empty(round(args[1].numel() * self.selected))
@@ -214,7 +214,7 @@ class Watch(TorchDispatchMode):
         group = dist.ProcessGroup.unbox(boxed) if boxed is not None else None
         tensors = [t for t in tree_flatten(args)[0] if isinstance(t, torch.Tensor)]
         size = max((_bytes(t) for t in tensors), default=0)
-        if "coalesced" in name:  # lists of what goes in and of what comes out
+        if "coalesced" in name:  # takes lists of inputs and of outputs
             size = max(_bytes(args[0]), _bytes(args[1]) if len(args) > 1 else 0)
         ranks = group.size() if group is not None else 1
         named = self.names.get(group.group_name, "world") if group is not None else ""
@@ -229,8 +229,8 @@ def _bytes(values: Any) -> int:
 
 
 def kind(tag: str, born: str, died: str) -> str:
-    """A storage's purpose, by where it was created and used: weights, gradients, optimizer, activations, buffers or
-    temporary."""
+    """A storage's purpose, judged by where it was created and where it was freed: weights, gradients, optimizer,
+    activations, buffers or temporary."""
     if any(word in tag for word in _BUFFERS):
         return "buffers"
     if born in ("weights", "gradients", "optimizer"):

@@ -1,7 +1,7 @@
-"""Several of vLLM's engines on one virtual clock, with a router before them; one engine is a fleet of one.
+"""Several of vLLM's engines on one virtual clock, behind a router; one engine is a fleet of one.
 
-Each engine has a clock of its own, at which its last step ends. What happens first, happens first: an engine's answers
-leave it when its step has ended, then requests that have come by then are dealt, then the next step begins.
+Each engine has its own clock, at which its last step ends. Events happen in order of time: an engine's answers leave it
+when its step has ended, then the requests that have arrived by then are assigned, then the next step begins.
 """
 
 import copy
@@ -13,8 +13,8 @@ from virtual_clock import VirtualClock
 
 
 class FleetEngine:
-    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for others), "answers" (prompts that others have
-    read), or "both". `open`: its unfinished requests, and whether each had a token."""
+    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for other engines), "answers" (prompts that others
+    have read), or "both". `open`: its unfinished requests, and whether each has a token."""
 
     def __init__(self, engine: Any, role: str, number: int) -> None:
         self.engine, self.role, self.number = engine, role, number
@@ -23,7 +23,7 @@ class FleetEngine:
         self.executor.scheduler = core.scheduler
         self.clock: VirtualClock = self.executor.clock
         self.open: dict[str, bool] = {}
-        self.sent: dict[str, float] = {}  # in this load, when requests were sent to it
+        self.sent: dict[str, float] = {}  # when requests of this load were sent to it
         self.said: list[Any] = []  # outputs of its last step, which ends at its clock
         self.lost = False
 
@@ -32,7 +32,7 @@ class FleetEngine:
         return bool(self.said) or self.engine.has_unfinished_requests()
 
     def begun(self) -> dict[str, float]:
-        """When each request's first step here began; vLLM lengthens its name."""
+        """When each request's first step here began; vLLM appends to a request's name."""
         return {name.split("-")[0]: at for name, at in self.executor.counts.scheduled.items()}
 
     def counted(self, seconds: float) -> dict[str, Any]:
@@ -54,8 +54,8 @@ class FleetEngine:
 
 
 class EngineFleet:
-    """As an LLMEngine and its clock in one, for serve.answered(). `losses`: seconds of a load → number of the engine
-    that ends then; it does not come back."""
+    """An LLMEngine and its clock in one, for serve.answered(). `losses`: seconds since a load began → number of the
+    engine that fails then, for good."""
 
     def __init__(
         self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
@@ -71,11 +71,11 @@ class EngineFleet:
         self._asked: dict[str, tuple[Any, Any]] = {}  # (prompt, parameters) of the open requests
         self._session: Callable[[str], int] = lambda _: -1
         self._coming: list[tuple[float, int]] = []
-        self.placed: dict[str, int] = {}  # engine that answers a request
-        self.failed: dict[str, str] = {}  # requests that a lost engine had answered in part
+        self.placed: dict[str, int] = {}  # request → engine that answers it
+        self.failed: dict[str, str] = {}  # requests that a lost engine had partly answered
 
     def begin(self, session: Callable[[str], int], loses: bool) -> None:
-        """A new load. `session`: that of a request, -1 for none; `loses`: whether engines end in it."""
+        """Begins a new load. `session`: that of a request, -1 for none; `loses`: whether engines fail in this load."""
         at = max([self._clock.total, *(engine.executor.free_at() for engine in self.engines)])
         for engine in self.engines:
             engine.executor.begin(at)
@@ -116,7 +116,7 @@ class EngineFleet:
             engine.open = {name: said for name, said in engine.open.items() if name not in names}
 
     def step(self, until: float = float("inf")) -> list[Any]:
-        """The output of an engine's step, at the end of that step; nothing if `until` (in the load) comes first."""
+        """The output of an engine's step, at the end of that step; nothing if the load reaches `until` before."""
         while busy := [engine for engine in self.engines if engine.busy and not engine.lost]:
             first = min(busy, key=lambda engine: (engine.clock.total, not engine.said))
             loss = self._coming[0][0] if self._coming else float("inf")
@@ -156,7 +156,7 @@ class EngineFleet:
         self.engines[number].executor.leaving.append((at, name))
 
     def _lose(self, number: int) -> list[Any]:
-        """Requests without a token so far are sent to another engine; the others fail."""
+        """Fails an engine: its requests without a token are sent to other engines; the others fail."""
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}
@@ -168,16 +168,16 @@ class EngineFleet:
         return [_Ended(name) for name, began in names.items() if began]
 
     def scheduled(self) -> dict[str, float]:
-        """Seconds of the load at which each request's first step began, on the engine that it was sent to first."""
+        """Seconds of the load at which each request's first step began, on the first engine that it was sent to."""
         found: dict[str, float] = {}
         for engine in self.engines:
             if engine.role == self._first:
                 for name, at in engine.begun().items():
-                    found[name] = max(at, found.get(name, at))  # of one whose engine was lost: on the next
+                    found[name] = max(at, found.get(name, at))  # if that engine was lost, on the next one
         return found
 
     def counted(self) -> list[dict[str, Any]]:
-        """Of each engine, in the last load: served.EngineCounts."""
+        """For each engine, its counts in the last load: served.EngineCounts."""
         return [engine.counted(self.now()) for engine in self.engines]
 
 

@@ -1,6 +1,6 @@
-"""Makes vLLM's platform object answer as on a machine with GPUs. vLLM's modules are imported as on this CPU, since they
-would otherwise look for kernels; then the platform object, which all of them hold, becomes an instance of vLLM's own
-CUDA class. From then on defaults and overrides are those of GPUs.
+"""Makes vLLM's platform object answer as on a machine with GPUs. vLLM's modules are first imported as on this CPU,
+since on a GPU they would look for kernels; then the platform object, to which all of them refer, becomes an instance of
+vLLM's own CUDA class. From then on defaults and overrides are those of GPUs.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second up to 0.20
 
 
 def without_kernels() -> None:
-    """Its class for GPUs imports extensions that a build for CPUs lacks."""
+    """Stands in for the extensions that vLLM's class for GPUs imports, and that a build for CPUs lacks."""
     for name in _KERNELS:
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = types.ModuleType(name)
@@ -48,4 +48,4 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # selects between vLLM's two model runners, and so how steps are queued
+    vllm.config.vllm.HAS_TRITON = True  # selects between vLLM's two model runners, which queue steps differently

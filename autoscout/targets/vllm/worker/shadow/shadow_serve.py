@@ -1,11 +1,13 @@
-"""Serving engines of any model and GPU, without the GPU: vLLM's own engines under a job's load, their steps predicted.
+"""Runs serving engines of any model and GPU without it: vLLM's own engines under a job's load, with predicted step
+times.
 
     python shadow_serve.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
 A question: `config` (config.json) or `model` (a folder that has one), `gpu` (what become() takes; None: this CPU),
-`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, number] of engines that end, and
-`groups` of alike engines: `count`, `role` (as FleetEngine), `arguments` (EngineArgs), `memory` (bytes of the KV cache),
-`times` (StepTimes), `link` (as VirtualExecutor). An answer is {"verdict": "starts" | "refused" | "untraceable", …}.
+`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, number] of engines that fail, and
+`groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of the KV
+cache), `times` (StepTimes), `link` (see VirtualExecutor). An answer is {"verdict": "starts" | "refused" |
+"untraceable", …}.
 """
 
 import asyncio
@@ -56,7 +58,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
     fleet = EngineFleet(engines, question["router"], [tuple(loss) for loss in question["lose"]])
     Phase.now = "load"
     measured = _loaded(fleet, question["plan"])
-    config = engines[-1][0].vllm_config  # one that answers
+    config = engines[-1][0].vllm_config  # the last engine is one that answers
     return {
         "verdict": "starts",
         "passes": measured["passes"],
@@ -71,7 +73,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(model: str, of: dict[str, Any]) -> Any:
-    """`of`: a group of the question."""
+    """`of`: a group in the question."""
     from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -92,7 +94,7 @@ def _engine(model: str, of: dict[str, Any]) -> Any:
 
 
 def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """What drive() says; each request's record has the number of the engine that answered it, and when it was first
+    """The result of drive(); each request's record also has the engine that answered it, and when it was first
     scheduled there."""
     loads = 0
 
@@ -100,7 +102,9 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
     ) -> tuple[float, list[driving.Record]]:
         nonlocal loads
-        fleet.begin(lambda name: requests[int(name)].session, loses=loads > plan["warmup"])  # guards come first
+        fleet.begin(
+            lambda name: requests[int(name)].session, loses=loads > plan["warmup"]
+        )  # the first checks equivalence
         loads += 1
         duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
         begun = fleet.scheduled()
@@ -114,13 +118,13 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder(config: dict[str, Any]) -> str:
-    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, and removed with it
+    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, so it is removed with it
     (Path(folder) / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def _refused(error: Exception) -> dict[str, Any]:
-    """Which exception it was, and where in vLLM it was raised."""
+    """The answer for an exception: which one it was, and where in vLLM it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/vllm/" in f.filename and "/worker/shadow/" not in f.filename] or frames
     return {
@@ -143,7 +147,7 @@ def main(folder: Path) -> int:
     parent = os.getpid()
     paths = sorted(folder.glob("question-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
     for path in paths:
-        child = os.fork()  # the platform and the engine are of a process
+        child = os.fork()  # vLLM keeps platform and engine once per process
         if child == 0:
             code = 1
             leash.die_with(parent)

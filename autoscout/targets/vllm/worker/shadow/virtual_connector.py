@@ -1,6 +1,6 @@
-"""A connector of vLLM's that hands KV caches from engines that read prompts to engines that answer: its scheduler's
-half, as NixlConnector's (vLLM 0.32). Blocks are held on both sides until the transfer ends, whose time VirtualExecutor
-says."""
+"""A KV connector for vLLM that hands caches from engines that read prompts to engines that answer. It is the
+scheduler's half, written like NixlConnector's (vLLM 0.32). Blocks are held on both sides until the transfer ends;
+VirtualExecutor determines when."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 @dataclass
 class KvLoads(KVConnectorMetadata):
-    """Request → (tokens that it reads from elsewhere, number of the engine there, the request's name there)."""
+    """Request → (tokens that it gets from another engine, that engine's number, the request's name there)."""
 
     loads: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 
@@ -28,7 +28,7 @@ class VirtualConnector(KVConnectorBase_V1):
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         given = request.kv_transfer_params or {}
         if given.get("do_remote_prefill"):
-            given["do_remote_prefill"] = False  # once: what is preempted is computed again
+            given["do_remote_prefill"] = False  # only once: a preempted request computes its prompt again
             self._loads[request.request_id] = num_external_tokens, given["engine"], given["request"]
 
     def build_connector_meta(self, scheduler_output: Any) -> KvLoads:

@@ -1,5 +1,5 @@
-"""vLLM's engine with a simulated executor: it predicts each step's duration and advances a simulated clock. Scheduler,
-KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
+"""vLLM's engine with a simulated executor, which predicts each step's duration and advances a simulated clock. The
+scheduler, KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
 """
 
 import importlib.util
@@ -17,8 +17,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
-_LOOKS_S = 1e-3  # from one look for ended transfers to the next of an engine that has nothing to compute
-_TOKEN = 11  # the token of every answer: not a special one
+_LOOKS_S = 1e-3  # time between two checks for ended transfers, on an engine that has nothing to compute
+_TOKEN = 11  # the token of every answer; must not be a special one
 
 
 class Untraceable(Exception):
@@ -37,7 +37,7 @@ class Counts:
 
 
 def tables(given: dict[str, Any]) -> Any:
-    """Step times from the same file as the event simulation's."""
+    """Step times, made by the file that the event simulation also uses."""
     spec = importlib.util.spec_from_file_location("step_times", _TIMES)
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +47,7 @@ def tables(given: dict[str, Any]) -> Any:
 
 
 class _Later(Future):
-    """Done when the clock's total reaches `moment`; asking for its result advances the clock to it."""
+    """A future that is done when the clock's total reaches `moment`; asking for its result advances the clock to it."""
 
     def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class _Later(Future):
 
 class VirtualExecutor(Executor):
     """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`); `memory`: a
-    rank's bytes for the KV cache; `link`: seconds of a transfer from another engine, and of each of its tokens, one
-    transfer after the other. Pipeline stages process a batch one after the other, each an equal share."""
+    rank's bytes for the KV cache; `link`: seconds of a transfer from another engine, and per token; transfers follow
+    one another. Pipeline stages process a batch one after the other, each for an equal share of the time."""
 
     supports_pp = True
     times: Any
@@ -72,26 +72,26 @@ class VirtualExecutor(Executor):
     clock: VirtualClock
     link: tuple[float, float] = (0.0, 0.0)
     scheduler: Any = None  # set once the engine has made it
-    hand_over: Callable[[int, str, float], None]  # tells an engine, a request there, and when its cache was read
+    hand_over: Callable[[int, str, float], None]  # gets an engine, a request there, and when its cache was read
 
     def _init_executor(self) -> None:
-        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is free, in clock total
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # the total time at which each stage is free
         self._token_at: dict[str, float] = {}  # when a sequence's last token is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
-        self._arriving: list[tuple[float, str]] = []  # when a request's cache is here
-        self.leaving: list[tuple[float, str]] = []  # when it was read from here
+        self._arriving: list[tuple[float, str]] = []  # when a request's cache arrives here
+        self.leaving: list[tuple[float, str]] = []  # when a request's cache has been read from here
         self._link_free = 0.0
         self._received: set[str] = set()
         self.begin()
 
     @classmethod
     def prepared(cls, times: Any, memory: int, link: tuple[float, float] = (0.0, 0.0)) -> type["VirtualExecutor"]:
-        """The executor class with its settings: vLLM instantiates it itself."""
+        """The executor class with its settings built in, because vLLM instantiates the class itself."""
         return type("Prepared", (cls,), {"times": times, "memory": memory, "link": link, "clock": VirtualClock()})
 
     def begin(self, at: float = 0.0) -> None:
-        """Starts a new load at `at` of the clock's total, or when it is free: a step of the last one may still be
-        running, for requests that have ended."""
+        """Starts a new load at total time `at`, or as soon as the engine is free: its last step, for requests that have
+        ended, may still be running."""
         self.counts = Counts()
         self.clock.begin(max(at, self.free_at()))
 
@@ -103,10 +103,10 @@ class VirtualExecutor(Executor):
         return [memory] * self.parallel_config.pipeline_parallel_size
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
-        """Specs of one rank per stage; tensor parallel ranks are alike."""
+        """The specs of one rank per stage, since tensor parallel ranks are alike."""
         model, stages = self.model_config, self.parallel_config.pipeline_parallel_size
         if model.use_mla or model.is_hybrid or model.get_sliding_window():
-            raise Untraceable("layers that are not all of full attention (MLA, windows, state spaces)")
+            raise Untraceable("layers without full attention (MLA, windows, state spaces)")
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
             num_kv_heads=model.get_num_kv_heads(self.parallel_config),
@@ -164,7 +164,7 @@ class VirtualExecutor(Executor):
             self.hand_over(engine, there, self._link_free)
 
     def _ended(self, moment: float) -> dict[str, Any]:
-        """The transfers that have ended by then; each is reported to the scheduler once."""
+        """The transfers that have ended by `moment`; each is reported to the scheduler once."""
         here, gone = ({name for at, name in some if at <= moment} for some in (self._arriving, self.leaving))
         self._arriving = [each for each in self._arriving if each[0] > moment]
         self.leaving = [each for each in self.leaving if each[0] > moment]
@@ -180,7 +180,7 @@ class VirtualExecutor(Executor):
         return later if non_block else later.result()
 
     def _composition(self, scheduled: Any) -> tuple[int, int, float, int, int]:
-        """(prompts, their tokens, query-key pairs, decoding sequences, tokens of their contexts); updates the
+        """(prompts, their tokens, query-key pairs, decoding sequences, their contexts' tokens) of a step; updates the
         counters."""
         counts, requests = self.counts, self.scheduler.requests
         seqs = tokens = decodes = context = 0
