@@ -256,8 +256,7 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe against which the gain is stated: the one that finalists were compared with, else the best
-    measured."""
+    """The recipe against which the gain is stated: that of the finalists, else the best measured."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -310,8 +309,7 @@ def _next_best(confirmed: Confirmed) -> str:
 
 
 def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
-    """A clause about a configuration that noise cannot distinguish from the winner, and lost because it changes
-    more."""
+    """A clause about a configuration that noise cannot distinguish from the winner, and that changes more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
         return ""

@@ -117,8 +117,7 @@ def device_within(name: str) -> str:
 
 
 def sold_by(stated: Any, reported: Any) -> Any:
-    """Whether a job states the GiB that a device is sold with; its driver reports a little less. Elementwise for
-    arrays."""
+    """Whether a job states the GiB that a device is sold with; its driver reports less. Elementwise for arrays."""
     return (reported < stated) & (stated < _VARIANT_HAS * reported)
 
 
@@ -168,8 +167,8 @@ def _spelled(series: str) -> str:
 
 
 def _alike(name: str, figure: Callable[[DeviceRecord], Any]) -> Any:
-    """The value that all records share whose names begin with the same letters (for example "cpu-old" and "cpu"); None
-    if they differ."""
+    """The value that all records with the same first letters share (such as "cpu-old" and "cpu"); None if they
+    differ."""
     begins = re.match(r"[a-z]+", name.lower())
     alike = begins and re.compile(rf"{begins[0]}(?![a-z])")
     values = {figure(record) for stem, record in records().items() if alike and alike.match(stem)}

@@ -18,8 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML. `what`: the kind of file, for the
-    message."""
+    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML. `what`: the kind of file."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         _check_values(path, data, "")

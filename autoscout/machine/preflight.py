@@ -34,8 +34,7 @@ _RARELY = 0.05  # chance of running out of memory from which it is reported
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """The findings, in the order in which a session meets problems. Errors: AutoscoutError for a job without a
-    space."""
+    """Findings, in the order in which a session meets problems. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
@@ -191,8 +190,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Warns if requests arrive at a fixed rate and the reference already answers nearly all, so that nothing can be
-    gained."""
+    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: nothing can be gained."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []

@@ -116,8 +116,7 @@ def judge(check: Check, reference: Measurement, measured: Measurement) -> Measur
 
 
 class Reference:
-    """The run that others are compared with: the expert default's if it works, else the first that a second one agrees
-    with.
+    """The run that others are compared with: the expert default's if it works, else the first that another confirms.
 
     Until then, a wrong first run could make all correct ones look wrong, so runs that disagree with it are kept as
     challengers. Only a run of another configuration can support a run: a repeat would agree even if both are wrong.
@@ -200,8 +199,7 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """How two series differ; "" if they agree. `tolerances`: for every third step from the first, and for the
-    others."""
+    """How two series differ; "" if they agree. `tolerances`: for steps 0, 3, 6 …, and for the others."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

@@ -19,8 +19,7 @@ _SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?"
 
 
 def _form(pattern: str, short: Callable[..., float]) -> tuple[re.Pattern[str], Callable[..., float]]:
-    """A form of message. `short`: computes GiB from the sizes in the pattern, which are None if the message lacks
-    them."""
+    """A form of message. `short`: computes GiB from the sizes in the pattern, None if the message lacks them."""
     return re.compile(pattern.replace("SIZE", _SIZE), re.DOTALL), short
 
 

@@ -124,8 +124,7 @@ class Target:
         )
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
-        """Seconds that one run takes after its start, from the predicted value of a metric; 0 if that does not give
-        them."""
+        """Seconds that one run takes after its start, from the predicted value of a metric; 0 if unknown."""
         if metric != "step_time_s":
             return 0.0
         wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
@@ -217,8 +216,7 @@ class Target:
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) if it has no
-        launch."""
+        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) if none."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":

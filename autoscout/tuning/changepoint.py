@@ -75,8 +75,7 @@ class ChangeSearch:
         self.p = self._weights.sum(axis=0)
 
     def _reweight(self, share: np.ndarray, new: slice) -> None:
-        """Adds as much of the new pairs' likelihood as leaves enough particles with weight, and resamples them by
-        it."""
+        """Adds as much of the new pairs' likelihood as leaves enough particles with weight; resamples by it."""
         each, more = self._of_pairs(self._particles), 1 - share[-1]
         before = _of_any(self._of_changes(each, share))
         while True:
@@ -112,8 +111,7 @@ class ChangeSearch:
         return logs
 
     def _of_pairs(self, particles: np.ndarray) -> np.ndarray:
-        """(particles, pairs, 3): log likelihood of each pair if none, the later, or both of its points are after the
-        change."""
+        """(particles, pairs, 3): log likelihood of each pair if none, the later or both points are after the change."""
         these = _unknowns(particles)
         centre, spread, weight = _kinds(these)
         after = np.array([[0, 0], [0, 1], [1, 1]])

@@ -148,8 +148,7 @@ def _chosen(
     configurations: dict[str, Configuration],
     default: Configuration,
 ) -> str:
-    """The choice among `names`; the default if nothing is more likely than not to beat it, or the difference is
-    tiny."""
+    """The choice among `names`; the default if nothing probably beats it, or the difference is tiny."""
     best = min(names, key=chosen.level.__getitem__)
     if default.id in fit.level:
         against = fit.contrast(default.id, best)

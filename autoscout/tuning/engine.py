@@ -119,8 +119,7 @@ class Engine:
         return self._over and not self._waiting
 
     def ask(self, place: Place = anywhere) -> Experiment | None:
-        """The next experiment to start; None if there is none now: no room, waiting for running ones, paused, or
-        over."""
+        """The next experiment to start; None if there is none now: no room, others running, paused, or over."""
         began = time.perf_counter()
         try:
             while not self._over:

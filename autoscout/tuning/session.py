@@ -342,8 +342,7 @@ def _active_seconds(past: list[AnyEvent]) -> float:
 
 
 def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock of the one process that runs a session; while held, `autoscout sessions` shows the session as
-    running."""
+    """The lock of the process that runs a session; while held, `autoscout sessions` shows it as running."""
     path = folder / "owner.lock"
     if lock.is_held(path):
         raise AutoscoutError(f"session {folder.name} is running in another process already")

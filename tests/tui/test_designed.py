@@ -50,7 +50,7 @@ def test_screens_say_what_became_of_a_configuration(environment, words):
     said = shown(designed(environment))
     assert all(word in said for word in words)
     assert ("measured" in said) == (words == ("measured",))
-    assert ("real one" in said) == (words == ("measured",))
+    assert ("every experiment is real" in said) == (words == ("measured",))
 
 
 def test_the_table_names_a_configuration_by_what_differs_from_the_reference():

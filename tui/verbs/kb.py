@@ -221,7 +221,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
 @click.option("--data", type=PATH, help="With postgres: the shared folder for the data files.")
-@click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs yours.")
+@click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs your files.")
 @common
 def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Add to a lake what it lacks. Repeating it changes nothing; entries in a lake never change."""

@@ -101,8 +101,7 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """A sentence on the first device of the hosts, in order, whose kind is not that of the job's node; "" if there is
-    none."""
+    """A sentence on the first device of the hosts, in order, whose kind is not that of the job's node; "" if none."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
@@ -164,8 +163,7 @@ def physical(index: int, given: str) -> str:
 
 
 def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
-    """Kind → indices of GPUs, in the order of the job's nodes, at most as many as it needs; those in `first` before
-    others.
+    """Kind → indices of GPUs, in the order of the job's nodes, at most as many as it needs, `first` before others.
 
     Kinds that no name identifies get the GPUs that the others leave.
     """

@@ -271,8 +271,7 @@ def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | N
 
 
 def _by_deepspeed(line: Line, now: ValueOf, known: Preset) -> Line:
-    """The line with which DeepSpeed starts its ranks, if the program's settings select DeepSpeed; else the
-    program's."""
+    """The line with which DeepSpeed starts its ranks, if its settings select DeepSpeed; else the program's."""
     values = {flag: now(sets) for flag, sets in known.deepspeed.items()}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, as_text(value))]
     return line.of(["deepspeed", *flags]) if flags else line

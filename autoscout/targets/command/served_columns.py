@@ -36,8 +36,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's `derived` names with their values in the line. Errors: AutoscoutError (exit 2) for an unclosed
-    quote."""
+    """The preset's `derived` names, with the line's values. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
     quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # a name

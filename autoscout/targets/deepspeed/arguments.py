@@ -112,8 +112,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def saying_each_step(job: Job, launch: Launch) -> Launch:
-    """The launch with a ds_config that makes the engine report its speed after every step; its default is less
-    often."""
+    """The launch with a ds_config that makes the engine report its speed after every step, not only now and then."""
     rendered = config_of(job)
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:
@@ -182,7 +181,7 @@ def _scalars(config: Config) -> dict[str, Value]:
 
 
 def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires. `ranks`: with their own
+    """Ensures train_batch_size == micro batch × accumulation × ranks, as DeepSpeed requires. `ranks`: with own
     samples."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1

@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
-# Compute capabilities from which devices have multicast, and communication needs no single queue any more.
+# Compute capabilities from which devices have multicast, and no longer need a single communication queue.
 _MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
@@ -203,7 +203,7 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and without balancing: else the split of the batch matters, and losses of layouts could not be
+            # Dropless and without balancing: else losses depend on how the batch is split, so layouts could not be
             # compared.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",

@@ -121,8 +121,7 @@ def _out_of_shell(line: Line) -> Line:
 
 
 def _set_before(before: Line) -> dict[str, dict[str, str]]:
-    """launch.environment: variables set before the script, also in a shell's text, except values that a shell
-    computes."""
+    """launch.environment: variables set before the script, also in a shell's text, except computed values."""
     parts: list[str] = []
     for word in before.words:
         with contextlib.suppress(ValueError):  # unclosed quotes

@@ -99,8 +99,7 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """Flags that the user's script needs besides `given`: synthetic data, small learning steps, a log of every
-    iteration."""
+    """Flags for the user's script besides `given`: synthetic data, small learning steps, a log line per iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",

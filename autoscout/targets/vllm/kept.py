@@ -57,8 +57,7 @@ def kept_arguments(job: Job) -> dict[str, Any]:
 
 
 def longest(job: Job) -> int:
-    """Tokens of the longest request that an engine is built for: the traffic's, or more if the user's line asks for
-    it."""
+    """Tokens of the longest request that an engine is built for: the traffic's, or more if the user's line says so."""
     return max(attributes_of(job)["model_len"], stated_length(job))
 
 

@@ -54,8 +54,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 
 def model_of(job: Job) -> str:
-    """The model to serve: the one that was measured, else the one that the user's line names, whose shape was
-    measured."""
+    """The model to serve: the one that was measured, else the user's line's, whose shape was measured."""
     return job.launch.model_path or model_named(line_of(job)) or _MODEL
 
 

@@ -22,8 +22,7 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose max_position_embeddings 
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """A sentence if requests are too long; none if the model's folder is not readable here: its engine then reports
-    it."""
+    """A sentence if requests are too long; none if the model's folder is unreadable here: its engine reports it."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or _lengthened(job):
         return

@@ -41,8 +41,7 @@ class Server:
         """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Starts the server, puts it under load once it is ready, ends it. Errors: AutoscoutError if the folder cannot
-        be written."""
+        """Starts the server, loads it when it is ready, ends it. Errors: AutoscoutError if it cannot write."""
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
@@ -130,8 +129,7 @@ def started(command: list[str], output: Any, environ: dict[str, str] | None) -> 
 
 
 class _Trees:
-    """The process trees of one experiment: its servers', then the router's. When one ends, or on `stopping`, all
-    end."""
+    """The process trees of one experiment: servers, then the router. When one ends, or on `stopping`, all end."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self.keepers: list[subprocess.Popen[bytes]] = []

@@ -213,8 +213,8 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Checks the engines to lose. Errors: AutoscoutError (exit 2) for one that does not exist, or if none of a role is
-    left."""
+    """Checks the engines to lose. Errors: AutoscoutError (exit 2) for one that does not exist, or the last of a
+    role."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
         raise AutoscoutError(f"--lose {absent[0]}: the configuration has the engines 0 to {len(roles) - 1}", 2)

@@ -34,8 +34,7 @@ def mark() -> None:
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function that ends Megatron's schedule by waiting for the gradients; then the optimizer's part
-    begins."""
+    """Wraps the function that ends Megatron's schedule by waiting for the gradients; the optimizer's part follows."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()

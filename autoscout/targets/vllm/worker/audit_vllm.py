@@ -92,8 +92,7 @@ def _spelled(value: Any) -> str:
 
 
 def pretend_kernels() -> None:
-    """Pretends that flash attention's extensions exist: only builds for GPUs have them, but configuring needs a
-    version."""
+    """Pretends that flash attention's extensions exist: only GPU builds have them, but configuring needs a version."""
     stub: Any = types.ModuleType("vllm.vllm_flash_attn")
     stub.__path__, stub.__file__ = [], "flash_attn"
     stub.__getattr__ = lambda name: None if name.startswith("__") else (lambda *_, **__: True)
