@@ -20,7 +20,7 @@ import numpy as np
 
 from autoscout.job.load import with_budget
 from autoscout.job.words import several
-from autoscout.running.conditions import competing_here
+from autoscout.running.conditions import busy_now
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import NOT_COMPARED, context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -81,7 +81,7 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
-    for note in (does_not_fit(space), *target_of(job).notes_on_job(job), competing_here(job)):
+    for note in (does_not_fit(space), *target_of(job).notes_on_job(job), busy_now(job)):
         if note:
             on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:
