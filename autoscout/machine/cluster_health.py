@@ -16,7 +16,7 @@ import msgspec
 
 from autoscout.machine import gpu_state
 from autoscout.machine.doctor import Finding
-from autoscout.running import conditions, interpreter, processes
+from autoscout.running import interpreter, processes
 from autoscout.running.cluster.choosing import reached, way_to
 from autoscout.running.cluster.devices import device_kind
 from autoscout.running.cluster.gpus import IDLE
@@ -30,6 +30,7 @@ _LINKS = processes.WORKER / "links.py"
 _ASK_S, _LINKS_S = 20.0, 60.0
 _MIB, _TIMES = 16, 4
 _SLOW = 0.5  # a link is slow below this share of the median link speed
+_FOREIGN = 0.5  # tolerated load per core by other processes
 _LEAST_SHM_GIB = 1.0
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
@@ -128,8 +129,10 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
 
 def busy(node: dict[str, Any]) -> tuple[str, str] | None:
     """How much other processes use a host, with the remedy: it is not sick, but measurements would be disturbed."""
-    what = conditions.competing(node["load"], node["cores"])
-    return (what, "end the other programs there (`top`), or wait: they would slow measurements") if what else None
+    if node["load"] <= node["cores"] * (1 + _FOREIGN):
+        return None
+    what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
+    return what, "end the other programs there (`top`), or wait: they would slow measurements"
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:

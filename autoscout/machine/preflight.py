@@ -12,7 +12,7 @@ from autoscout.job.words import several
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding, engine
 from autoscout.running.cluster.devices import device_kind, in_words, spelled
-from autoscout.running.conditions import competing_here
+from autoscout.running.conditions import busy_now
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.jobs import JobSpace, profiler_of
@@ -74,7 +74,7 @@ def _is_predicted(predicted: list[Finding]) -> bool:
 def _devices(job: Job, predicted: bool) -> Finding:
     wanted = spelled(job)
     if device_kind(job) == "cpu":
-        busy = competing_here(job)
+        busy = busy_now(job)
         return Finding(
             subject="devices", ok=None if busy else True, found="; ".join(filter(None, [f"{wanted} (CPU ranks)", busy]))
         )

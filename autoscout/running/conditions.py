@@ -27,26 +27,13 @@ from kb.sharing import hosts
 # Share of CPU time from which the work of others is named: at 15 %, one of eight ranks on eight CPUs loses more than a
 # CPU of its own.
 BUSY = 0.15
-_FOREIGN = 0.5  # tolerated load per core from other processes
+_LOOK_S = 0.3
 _EVERY_S = 2.0
 _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active,memory.used"
 # NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal slowdown (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are normal operation.
 _IDLE = 0x01
 SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-
-
-def competing(load: float, cores: int) -> str:
-    """How many processes want the cores, in words; "" if there is room for ours."""
-    return f"{load:.1f} processes compete for its {cores} cores" if load > cores * (1 + _FOREIGN) else ""
-
-
-def competing_here(job: Job) -> str:
-    """As `competing`, of this machine in the last minute, where it measures the job on CPUs."""
-    if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
-        return ""
-    what = competing(os.getloadavg()[0], os.cpu_count() or 1)
-    return f"this machine is busy: {what}; times will be longer and less certain" if what else ""
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -91,9 +78,8 @@ class MachineWatch:
         found: dict[str, float] = {}
         total = now.total - self._before.total
         if total > 0:
-            foreign = (now.busy - self._before.busy) - (now.ours - self._before.ours)
             found["cpu_share"] = min(max((now.busy - self._before.busy) / total, 0.0), 1.0)
-            found["foreign_cpu_share"] = min(max(foreign / total, 0.0), 1.0)
+            found["foreign_cpu_share"] = foreign_share(self._before, now)
             found["steal_share"] = max(now.steal - self._before.steal, 0.0) / total
         if now.waited:
             found["cpu_pressure"] = min(max(now.waited - self._before.waited, 0.0) / elapsed, 1.0)
@@ -108,6 +94,23 @@ class MachineWatch:
             self.samples += parsed(table)
             if self._over.wait(_EVERY_S):
                 return
+
+
+def busy_now(job: Job) -> str:
+    """How much others use this machine, in words, where it measures the job on CPUs; "" if it is little."""
+    if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
+        return ""
+    before = counters()
+    time.sleep(_LOOK_S)
+    share = foreign_share(before, counters())
+    busy = f"other work takes {share:.0%} of this machine's CPU time now"
+    return f"{busy}; times will be longer and less certain" if share >= BUSY else ""
+
+
+def foreign_share(before: Counters, now: Counters) -> float:
+    """Share of all CPU time between two looks that processes used that are not ours."""
+    total, foreign = now.total - before.total, (now.busy - before.busy) - (now.ours - before.ours)
+    return min(max(foreign / total, 0.0), 1.0) if total > 0 else 0.0
 
 
 def parsed(table: str) -> list[Sample]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoscout.job.load import with_budget
 from autoscout.job.words import several
-from autoscout.running.conditions import competing_here
+from autoscout.running.conditions import busy_now
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import NOT_COMPARED, context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -88,7 +88,7 @@ def tune(
         if note := target_of(job).ready(job, environment):
             on_note(note)
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
-            for note in filter(None, (too_slow(job, space, engine.started.default), competing_here(job))):
+            for note in filter(None, (too_slow(job, space, engine.started.default), busy_now(job))):
                 on_note(note)
             result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)

@@ -6,6 +6,7 @@ import sys
 import time
 
 import msgspec
+import pytest
 from landscape import measured, space_of
 from test_session import RECORDED, events_of, replay_job
 
@@ -144,6 +145,9 @@ def test_a_disturbed_run_of_a_session_is_kept_repeated_and_does_not_count(tmp_pa
     assert sum(e.purpose == "search" for e in ended) == 8
 
 
-def test_a_machine_is_busy_before_a_session_if_more_want_its_cores_than_there_are():
-    assert conditions.competing(13.3, 2) == "13.3 processes compete for its 2 cores"
-    assert conditions.competing(2.9, 2) == ""
+def test_the_work_of_others_is_what_is_not_ours():
+    before = conditions.Counters(total=100.0, busy=50.0, ours=20.0)
+    assert conditions.foreign_share(before, conditions.Counters(total=102.0, busy=51.8, ours=20.6)) == pytest.approx(
+        0.6
+    )
+    assert conditions.foreign_share(before, before) == 0
