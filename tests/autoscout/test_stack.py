@@ -98,7 +98,7 @@ def test_a_session_ends_with_a_design_that_is_never_called_measured(job, tmp_pat
     session = json.loads(tuned.stdout)["session"]["session"]
     steps = run.invoke(cli, ["why", session, "--kb", kb]).stdout.partition("share of the predicted")[0]
     assert "designed" in steps
-    assert "measured" not in steps
+    assert "measured" not in steps.replace("nothing was measured", "")
     rows = run.invoke(cli, ["sql", "SELECT DISTINCT fidelity FROM measurement", "--kb", kb, "--format", "csv"]).stdout
     assert rows.split() == ["fidelity", "predicted"]
 

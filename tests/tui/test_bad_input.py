@@ -211,7 +211,7 @@ async def test_the_longest_name_of_a_job_that_comes_with_us_is_whole_on_a_small_
         "1": "next: −overlap_grad, 1.156×",
         "2": "permute_fusion → 19 more",
         "3": "distopt is off",
-        "5": "−overlap_grad, mbs 2",
+        "5": "mbs 2, −overlap_grad",
     }
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app, len(events))

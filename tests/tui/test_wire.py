@@ -371,7 +371,7 @@ def test_everything_is_drawn_anew_whatever_is_open(screens):
     """A key did nothing beside an open help or in a box."""
     shown = screens("watch", str(RECORDED))
     shown.shows("experiments")
-    for key, seen in (("?", "Δs and Δp"), (":", "ry tp=2")):
+    for key, seen in (("?", "the dashed line"), (":", "ry tp=2")):
         shown.press(key)
         shown.shows(seen)
         shown.settle()

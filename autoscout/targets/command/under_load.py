@@ -90,7 +90,8 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 def unknown(line: Line) -> str:
     """The word by which a line without a preset seems to start a server; "" if there is none."""
-    images = (word for word in line.words[1:] if runs_image(line) >= 0 and _SERVERS_IMAGE.search(word))
+    within = line.words if runs_image(line) >= 0 else ()
+    images = (word for word in within if _SERVERS_IMAGE.search(word))
     return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))
 
 
