@@ -257,11 +257,10 @@ def _fits(given: Settings, setting: str) -> bool:
 
 
 def _half(given: Settings, trained: Trained) -> bool:
-    if (
-        _first(given, ["mixed_precision"]) in _HALF
-        or _first(given, trained.weights) in _HALF
-        or _is_on(given, "pure_bf16")
-    ):
+    named = _first(given, trained.weights)
+    if _first(given, ["mixed_precision"]) in _HALF or named in _HALF or _is_on(given, "pure_bf16"):
+        return True
+    if (named or trained.usual_weights) == "auto":  # products are of the weights' type
         return True
     halves = [name for name in trained.half if name in given]
     return any(_is_on(given, name) for name in halves) if halves else trained.usual_half
