@@ -316,7 +316,7 @@ def test_nothing_outlives_a_bench_that_is_killed(table, tmp_path):
         (["--metric", "time", "--goal", "min"], "did you mean 'time_ms'"),
         (["--metric", "time_ms"], "--table needs --goal"),
         ([], "--table needs --metric and --goal"),
-        (["--metric", "time_ms", "--goal", "min", "--job", "x.toml"], "give one of"),
+        (["--metric", "time_ms", "--goal", "min", "--job", "x.toml"], "give exactly one of"),
     ],
 )
 def test_bench_says_what_is_wrong(table, arguments, sentence):

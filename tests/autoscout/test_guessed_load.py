@@ -18,4 +18,4 @@ from autoscout.machine.starting import job_file
 )
 def test_a_limit_above_the_guessed_users_is_pointed_out(line, said, tmp_path):
     notes = job_file(shlex.split(line), tmp_path)[1]
-    assert ("traffic.concurrency: the line admits 256 at once, 32 is a guess" in notes) is said
+    assert ("traffic.concurrency: the line admits 256 requests at once; 32 users is a guess" in notes) is said

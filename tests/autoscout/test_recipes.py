@@ -70,7 +70,7 @@ def test_a_kind_alone_is_filled_as_far_as_the_job_says():
 def test_what_has_no_bf16_is_said():
     """Predicted as fast as fp16, which no job can ask for."""
     old, new = (space("llama-3.2-3b", device, 1, 2048, 64).job for device in ("v100", "a100"))
-    assert "v100: no bf16" in " ".join(target_of(old).notes_on_job(old))
+    assert "v100: its tensor cores have no bf16" in " ".join(target_of(old).notes_on_job(old))
     assert target_of(new).notes_on_job(new) == []
 
 
@@ -87,7 +87,7 @@ def test_published_recipes_are_configurations_and_ours_are_predicted_to_be_as_fa
 def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
     said = fits_nowhere(space("llama-3.1-405b", "h100", 1, 8192, 64))
     assert re.search(
-        r"fits nowhere on 8 devices of 79.1 GiB: .* needs \d{3,} GiB on its fullest rank \(out of memory with 100%\); "
+        r"fits nowhere on 8 devices of 79.1 GiB: .* takes \d{3,} GiB on its fullest rank \(out of memory with 100%\); "
         r"about \d{2,}",
         said,
     )

@@ -40,7 +40,7 @@ def test_limits_that_contradict_are_named():
 
 
 def test_a_layout_that_needs_more_devices_is_told_with_its_numbers():
-    with pytest.raises(AutoscoutError, match=r"pp 2 × tp 2 × cp \(any\) × dp \(any\) must be the 2 devices \(W1\)"):
+    with pytest.raises(AutoscoutError, match=r"pp 2 × tp 2 × cp \(any\) × dp \(any\) must equal the 2 devices \(W1\)"):
         JobSpace.of_job(on(job_of("llama-3.2-3b"), "h100", 2, fix={"tp": 2, "pp": 2}))
 
 

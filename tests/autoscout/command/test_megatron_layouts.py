@@ -43,7 +43,11 @@ def test_the_present_launch_is_held_for_what_it_is(tmp_path):
         ("--num-experts 8 --expert-model-parallel-size 4", {"tp": 4}, "expert parallel ranks"),
         ("--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1", {"tp": 4}, ""),
         ("--num-query-groups 4 --group-query-attention", {"tp": 8}, ""),
-        ("--num-attention-heads 24 --hidden-size 3072 --num-query-groups 6", {"tp": 4}, "key/value heads"),
+        (
+            "--num-attention-heads 24 --hidden-size 3072 --group-query-attention --num-query-groups 6",
+            {"tp": 4},
+            "key/value heads",
+        ),
         ("--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2", {"pp": 1}, "interleaved"),
         (
             "--decoder-first-pipeline-num-layers 14 --pipeline-model-parallel-size 2",

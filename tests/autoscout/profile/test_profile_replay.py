@@ -83,5 +83,5 @@ def test_bad_recordings_are_refused(recorded: Job, tmp_path: Path) -> None:
         with pytest.raises(AutoscoutError, match=said):
             profiler_of(job)
     other = tiny_job(launcher="replay", recorded=recorded.launch.recorded, hidden=128)
-    with pytest.raises(AutoscoutError, match="another model"):
+    with pytest.raises(AutoscoutError, match="a different model"):
         profiler_of(other)

@@ -149,7 +149,7 @@ def test_what_is_wrong_is_one_sentence(line: str, said: str, tmp_path: Path) -> 
 
 def test_the_serving_model_says_that_it_does_not_know_them() -> None:
     columns = {"layers": 2, "hidden": 8, "heads": 2, "vocab": 9, "gpu": "cpu", "traffic": job().traffic}
-    assert "sessions" in ServingSimulator("output_tokens_per_s").applies(columns)
+    assert "of a session" in ServingSimulator("output_tokens_per_s").applies(columns)
 
 
 @pytest.mark.engine
