@@ -4,7 +4,7 @@
 # answer that is thrown away) halves the histogram's mean, and its median is 0 or nearly so; vllm bench serve leaves such
 # answers out of TPOT, and vllm:inter_token_latency_seconds has nothing of them.
 #
-# Guessed before: answers of one token are not observed. Seen (2026-11-30, Python 3.11, a server of random weights on a CPU):
+# Seen while another guess was tried (2026-11-30, Python 3.11, a server of random weights on a CPU):
 #   3 answers of 1 token: 3 observations, sum 0.0000, between tokens 0; 1 of 5: 1 observation, sum above 0, between tokens 4
 set -euo pipefail
 folder=$(mktemp -d)
