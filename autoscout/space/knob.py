@@ -91,6 +91,12 @@ def reached(version: str, since: str) -> bool:
     return release_numbers(version) >= release_numbers(since)
 
 
+def of_release(catalog: "Catalog", version: str) -> "Catalog":
+    """The catalog without rules that no longer hold in this release."""
+    rules = [rule for rule in catalog.rule if not (rule.until and reached(version, rule.until))]
+    return msgspec.structs.replace(catalog, rule=rules)
+
+
 def release_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 

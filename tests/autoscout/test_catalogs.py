@@ -113,10 +113,15 @@ def test_each_of_megatrons_97_rules_is_in_the_catalog_or_on_the_page():
 
 
 EXPLAINED = [
-    ("tiny-gpt-cpu", ["tp=2", "pp=2", "dp=2"], "W1", "must be the 4 devices"),
+    ("tiny-gpt-cpu", ["tp=2", "pp=2", "dp=2"], "W1", "must equal the 4 devices"),
     ("tiny-gpt-cpu", ["pp=2", "vpp=2", "overlap_p2p=false"], "P9", "trains silently wrong"),
     ("tiny-gpt-cpu", ["mbs=8", "dp=4"], "B1", "does not split into micro batches of 8"),
-    ("tiny-gpt-cpu", ["ar=full", "ar_method=uniform", "pp=4", "ar_layers=8"], "R5", "groups of 8 layers"),
+    (
+        "tiny-gpt-cpu",
+        ["ar=full", "ar_method=uniform", "pp=4", "ar_layers=8"],
+        "R7",
+        "groups of 8 layers are more than a chunk has",
+    ),
     ("tiny-moe-cpu", ["tp=2", "sp=false"], "M3", "needs sequence parallel"),
     ("llama-3.2-3b", ["tp=8", "a100=8", "a40=4"], "H2", "two kinds of device"),
     (SERVE, ["max_num_seqs=32", "max_num_batched_tokens=64", "chunked_prefill=false"], "VS2", "step of 64 tokens"),

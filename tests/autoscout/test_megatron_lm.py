@@ -4,6 +4,7 @@ The parser's answers are recorded (tests/tools/megatron_parser.py says with whic
 of it is named in MEGATRON_LM they are made anew.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -20,6 +21,10 @@ pytestmark = [
 ]
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("megatron") is not None and importlib.metadata.version("megatron-core") != "0.16.1",
+    reason="the recorded parser is that of megatron-core 0.16.1",
+)
 def test_every_field_is_megatron_lms_but_for_the_intended() -> None:
     """In a process of its own: it pretends that Transformer Engine is installed."""
     code = (

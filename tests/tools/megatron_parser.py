@@ -85,7 +85,10 @@ def asked() -> list[dict[str, Any]]:
 
 
 def flags_now(row: dict[str, Any]) -> arguments.Flags:
-    return arguments.flags(job(row["job"]), Configuration(row["knobs"]))
+    """Those of the catalog's release, whichever is installed."""
+    own = job(row["job"])
+    of_catalog = msgspec.structs.replace(own, launch=msgspec.structs.replace(own.launch, command_prefix=["env"]))
+    return arguments.flags(of_catalog, Configuration(row["knobs"]))
 
 
 def tokenizers(row: dict[str, Any]) -> list[int]:

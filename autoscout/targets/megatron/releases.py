@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, reached, release_numbers
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, of_release, reached, release_numbers
 from autoscout.space.opened import asking, can_act, without
 from autoscout.targets.target import shipped
 from kb.records import Job
@@ -22,6 +22,7 @@ _LIMIT_S = 60.0
 
 def adapted(catalog: Catalog, job: Job) -> Catalog:
     version = version_of(job) or _of_catalog(catalog)
+    catalog = of_release(catalog, version)
     rules = [*catalog.rule, *_without_values(catalog, version)]
     knobs = [by_default(knob, version) for knob in catalog.knob]
     return without(msgspec.structs.replace(catalog, knob=knobs, rule=rules), _lacking(catalog, version))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog, KnobEntry, reached
+from autoscout.space.knob import Catalog, KnobEntry, of_release, reached
 from autoscout.space.opened import asking, instead, without
 from kb.records import AutoscoutError, Job, Value, content_hash
 from kb.user_folders import user_folder
@@ -76,7 +76,7 @@ def version_of(job: Job) -> Installed | None:
 def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
     """The catalog with the installed version's defaults and without knobs that it lacks (expressions then read their
     `off`, else their default). Errors: AutoscoutError (exit 2) if it lacks a knob that has neither."""
-    catalog = _of_release(catalog, installed.version if installed else catalog.version)
+    catalog = of_release(catalog, installed.version if installed else catalog.version)
     if installed is None:
         return catalog
     gone = {knob.name: _left_out(installed, catalog, knob) for knob in catalog.knob if not _has(installed, knob)}
@@ -84,12 +84,6 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
     return msgspec.structs.replace(
         catalog, version=installed.version, knob=[_with_default(knob, installed) for knob in catalog.knob]
     )
-
-
-def _of_release(catalog: Catalog, version: str) -> Catalog:
-    """The catalog without rules that no longer hold in this release."""
-    rules = [rule for rule in catalog.rule if not (rule.until and reached(version, rule.until))]
-    return msgspec.structs.replace(catalog, rule=rules)
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
