@@ -14,6 +14,7 @@ from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
+from tests.tools.count_spaces import of_catalog
 
 TARGETS = ("megatron", "vllm", "deepspeed")
 PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3-8b-serve")
@@ -21,7 +22,7 @@ SERVE, DEEPSPEED = "tiny-llama-serve-cpu", "tiny-gpt-deepspeed-cpu"
 
 
 def job_of(name: str):
-    return load_job(Path("fixtures/jobs") / f"{name}.toml")
+    return of_catalog(Path("fixtures/jobs") / f"{name}.toml")
 
 
 def space_of(name: str, **limits) -> JobSpace:

@@ -29,12 +29,12 @@ STRUCTURES = said(rf"^\| ([\w.-]+) \([^)]+\) \| {NUMBER} \| {NUMBER} \|$")
 
 @pytest.mark.parametrize(("name", "count"), COUNTS)
 def test_configurations(name: str, count: str):
-    assert JobSpace.load(JOBS[name]).count == number(count)
+    assert JobSpace.of_job(count_spaces.of_catalog(JOBS[name])).count == number(count)
 
 
 @pytest.mark.parametrize(("name", "structures", "count"), STRUCTURES)
 def test_structures(name: str, structures: str, count: str):
-    space = JobSpace.load(JOBS[name])
+    space = JobSpace.of_job(count_spaces.of_catalog(JOBS[name]))
     assert (space.structure_count, space.count) == (number(structures), number(count))
 
 

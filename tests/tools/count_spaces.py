@@ -39,15 +39,21 @@ def main() -> None:
     print("| job | as shipped | with Transformer Engine | the knobs of Table 1 |\n|---|---|---|---|")
     jobs = [path for folder in ("jobs", "large") for path in Path("fixtures", folder).glob("*.toml")]
     for path in sorted(jobs, key=lambda path: (path.stem not in PAPER, path.stem)):
-        job = load_job(path)
-        if job.target == "megatron":  # another interpreter's release is not asked: the catalog's own counts
-            job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, command_prefix=["env"]))
+        job = of_catalog(path)
         cells = [JobSpace.of_job(job).count]
         if job.name in PAPER and job.target == "megatron":
             te = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, transformer_engine=True))
             cells += [JobSpace.of_job(te).count, JobSpace.of_job(_limited(te)).count]
         shown = [f"{count:,}" for count in cells] + [""] * (3 - len(cells))
         print(f"| {job.name} | {' | '.join(shown)} |")
+
+
+def of_catalog(path: Path) -> Job:
+    """The job with the space of its catalog's release of Megatron-core, whichever is installed."""
+    job = load_job(path)
+    if job.target != "megatron":
+        return job
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, command_prefix=["env"]))
 
 
 def _limited(job: Job) -> Job:
