@@ -11,7 +11,7 @@ import verbs
 
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain, parse
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 from tests.tools.count_spaces import of_catalog
