@@ -26,8 +26,9 @@ MEASURED = [msgspec.convert(e["measurement"], Measurement) for e in SEARCHED]
 @pytest.fixture(scope="module")
 def ratios() -> dict[str, float]:
     """Predicted seconds of a step over measured ones, by configuration."""
-    space = JobSpace.of_job(JOB)
-    simulators = Simulators(JOB, space, [], bases=lambda: simulators_of(JOB))
+    # The space of the catalog's release, which measured it, whichever is installed.
+    job = msgspec.structs.replace(JOB, launch=msgspec.structs.replace(JOB.launch, command_prefix=["env"]))
+    simulators = Simulators(job, JobSpace.of_job(job), [], bases=lambda: simulators_of(job))
     found = simulators.ensemble.predict(simulators.columns([m.configuration for m in MEASURED])).value
     return {m.name: float(v) / m.metrics["step_time_s"] for m, v in zip(MEASURED, found, strict=True)}
 
