@@ -23,7 +23,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 MOVED = 0.2  # relative change of a load's rate or mean lengths from which the best configuration is predicted again
 _BETTER = 0.03  # predicted gain from which a rival is named
-SLOWER = 0.05  # relative increase of the step time from which a winner is doubted, whatever the interval
+SLOWER = 0.05  # a winner is doubted if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"
 FEWEST = 20  # steps that a log needs for a comparison
 

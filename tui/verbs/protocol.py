@@ -8,7 +8,7 @@ from tui.options import PATH, common, kb_path, note
 
 
 @click.command()
-@click.option("--jobs", "folder", type=PATH, default=".", show_default=True, help="The job files that agents may use.")
+@click.option("--jobs", "folder", type=PATH, default=".", show_default=True, help="Folder of job files for agents.")
 @click.option(
     "--device-time",
     default="0s",

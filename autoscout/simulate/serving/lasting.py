@@ -94,7 +94,7 @@ class Load(NamedTuple):
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
     def turn(self, rate: Array, plain: Array, n: Array) -> Array:
-        """Seconds between two steps that may have prompts (held_back.py), with n running."""
+        """Seconds between steps that may take prompts (held_back.py), while n requests run."""
         s = self.s
         several = rate * plain * (s.held + 1) > _SEVERAL
         held = np.where(several, np.minimum(s.held_several, s.held), s.held)

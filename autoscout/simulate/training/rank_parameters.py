@@ -32,7 +32,7 @@ def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Ar
 
 
 def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
-    """How many of the `layers` of pipeline stage `index` have no experts: the model's first layers, chunk by chunk."""
+    """How many of pipeline stage `index`'s `layers` lack experts: the model's first do, placed chunk by chunk."""
     if not np.any(x.dense_layers):
         return np.zeros(1)
     chunk = layers / x.vpp

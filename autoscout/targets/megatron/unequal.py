@@ -98,7 +98,7 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
             id="H4",
             holds=f"not unequal or (sharing_stages > 0 and shared_layers >= sharing_stages and {deeper})",
             reason="{shared_layers} layers are left for {sharing_stages} stages on the faster devices, so a "
-            "slower device would have as many or more",
+            "slower device would get no fewer a stage",
             source=f"ours; {_SOURCE}: every stage has a layer",
             checked="ours",
         ),
