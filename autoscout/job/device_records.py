@@ -132,7 +132,7 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
     missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
     if missing:
         anew = " (`autoscout calibrate` rewrites it)" if where(stem).parent == own_folder() else ""
-        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`{anew}", 2)
+        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or set `like`{anew}", 2)
     try:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
     except msgspec.ValidationError as e:

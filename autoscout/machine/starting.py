@@ -70,7 +70,7 @@ def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
             JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
             return []
         except AutoscoutError as error:
-            note = f"no verb takes this job before this is mended: {error}"
+            note = f"no verb accepts this job until this is fixed: {error}"
     return [note]
 
 
@@ -193,8 +193,8 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
-            f"launch.current: the first of {found.others + 1} containers that serve a model; for another one, as of a "
-            f"decode pool, give its line"
+            f"launch.current: the first of {found.others + 1} containers that serve a model; for another, such as a "
+            f"decode pool's, give its line"
         )
     if found.image:
         notes.append(f"launch: the container's image is {found.image}; run AutoScout where its programs are")
@@ -243,14 +243,14 @@ def _as_a_whole(
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if later := handed_on(line.words):
         raise AutoscoutError(
-            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give that line as it starts "
-            f"there, autoscout init -- {shlex.join(later)[:100]}",
+            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give what it submits, as it "
+            f"starts there: autoscout init -- {shlex.join(later)[:100]}",
             2,
         )
     if line.first == "srun" and ":" in line.words:
         raise AutoscoutError(
-            "the srun line starts several components of a heterogeneous job (:), each on devices of its own: give the "
-            "one to tune as a line, autoscout init -- srun …, and start the others beside it",
+            "the srun line starts several components of a heterogeneous job (:), each on its own devices: give the "
+            "line of the one to tune, autoscout init -- srun …, and start the others beside it",
             2,
         )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
@@ -271,7 +271,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples belong to {count} of these; with another "
+                f"traffic.global_batch: a step's {batch} samples are for {count} of these; with another "
                 f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})

@@ -15,7 +15,7 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
-@click.option("--against", metavar="TABLE", type=PATH, help="Score every member on measured rows.")
+@click.option("--against", metavar="TABLE", type=PATH, help="Score every simulator on measured rows.")
 @click.option(
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
 )

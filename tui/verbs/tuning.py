@@ -317,7 +317,7 @@ def _in_front(
             orders.give(folder, orders.parsed("budget", [str(profiles)], "tune --resume"))
         result = session.resume(resume, path, progress.see, on_note, stop, job, wall)
         if wall and result.experiments == sum(isinstance(e, journals.ExperimentStarted) for e in past):
-            on_note(f"no wall had ended this session; what is not proven is decided by: autoscout gate {resume}")
+            on_note(f"no wall had ended this session; what is unproven is decided by: autoscout gate {resume}")
         return result
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, continue with: {_resume_line(progress.session, kb)}")

@@ -118,7 +118,7 @@ def job_of(line: Line) -> dict[str, Any]:
     if not name and (server := unknown(line)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
-            f"with its load tool (docs/your-own-script.md), and begin with that",
+            f"with its load tool (docs/your-own-script.md), and give that",
             2,
         )
     if not name:

@@ -70,7 +70,7 @@ class DeepSpeed(Target):
         notes = [f"the ds_config's '{name}' is not a setting of DeepSpeed" for name in ds_config.passed_over(config)]
         notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
-            notes.append("no loss is read, so a configuration that computes something else is not found out")
+            notes.append("no loss is read, so a configuration that computes something else goes unnoticed")
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {' and '.join(others)}")
         if not config_space.batch_of(job, config):

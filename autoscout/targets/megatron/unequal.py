@@ -78,7 +78,7 @@ def _knob(kind: str, fast: str, layers: int) -> KnobEntry:
         off=0,
         when=f"pp > 1 and {kind} > 0 and {fast} > 0 and {whole}",
         unit="layers",
-        meaning=f"layers of each pipeline stage on {kind}, fewer than a stage on {fast} has (0: as many as the others)",
+        meaning=f"layers of each pipeline stage on {kind}, fewer than on {fast} (0: as many as the others)",
         sets="pipeline_model_parallel_layout",
         since="0.13",
     )

@@ -59,7 +59,7 @@ def notes(job: Job) -> list[str]:
     if unpredicted:
         found.insert(0, f"predictions leave out {listed(unpredicted)}, which experiments and exports keep")
     return found + unnamed(
-        "vLLM", strange, "exported as you wrote it, and measured with it where the installed one has it"
+        "vLLM", strange, "exported as you wrote it, and measured if the installed version accepts it"
     )
 
 
