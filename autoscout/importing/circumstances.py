@@ -48,7 +48,7 @@ _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d]
 
 
 def failure(stated: Mapping[str, Cell]) -> str:
-    """A text on how many requests failed; "" if none did."""
+    """How many requests failed, in words; "" if none did."""
     sent, completed = number_in(stated.get("requests")), number_in(stated.get("completed"))
     failed = number_in(stated.get("failed"))
     if math.isnan(failed):

@@ -18,7 +18,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 # Every command that srun starts begins with one of these.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
-_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins another one of a heterogeneous job
+_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins a heterogeneous job's next component
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")

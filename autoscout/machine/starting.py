@@ -35,15 +35,15 @@ from autoscout.targets.target import names, target
 from kb import door, secrets
 from kb.records import AutoscoutError
 
-_SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a person knows the kind
+_SOME_GPU = "GPU"  # a placeholder; jobs with it are refused, because only a person knows the kind
 # Flags with the number of devices of a server, whose value may be a shell variable.
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
-_ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
+_ASKED = ("config.json", "no shell fills it in")  # in notes on jobs that cannot be loaded yet
 _FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
-_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: of Helm and its like
+_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: Helm and the like
 
 
 def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:

@@ -112,7 +112,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """As `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
+    """Like `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
     given = parse(space, assignments)
     if outside := _out_of_domain(space, given):
         raise AutoscoutError("; ".join(violation.sentence for violation in outside), 2)
@@ -145,8 +145,8 @@ def _not_among(knob: Knob, value: Value) -> str:
 
 
 def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
-    """The rules that the given values break, apart from values that no configuration has. A rule that another value of
-    a knob that was not given would satisfy is left out, unless all are like that."""
+    """The rules that the given values break, apart from values that no configuration has. Rules that other
+    values of knobs not given would satisfy are left out, unless all rules are such."""
     known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
     if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
         return []

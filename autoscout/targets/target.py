@@ -232,7 +232,7 @@ class Target:
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
-        """As `check`, but long enough to write a checkpoint and to evaluate."""
+        """Like `check`, but long enough to write a checkpoint and to evaluate."""
         raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:

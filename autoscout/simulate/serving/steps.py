@@ -112,14 +112,14 @@ def _slope_us(e: EngineShapes) -> np.ndarray:
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """As `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
+    """Like `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """As `_slope_us` for a layer with latents: microseconds per token of context."""
+    """Like `_slope_us` for a layer with latents: microseconds per token of context."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 

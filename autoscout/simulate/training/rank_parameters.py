@@ -25,7 +25,7 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
 
 
 def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Array]:
-    """As `weights_of_layer`, for several layers, the `first` of which have no experts."""
+    """Like `weights_of_layer`, for several layers, the `first` of which have no experts."""
     dense, expert = weights_of_layer(x)
     instead = x.hidden * (np.where(x.gated > 0, 3.0, 2.0) * (x.ffn - x.shared_ffn) - x.experts)
     return layers * dense + first * instead, (layers - first) * expert

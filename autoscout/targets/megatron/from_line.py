@@ -99,7 +99,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
-    """As `Target.model_of_line`."""
+    """Like `Target.model_of_line`."""
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"nothing models {listed(found)}", 2)

@@ -32,7 +32,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
-    """As `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
+    """Like `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
     # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
