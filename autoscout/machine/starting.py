@@ -377,7 +377,7 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
-        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all of them")
+        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all nodes")
     if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
         taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken

@@ -80,7 +80,7 @@ def exported(environment: dict[str, str]) -> Any:
 def test_the_image_is_that_of_the_version_that_was_measured(version: str, image: str) -> None:
     found = exported({"vllm": version})
     assert found.image == image
-    more = " (for Kubernetes, an image of it instead of IMAGE)" if image == "IMAGE" else ""
+    more = " (for Kubernetes, its image instead of IMAGE)" if image == "IMAGE" else ""
     assert f"vLLM {version}, which it was measured with{more}" in found.missing
 
 

@@ -93,7 +93,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     else:
         predictions.ranked(job, found)
         if flags := flags_against(job, Configuration(found.best[0].configuration), space.reference):
-            click.echo(f"the first row's flags that {reference_of(job)} has not:  {flags}")
+            click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
         click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
 
 

@@ -30,7 +30,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
   autoscout tune smallest-cpu-replay                  a session in seconds, on recorded experiments
   autoscout init config.json --out job.toml           a job of your own, then: autoscout tune job.toml
-  autoscout                                           the same, asked for on the screen"""
+  autoscout                                           the same, on screens"""
 
 
 @click.command()

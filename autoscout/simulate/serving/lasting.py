@@ -66,7 +66,7 @@ def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array],
 
 
 class Load(NamedTuple):
-    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, the most that may run, users
+    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, limit on running ones, users
     or requests per second, seconds of a request before it reaches the engine."""
 
     s: Setup

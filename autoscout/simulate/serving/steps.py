@@ -158,8 +158,8 @@ def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
-    """Seconds from the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until they
-    have left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
+    """Seconds that the last `tokens` of a prompt of `keys` tokens spend in the pipeline after their step of `step_s`:
+    they follow each other in parts of `budget`, and the last part passes all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
     alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)

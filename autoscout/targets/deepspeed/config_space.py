@@ -55,7 +55,7 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     found = settings(config)
     batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if own and batch != own:
-        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change one of them"
+        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change the ds_config"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
             yield f"the ds_config lists several {path}: only the micro batch is tuned, with one train_batch_size"

@@ -128,7 +128,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.profiler import VllmProfiler
 
         if not job.launch.model_path:
-            model_config(job)  # one that can be made
+            model_config(job)  # raises if none can be made
         return VllmProfiler(job)
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
