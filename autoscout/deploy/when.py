@@ -157,7 +157,10 @@ def of_steps(winner: Winner, steps: list[float]) -> StillRight:
     slower = change.now / change.then - 1
     interval = f"({100 * (slower - half):+.0f} to {100 * (slower + half):+.0f} %)"
     if slower - half <= SLOWER:
-        sentence = f"{winner.name} is still right: its step time changed by {100 * slower:+.0f} % {interval} since it was tuned"
+        sentence = (
+            f"{winner.name} is still right: its step time changed by {100 * slower:+.0f} % {interval} since "
+            "it was tuned"
+        )
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (
         f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, the "
