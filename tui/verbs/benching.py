@@ -58,7 +58,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: settled, or nothing better for long.")
+@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: when settled, or long without a gain.")
 @click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common

@@ -73,7 +73,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     shell_complete=session_names,
     help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
 )
-@click.option("--hints", metavar="FILE", type=PATH, help="File of ideas to try if they prove right: tp=2 mbs=4  # why")
+@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as long as they do well: tp=2 mbs=4  # why")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and run nothing.")
 @click.option(
     "--as",
