@@ -19,7 +19,7 @@ class _Tail(NamedTuple):
 
     started: journals.SessionStarted
     line: int  # number of its first line
-    events: dict[int, journals.AnyEvent]  # by the number of their line, without refused ones
+    events: dict[int, journals.AnyEvent]  # line number → event; refused ones are left out
     end: int  # byte and line from which to read the journal next: after the last event before one that is refused
     lines: int
     problem: AutoscoutError | None  # which lines are not stored, and why

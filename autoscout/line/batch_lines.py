@@ -81,7 +81,7 @@ def _batch(options: Mapping[str, str]) -> Batch | None:
 def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(options.get("gpus-per-node", "")) or _of_gres(options.get("gres", "")):
         return Batch(nodes, found[1], found[0] or _named(options))
-    if found := _gpus(options.get("gpus", options.get("G", ""))):  # of all nodes together
+    if found := _gpus(options.get("gpus", options.get("G", ""))):  # GPUs of all nodes together
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(options))
     each, all_tasks = (options.get(option, "") for option in ("ntasks-per-node", "ntasks"))
     if found := _gpus(options.get("gpus-per-task", "")):

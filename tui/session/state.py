@@ -114,7 +114,7 @@ class State(msgspec.Struct, kw_only=True):
     runs: list[Run] = msgspec.field(default_factory=list)
     running: dict[int, Run] = msgspec.field(default_factory=dict)
     waiting: Waiting | None = None  # waiting for the devices
-    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
+    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # the dense optimizer's
     curve: list[Point] = msgspec.field(default_factory=list)
     predicted: int = 0
     known: int = 0

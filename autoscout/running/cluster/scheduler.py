@@ -174,7 +174,7 @@ class Scheduler:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # so that it gets its old place again
+        if len(queue) > 1 and queue[-2][0] > ticket:  # it gets its old place back
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:

@@ -186,7 +186,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
             "output_len": float(sample.output_len.mean()),
             "shared_prefix": float(traffic.shared_prefix),
             "requests": float(traffic.requests or DEFAULT_REQUESTS),
-            "length_spread": 0.0,  # in the quantiles of the job's lengths
+            "length_spread": 0.0,  # the quantiles of the job's lengths have it
         }
         at = np.linspace(0, 1, 101)
         return {

@@ -56,9 +56,9 @@ def job_of(line: Line) -> dict[str, Any]:
     now = values_of(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    with contextlib.suppress(AutoscoutError):  # of a model that nothing predicts
+    with contextlib.suppress(AutoscoutError):  # raised for a model that nothing predicts
         model, of_model = target(known.engine).model_of_line(line) if known.engine else ({}, [])
-        if model and "seq_len" in found.get("traffic", {}):  # without which nothing is predicted of a training
+        if model and "seq_len" in found.get("traffic", {}):  # nothing predicts a training without a length
             found["model"] = model
             notes += of_model
     launched = _by_deepspeed(line, now, known)

@@ -53,7 +53,7 @@ def trained(
         runpy.run_path(str(script), run_name="__main__")
     except _Enough:
         return device, built
-    except SystemExit as error:  # by argparse, which printed the reason to stderr
+    except SystemExit as error:  # argparse's; it printed the reason to stderr
         raise ValueError(
             f"{_SCRIPT} refused its arguments; the end of the log shows which (exit code {error.code})"
         ) from error
