@@ -71,7 +71,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
         return f"was measured with {engine}, but the job is for {job.target}"
     if job.task == "serve":
-        lengths_count = not failure(stated)  # otherwise they describe successful requests only
+        lengths_count = not failure(stated)  # after failures, lengths describe successful requests only
         silent = table and not any(name in stated for name in LOAD)
         other = "" if silent else _other_load(stated, job.traffic)
         return other or (_other_lengths(stated, lengths) if lengths_count else "")

@@ -129,7 +129,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """The words of a line given as one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) if it
     cannot be understood."""
-    with contextlib.suppress(AutoscoutError):  # its first word is unknown
+    with contextlib.suppress(AutoscoutError):  # raised for an unknown first word
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -215,7 +215,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # those of all its commands together
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs of all commands together
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
@@ -227,7 +227,7 @@ def _as_a_whole(
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
-        if its > mine:  # its commands together have more than the last one
+        if its > mine:  # all commands together have more than the last
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
             launch["environment"] = whole["launch"]["environment"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}

@@ -163,7 +163,7 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # otherwise all are expected to break a limit
+        if np.isfinite(self.costs(chosen)).any():  # false: all are expected to break a limit
             chosen = self.plain(chosen)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])

@@ -335,7 +335,7 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     from kb.refusal import AutoscoutError
 
     alone = []
-    with contextlib.suppress(AutoscoutError):  # its space may be the problem
+    with contextlib.suppress(AutoscoutError):  # the job's space may be the problem
         if predicts(JobSpace.of_job(job)):
             alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
     if fidelity == "simulate":

@@ -285,7 +285,7 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     """The values without those that have no effect, such as how checkpointing is done while it is off."""
     kept = dict(values)
-    for knob in space.knobs:  # each after those that activate it
+    for knob in space.knobs:  # each knob comes after those that activate it
         seen = space.environment(kept)
         decidable = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
         if knob.name in kept and knob.when and decidable and not knob.when(seen):

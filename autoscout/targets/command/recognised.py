@@ -320,6 +320,6 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # all such jobs share a script
+        return as_name(Path(line.settings_files[0]).stem, "run")  # jobs with settings files share a script
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

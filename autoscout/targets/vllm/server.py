@@ -120,7 +120,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
 def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # it ends when this closes, so also if we are killed
+        stdin=subprocess.PIPE,  # the keeper ends when this closes, so also if we are killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,

@@ -76,7 +76,7 @@ def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], 
             return chunk
 
         chunks = plain(provide, *arguments, **more)
-        sharded = config["arguments"].get("--use-megatron-fsdp")  # it has its own buffers
+        sharded = config["arguments"].get("--use-megatron-fsdp")  # Megatron-FSDP has its own buffers
         buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
         built["parameters"] = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
         built["buckets"] = sum(len(buffer.buckets) for buffer in buffers)
