@@ -156,7 +156,7 @@ def test_an_export_is_not_checked_where_its_gpus_are_not():
         load_job("fixtures/jobs/llama-3-8b-serve.toml"), cluster=Cluster(nodes=[Node(device="h100", count=4)])
     )
     reference = JobSpace.of_job(job).reference
-    with pytest.raises(AutoscoutError, match="shows no GPU, but a node of it needs 4; check it on such a node"):
+    with pytest.raises(AutoscoutError, match="shows no GPU, but each of its nodes needs 4; check it on one"):
         checked(job, launch(job, reference, "four", ""), "command")
 
 
