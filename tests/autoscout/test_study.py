@@ -147,7 +147,7 @@ def test_the_search_ends_when_as_many_failed_as_may(tmp_path):
             "the result has no 'time_s', which the objective needs; it has tine_s",
         ),
         (lambda s, c: s.tell(c), "the result has no 'time_s', which the objective needs; it has no metrics"),
-        (lambda s, c: s.tell(c, failed="out of memory"), "a run fails as oom"),
+        (lambda s, c: s.tell(c, failed="out of memory"), "must be one of oom"),
         (lambda s, c: s.tell(c, {"time_s": float("nan")}), "time_s = nan"),
     ],
 )
