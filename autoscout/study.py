@@ -276,7 +276,7 @@ def _job_and_space(
         job = what.job if isinstance(what, JobSpace) else what if isinstance(what, Job) else load_job(what)
         return job, what if isinstance(what, JobSpace) else JobSpace.of_job(job)
     if bool(minimize) == bool(maximize):
-        raise AutoscoutError("a study over a space needs minimize = or maximize =, the metric of its results", 2)
+        raise AutoscoutError("a study over a space needs one of minimize= and maximize=, naming its metric", 2)
     objective = Objective(minimize=minimize, maximize=maximize, constraints=list(constraints))
     job = Job(name=name, target="command", objective=objective)
     if problem := next(metric_problems(job, ()), None):

@@ -117,7 +117,7 @@ def job(stored: str | bytes) -> Job:
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)
-    except (msgspec.DecodeError, AttributeError, TypeError, RecursionError) as error:  # also if it is not an object
+    except (msgspec.DecodeError, AttributeError, TypeError, RecursionError) as error:  # not JSON, or not an object
         raise Refused(f"a job cannot be read ({error})") from error
     try:
         return msgspec.convert(fields, Job)

@@ -19,7 +19,7 @@ class _Tail(NamedTuple):
 
     started: journals.SessionStarted
     line: int  # number of its first line
-    events: dict[int, journals.AnyEvent]  # by the number of their line, without refused ones
+    events: dict[int, journals.AnyEvent]  # line number → event; refused ones are left out
     end: int  # byte and line from which to read the journal next: after the last event before one that is refused
     lines: int
     problem: AutoscoutError | None  # which lines are not stored, and why
@@ -73,7 +73,7 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
-    if end > path.stat().st_size:  # it is a different file by now, so all of it is read again
+    if end > path.stat().st_size:  # a different file by now, so all of it is read again
         end, line = 0, 0
     events: dict[int, journals.AnyEvent] = {}
     damaged: list[AutoscoutError] = []

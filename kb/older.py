@@ -35,7 +35,7 @@ def measurement(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def event(fields: dict[str, Any]) -> dict[str, Any]:
-    """As `measurement`, for the fields of a journal's event; anything else is returned unchanged."""
+    """Like `measurement`, for the fields of a journal's event; anything else is returned unchanged."""
     try:
         if isinstance(fields.get("measurement"), dict):
             return {**fields, "measurement": measurement(fields["measurement"])}

@@ -45,8 +45,8 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """The part of a record that its id is the hash of: with the fields `instead` replaced, and without those `later`
-    fields of its class that have their default. So records can get new fields while all existing ids stay the same.
+    """The part of a record whose hash is its id: with the fields `instead` replaced, and less the `later` fields of
+    its class that have their default. So records can get new fields while all existing ids stay the same.
     Only meant to be encoded."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)

@@ -12,7 +12,7 @@ from kb.stored_secrets import clean, in_rows
 class Removed(msgspec.Struct, frozen=True):
     files: list[str]  # files that no longer hold a secret
     sessions: list[str]  # sessions whose rows were rebuilt from their journals
-    left: list[str]  # what remains, a sentence each
+    left: list[str]  # what remains, a sentence for each
 
 
 def remove(kb: Path) -> Removed:

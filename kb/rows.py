@@ -109,7 +109,7 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
 
 
 def write_lines(path: Path, found: Iterable[dict[str, Any]]) -> int:
-    """Writes rows of `incoming` as lines of JSON, of which `of_lines` is a query; returns their number."""
+    """Writes rows of `incoming` as lines of JSON, which `of_lines` queries; returns their number."""
     encode = msgspec.json.Encoder().encode
     count = 0
     with open(path, "wb") as file:

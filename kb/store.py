@@ -129,7 +129,7 @@ def bring_in(kb: Path) -> list[str]:
 
 
 def _unlisted(kb: Path) -> list[str]:
-    """A sentence if the sessions folder may not be listed: it would otherwise look empty."""
+    """A sentence if the sessions folder cannot be listed: it would otherwise look empty."""
     folder = sessions_folder(kb)
     if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         return []

@@ -47,7 +47,7 @@ def _seen(node: DOMNode) -> Iterator[DOMNode]:
 class Wired(App[Outcome]):
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
-        self.blank = False  # the screen is incomplete: no frames are composed
+        self.blank = False  # true: incomplete screen, so no frames composed
         self._canvas = Canvas(None if self.no_color else self.console.color_system, ascii_only)
         self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # Textual draws on stderr
         self.sheets = Sheets(self)

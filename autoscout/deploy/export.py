@@ -136,8 +136,8 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
 
 
 def flags_against(job: Job, configuration: Configuration, reference: Configuration) -> str:
-    """The flags of a configuration that the reference's launch has not, and those that only that one has; "" if they
-    launch alike."""
+    """The flags that only the configuration's launch has, and those that only the reference's has; "" if they launch
+    alike."""
     ours, theirs = (_by_flag(launch(job, each, "", "")) for each in (configuration, reference))
     gone = [flag for flag, *_ in theirs if flag not in {name for name, *_ in ours}]
     fresh = [shlex.join(each) for each in ours if each not in theirs]

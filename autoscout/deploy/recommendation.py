@@ -157,7 +157,7 @@ def _best(
 ) -> Recommendation:
     """`recipes`: the first is the default; `rows`: all of one context; `tried`: number of measured configurations;
     `left`: probability that a configuration at least 1 % better was not found; `short`: runs that were ended early,
-    which are only seen as the worst."""
+    which count only for the worst seen."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -298,7 +298,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.name == confirmed.default_name:  # then the sentence is about it
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence names the rival
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"

@@ -23,7 +23,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 MOVED = 0.2  # relative change of a load's rate or mean lengths from which the best configuration is predicted again
 _BETTER = 0.03  # predicted gain from which a rival is named
-SLOWER = 0.05  # relative increase of the step time from which a winner is doubted, whatever the interval
+SLOWER = 0.05  # a winner is doubted if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"
 FEWEST = 20  # steps that a log needs for a comparison
 
@@ -158,7 +158,8 @@ def of_steps(winner: Winner, steps: list[float]) -> StillRight:
     interval = f"({100 * (slower - half):+.0f} to {100 * (slower + half):+.0f} %)"
     if slower - half <= SLOWER:
         sentence = (
-            f"{winner.name} is still right: its steps are at {100 * slower:+.0f} % {interval} against when it was tuned"
+            f"{winner.name} is still right: its step time changed by {100 * slower:+.0f} % {interval} since "
+            "it was tuned"
         )
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (

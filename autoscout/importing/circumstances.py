@@ -48,7 +48,7 @@ _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d]
 
 
 def failure(stated: Mapping[str, Cell]) -> str:
-    """A text on how many requests failed; "" if none did."""
+    """How many requests failed, in words; "" if none did."""
     sent, completed = number_in(stated.get("requests")), number_in(stated.get("completed"))
     failed = number_in(stated.get("failed"))
     if math.isnan(failed):
@@ -71,7 +71,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
         return f"was measured with {engine}, but the job is for {job.target}"
     if job.task == "serve":
-        lengths_count = not failure(stated)  # otherwise they describe successful requests only
+        lengths_count = not failure(stated)  # after failures, lengths describe successful requests only
         silent = table and not any(name in stated for name in LOAD)
         other = "" if silent else _other_load(stated, job.traffic)
         return other or (_other_lengths(stated, lengths) if lengths_count else "")

@@ -134,7 +134,7 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
             f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
             2,
         )
-    return AutoscoutError(f"{path}: ends or breaks near line {line} ({error}); nothing was stored", 2)
+    return AutoscoutError(f"{path}: is cut off or malformed near line {line} ({error}); nothing was stored", 2)
 
 
 def _first_undecodable(path: Path, line: int) -> int:

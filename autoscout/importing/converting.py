@@ -85,7 +85,7 @@ class Converting:
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
         silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
-        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by the cells of the knobs
+        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # keyed by the knobs' cells
         self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
     @cached_property

@@ -28,7 +28,7 @@ BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[ToolFile, Tree | None] | None:
     """The first tool whose name patterns and needed keys the file has, and the file's tree if it was read completely.
     `keys`: the result of `keys_by_kind`."""
-    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind, so that the file is opened once for each
+    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file: the file is opened once for each kind
     for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
         kind = tool.file.kind
         if kind not in first:

@@ -157,7 +157,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # otherwise the framework counts differently than we do
+        if name.endswith("bytes"):  # without it, the framework counts differently than we do
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
-    """A text on the values that contradict each other; "" if none do."""
+    """Says which values contradict each other; "" if none do."""
     return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 

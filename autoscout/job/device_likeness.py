@@ -31,7 +31,7 @@ def completed(
 
     def complete(stem: str, asking: tuple[str, ...]) -> Content:
         if stem in asking:
-            raise AutoscoutError(f"{where(stem)}: it is like itself, by way of {' → '.join((*asking, stem))}", 2)
+            raise AutoscoutError(f"{where(stem)}: it is like itself: {' → '.join((*asking, stem))}", 2)
         if stem not in found:
             own = stated[stem]
             for problem in _shapeless(own):

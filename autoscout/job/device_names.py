@@ -77,8 +77,8 @@ def is_cpu(name: str) -> bool:
 
 
 def vendor_of(name: str) -> str:
-    """The vendor; for a device without a record, the one that all records share whose names begin with the same
-    letters, if there is one."""
+    """The vendor; for a device without a record, that of all records whose names begin with the same letters, if
+    they share one."""
     known = record_of(name)
     return known.vendor if known else _alike(name, lambda record: record.vendor) or ""
 

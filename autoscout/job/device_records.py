@@ -49,7 +49,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     peak_tflops: dict[str, float]
     cores: int = 0  # a CPU's cores, which all ranks of a node share; 0: every rank has its own device
     watts: float = 0.0  # the power limit in its data sheet; 0: unknown
-    host_gb_s: float = 32.0  # to its host, one way; the default is that of PCIe 4.0
+    host_gb_s: float = 32.0  # bandwidth to its host, one way; default: PCIe 4.0's
     channel_gb_s: float = 0.0  # what one NCCL channel moves over the island's links; 0: unknown
     context_gib: float  # memory that the driver, its libraries and the communicators occupy
     calibrated: bool = False  # its kernels were measured on this machine, not taken from a data sheet
@@ -132,7 +132,7 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
     missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
     if missing:
         anew = " (`autoscout calibrate` rewrites it)" if where(stem).parent == own_folder() else ""
-        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`{anew}", 2)
+        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or set `like`{anew}", 2)
     try:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
     except msgspec.ValidationError as e:

@@ -60,7 +60,7 @@ _OF_OTHER_LAYERS = {
     "convolutions instead of attention": re.compile("conv_L_cache|short_conv|^conv$"),
 }
 _INSTEAD = "; preset = 'deepseek-v3-like' can be used instead"
-# Settings for every how many layers there are experts; a training needs 1.
+# Settings n, where every nth layer has experts; a training needs 1.
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
 _ENCODERS = ("vision_config", "audio_config")
 _IMAGES = "the encoder of its images"

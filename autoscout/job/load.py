@@ -146,8 +146,8 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_records(cluster: Cluster) -> Cluster:
-    """Replaces the names that drivers, schedulers and tables use for devices by those of the records, so that a job
-    spelled in two ways is the same job. A node that states its memory keeps its own name."""
+    """Replaces device names of drivers, schedulers and tables with those of the hardware records, so that a job spelled
+    in two ways is the same job. A node that states its memory keeps its device name."""
     nodes = [
         node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
         for node in cluster.nodes

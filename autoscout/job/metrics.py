@@ -67,9 +67,9 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
             yield f"objective names '{metric}'{_not_reported(metric, known)}"
     for one in (objective, *further):
         if one.maximize in _OURS and not one.maximize.endswith(MORE_IS_BETTER):
-            yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
+            yield f"objective: maximize '{one.maximize}': lower is better; write minimize"
         if one.minimize in _OURS and one.minimize.endswith(MORE_IS_BETTER):
-            yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
+            yield f"objective: minimize '{one.minimize}': higher is better; write maximize"
     unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
     if unpriced and any("usd_" in metric for metric in named):
         yield (

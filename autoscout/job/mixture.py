@@ -20,9 +20,9 @@ def mixture_problems(job: Job) -> Iterator[str]:
         if getattr(model, name) and job.task != "serve":
             yield f"model.{name} = {getattr(model, name)!r} applies to serving only; leave it out"
     if bool(model.window) != bool(model.windowed_layers):
-        yield "model.window and model.windowed_layers belong together: its length, and how many layers have it"
+        yield "model.window and model.windowed_layers belong together: a window's length, and how many layers have one"
     if model.windowed_layers >= model.layers > 0:
-        yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} that sees all tokens"
+        yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} layers without a window"
     if model.plain_attention and model.stored in ("", *ONLY_EXPERTS):
         yield "model.plain_attention has no effect without model.stored, the format of the other weights; leave it out"
     if model.stored in ONLY_EXPERTS and not model.experts:

@@ -46,8 +46,8 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
 
 
 def unsaid(value: Any) -> Any:
-    """A record with its written defaults (`rate = 0.0`) as if nobody had written them: msgspec leaves out of what is
-    hashed only the default object itself, not its equals."""
+    """A record whose written defaults (`rate = 0.0`) look unwritten: of the defaults, msgspec leaves only the very
+    object out of a hash, not its equals."""
     if isinstance(value, list):
         return [unsaid(each) for each in value]
     if not isinstance(value, msgspec.Struct):

@@ -84,7 +84,7 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
     if not (numbers[0] >= 0 and all(1 <= n < 1e9 for n in numbers[1:]) and len(blocks) <= -(-numbers[1] // BLOCK)):
         raise AutoscoutError(
             f"{path}, line {number}: {numbers[1]:g} in, {numbers[2]:g} out, {len(blocks)} blocks of {BLOCK}; "
-            f"lengths are at least 1, and a prompt has no more blocks than tokens fill",
+            f"lengths are at least 1, and a prompt has no more blocks than its tokens fill",
             2,
         )
     return {**row, "hash_ids": blocks}

@@ -18,7 +18,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 # Every command that srun starts begins with one of these.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
-_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins another one of a heterogeneous job
+_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins a heterogeneous job's next component
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")
@@ -81,7 +81,7 @@ def _batch(options: Mapping[str, str]) -> Batch | None:
 def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(options.get("gpus-per-node", "")) or _of_gres(options.get("gres", "")):
         return Batch(nodes, found[1], found[0] or _named(options))
-    if found := _gpus(options.get("gpus", options.get("G", ""))):  # of all nodes together
+    if found := _gpus(options.get("gpus", options.get("G", ""))):  # GPUs of all nodes together
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(options))
     each, all_tasks = (options.get(option, "") for option in ("ntasks-per-node", "ntasks"))
     if found := _gpus(options.get("gpus-per-task", "")):

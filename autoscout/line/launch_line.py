@@ -75,7 +75,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """As `flags`, with a second entry, with underscores, for each name with hyphens; a Trainer accepts both."""
+        """Like `flags`, with a second entry, with underscores, for each name with hyphens; a Trainer accepts both."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:

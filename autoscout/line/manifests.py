@@ -23,7 +23,7 @@ _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNOREC
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
 _INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # the type of a cloud's machine
 _STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve")
-_GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")  # of Kubeflow's training operators and of Ray's
+_GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")  # groups of Kubeflow's training operators and Ray's
 _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
 
 

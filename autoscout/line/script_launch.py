@@ -105,7 +105,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client of the server that was started before
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
             if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
-                continue  # it evaluates or merges the trained model
+                continue  # the line evaluates or merges the trained model
             earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
         elif not words:

@@ -73,7 +73,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If that record has no experts and no host constants, those of the first record that has are used.
+    # If that record lacks experts and host constants, those of the first record with experts are used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving

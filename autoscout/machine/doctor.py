@@ -25,7 +25,7 @@ from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node
 _ASKED = "`autoscout targets JOB.toml --audit` checks more, if the target can"
 _REHEARSED = "`tune` first trains two layers with it; `autoscout targets --audit` checks more"
 _SHM = "/dev/shm"
-_MORE_SHM = "make room there; a container gets more with `--shm-size=16g`"
+_MORE_SHM = "make room there; `--shm-size=16g` gives a container more"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 

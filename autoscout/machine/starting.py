@@ -35,15 +35,15 @@ from autoscout.targets.target import names, target
 from kb import door, secrets
 from kb.records import AutoscoutError
 
-_SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a person knows the kind
+_SOME_GPU = "GPU"  # a placeholder; jobs with it are refused, because only a person knows the kind
 # Flags with the number of devices of a server, whose value may be a shell variable.
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
-_ASKED = ("config.json", "no shell fills it in")  # by notes about jobs that cannot be loaded yet
+_ASKED = ("config.json", "no shell fills it in")  # in notes on jobs that cannot be loaded yet
 _FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
-_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: of Helm and its like
+_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: Helm and the like
 
 
 def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:
@@ -70,7 +70,7 @@ def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
             JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
             return []
         except AutoscoutError as error:
-            note = f"no verb takes this job before this is mended: {error}"
+            note = f"no verb accepts this job until this is fixed: {error}"
     return [note]
 
 
@@ -129,7 +129,7 @@ def _preset(word: str) -> str:
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     """The words of a line given as one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) if it
     cannot be understood."""
-    with contextlib.suppress(AutoscoutError):  # its first word is unknown
+    with contextlib.suppress(AutoscoutError):  # raised for an unknown first word
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -193,8 +193,8 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     if found.others:
         notes.append(
-            f"launch.current: the first of {found.others + 1} containers that serve a model; for another one, as of a "
-            f"decode pool, give its line"
+            f"launch.current: the first of {found.others + 1} containers that serve a model; for another, such as a "
+            f"decode pool's, give its line"
         )
     if found.image:
         notes.append(f"launch: the container's image is {found.image}; run AutoScout where its programs are")
@@ -215,7 +215,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # those of all its commands together
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs of all commands together
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
@@ -227,7 +227,7 @@ def _as_a_whole(
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
-        if its > mine:  # its commands together have more than the last one
+        if its > mine:  # all commands together have more than the last
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
             launch["environment"] = whole["launch"]["environment"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
@@ -243,14 +243,14 @@ def _as_a_whole(
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if later := handed_on(line.words):
         raise AutoscoutError(
-            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give that line as it starts "
-            f"there, autoscout init -- {shlex.join(later)[:100]}",
+            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give what it submits, as it "
+            f"starts there: autoscout init -- {shlex.join(later)[:100]}",
             2,
         )
     if line.first == "srun" and ":" in line.words:
         raise AutoscoutError(
-            "the srun line starts several components of a heterogeneous job (:), each on devices of its own: give the "
-            "one to tune as a line, autoscout init -- srun …, and start the others beside it",
+            "the srun line starts several components of a heterogeneous job (:), each on its own devices: give the "
+            "line of the one to tune, autoscout init -- srun …, and start the others beside it",
             2,
         )
     by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
@@ -271,7 +271,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples belong to {count} of these; with another "
+                f"traffic.global_batch: a step's {batch} samples are for {count} of these; with another "
                 f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
@@ -377,7 +377,7 @@ def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
-        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all of them")
+        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all nodes")
     if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
         taken = f"the {apart} that share a sample are" if apart > max(count, 1) else taken

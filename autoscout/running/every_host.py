@@ -136,7 +136,7 @@ class _Run:
             for agent in waiting:
                 ended |= heard([agent], "ended", 0.0, lambda: False, lambda m, host=agent.host: self._kept(host, m))
                 report = ended.get(agent.host, {})
-                if problem := report.get("problem"):  # then nothing was started there
+                if problem := report.get("problem"):  # nothing was started on that host
                     gone = self._spec.cwd and problem.startswith(self._spec.cwd)
                     mend = "; copy it there, or keep it in a folder that the hosts share" if gone else ""
                     agent.lost = f"{agent.host}: {problem}{mend}"

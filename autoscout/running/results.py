@@ -38,7 +38,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # of its device: free_gib before its first allocation, total_gib, peak reserved_gib
+    memory: dict[str, float] = {}  # its device's free_gib before its first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def shadows_of(
         folder = Path(place)
         for number, question in enumerate(asked):
             (folder / f"question-{number}.json").write_text(json.dumps(question))
-        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # its working folder is another
+        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # the worker runs in another folder
         ended = supervised.run(
             [program, *python[1:], str(script), place],
             environment,

@@ -93,7 +93,7 @@ class WarmRunner:
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died, which shows when no answer comes
+        with contextlib.suppress(BrokenPipeError):  # the zygote died, which shows when no answer comes
             os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
 
     def _answer(

@@ -36,7 +36,7 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
     c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
     control_limit: float = 1.15  # a control that is slower than the base by this factor is dropped as uninformative
     # for ablations
-    dense: bool = True  # whether coordinate steps propose
+    dense: bool = True  # whether coordinate steps make proposals
     bandit: bool = True  # arms are chosen by their rewards; without it, in turns
 
 

@@ -153,7 +153,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
     for number, stated in enumerate(content["release"]):
         since = release_of(str(stated.get("since", "")))
         if since is None or (rows and since <= rows[-1].since):
-            raise AutoscoutError(f"{path}: release {number + 1}: `since` must be a release after the row before it", 2)
+            raise AutoscoutError(f"{path}: release {number + 1}: `since` must be later than in the row before", 2)
         like = str(stated.get("like", ""))
         if like and rows:
             raise AutoscoutError(f"{path}: only the first release may be `like` a release of another family", 2)

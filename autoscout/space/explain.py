@@ -64,8 +64,8 @@ _USUAL = {  # names in papers and in other tools → our knobs, of which the fir
 
 
 def _meant(name: str, space: Space) -> str:
-    """Continues a sentence about an unknown knob: the one for which this is a usual name, the one that sets an engine's
-    argument of this name, else the knob of the nearest spelling."""
+    """Continues a sentence about an unknown knob: suggests the one usually called `name`, else one that sets an engine
+    argument of that name, else the one spelled most like it."""
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     usual = next((knobs for names, knobs in _USUAL.items() if "_".join(parts) in names.split()), "")
     if ours := next((knob for knob in usual.split() if knob in space.knob), ""):
@@ -112,7 +112,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """As `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
+    """Like `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
     given = parse(space, assignments)
     if outside := _out_of_domain(space, given):
         raise AutoscoutError("; ".join(violation.sentence for violation in outside), 2)
@@ -145,8 +145,8 @@ def _not_among(knob: Knob, value: Value) -> str:
 
 
 def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
-    """The rules that the given values break, apart from values that no configuration has. A rule that another value of
-    a knob that was not given would satisfy is left out, unless all are like that."""
+    """The rules that the given values break, apart from values that no configuration has. Rules that other
+    values of knobs not given would satisfy are left out, unless all rules are such."""
     known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
     if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
         return []
@@ -214,7 +214,7 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """The text in the type of the knob's values, or as it is; explanations then say that it is outside the domain."""
+    """The text as the type of the knob's values; unchanged if it is not one, to be explained as out of domain."""
     sample = knob.values[0]
     if isinstance(sample, bool):
         return _SWITCH.get(text.lower(), text)

@@ -73,7 +73,7 @@ def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
     for i, knob in enumerate(knobs):
         column = columns[knob.name]
         place: dict[Any, int] = {key(v): code for code, v in enumerate(knob.values)} | {None: INACTIVE}
-        if not _mixes_switches(column):  # then values can serve as keys themselves
+        if not _mixes_switches(column):  # values can serve as keys themselves
             place = {v: code for code, v in enumerate(knob.values)} | {None: INACTIVE}
             codes[:, i] = [place[v] for v in column]
         else:

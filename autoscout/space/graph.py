@@ -251,7 +251,7 @@ class Space:
         return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
 
     def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
-        """As `neighbours`, from a valid row of codes, as rows of codes."""
+        """Like `neighbours`, from a valid row of codes, as rows of codes."""
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:

@@ -54,7 +54,7 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     source: str
     checked: str
     since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
-    until: str = ""  # the target's first version that it does not hold for
+    until: str = ""  # the target's first version for which it does not hold
     replace: bool = False
     each: int = 0  # number of copies, as for a knob
 

@@ -116,8 +116,8 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence for the last combination of its knobs' values that is possible and breaks it (all of them do);
-    "" if there is none."""
+    """A rule's sentence for the last combination of its knobs' values that is possible and breaks it (all possible ones
+    do); "" if there is none."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]

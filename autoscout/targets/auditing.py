@@ -133,7 +133,7 @@ def draft(found: Audit, flags: Sequence[str]) -> str:
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:
-            raise AutoscoutError(f"{found.engine}: {flag} is not a flag about speed or memory that lacks a knob", 2)
+            raise AutoscoutError(f"{found.engine}: {flag} has a knob, or affects neither speed nor memory", 2)
     return "\n".join(_row(known[flag]) for flag in flags)
 
 

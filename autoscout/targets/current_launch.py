@@ -118,7 +118,7 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    of_line = decided if any(flag in given for flag in other) else wanted  # else only defaults had to change
+    of_line = decided if any(flag in given for flag in other) else wanted  # otherwise only defaults changed
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]
     broken = "; ".join(found_wrong)

@@ -62,7 +62,7 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def declared(job: Job) -> Catalog:
-    """As `catalog_of`, but independent of what is installed."""
+    """Like `catalog_of`, but independent of what is installed."""
     kind = target_of(job)
     return extended(job, kind.catalog(job), kind.refuses_knob)
 

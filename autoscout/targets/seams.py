@@ -18,7 +18,7 @@ from autoscout.running import processes
 from autoscout.running.interpreter import probe
 from kb.records import AutoscoutError
 
-REMEDY = "name an interpreter with a release that `autoscout targets` calls proven in launch.python"
+REMEDY = "set launch.python to an interpreter with a release that `autoscout targets` calls proven"
 _END = 300  # characters kept of an interpreter's output
 _LIMIT_S = 300.0  # seconds: importing an engine takes long on a busy machine
 _INSTALLED = """

@@ -189,8 +189,8 @@ class Target:
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
-        """A shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have none, or none
-        would be left."""
+        """A shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have no engines, or
+        none would remain."""
         raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
@@ -216,7 +216,7 @@ class Target:
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) if none."""
+        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) for none."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
@@ -232,7 +232,7 @@ class Target:
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
-        """As `check`, but long enough to write a checkpoint and to evaluate."""
+        """Like `check`, but long enough to write a checkpoint and to evaluate."""
         raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:

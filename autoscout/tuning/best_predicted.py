@@ -163,7 +163,7 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # otherwise all are expected to break a limit
+        if np.isfinite(self.costs(chosen)).any():  # false: all are expected to break a limit
             chosen = self.plain(chosen)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
@@ -271,7 +271,7 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # than the row before
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # dearer than the row before
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
 

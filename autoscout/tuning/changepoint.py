@@ -52,7 +52,7 @@ class ChangeSearch:
         self.pairs: list[Pair] = []
         self._changes = np.arange(changes)
         self._rng = np.random.default_rng(51)
-        self._particles = self._rng.random((_PARTICLES, len(_LOW)))  # in the unit cube between _LOW and _HIGH
+        self._particles = self._rng.random((_PARTICLES, len(_LOW)))  # 0 stands for _LOW, 1 for _HIGH
         for each in pairs:
             self.see(each)
 

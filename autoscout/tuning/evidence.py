@@ -128,7 +128,7 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN, slow: Di
     k = len(names)
     if slow is not None and slow.shared:
         design = np.column_stack([design, slow.slow])
-    elif slow is not None:  # each slow run gets its own column, which removes it
+    elif slow is not None:  # each slow run gets its own column, so it has no say
         design = np.column_stack([design, np.eye(len(y))[:, slow.slow]])
     values, vectors = np.linalg.eigh(design.T @ design)
     known = values > 1e-9 * values[-1]

@@ -19,7 +19,7 @@ from autoscout.tuning.repeats import FLOOR, QUIET
 
 _SURE = 0.99  # probability that one of the considered divisions is right
 _MOST = 0.5  # largest share of runs that are slow without a common δ
-_LOOKED_AT = 60  # most divisions considered; if that many are not improbable, none is believed
+_LOOKED_AT = 60  # most divisions considered; if that many remain plausible, none is believed
 _DRAWN = 8  # random divisions from which the search starts, in addition to one for each run
 EXPECTED = 0.2  # prior standard deviation of a log gain
 

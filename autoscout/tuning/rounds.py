@@ -113,7 +113,7 @@ def _rounds(
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
-            elsewhere = len(measured) % 2 == 0  # all of a round uses the same devices; the first avoids the search's
+            elsewhere = len(measured) % 2 == 0  # a whole round uses the same devices; the first avoids the search's
             round_.append((yield WantedExperiment(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
     return measured

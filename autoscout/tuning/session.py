@@ -246,7 +246,7 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
 
 
 def _differs(here: dict[str, str], there: dict[str, str]) -> str:
-    """A text on how a session's versions and devices differ from those here."""
+    """How a session's versions and devices differ from those here, in words."""
     compared = (here.keys() | there.keys()) - NOT_COMPARED
     names = sorted(name for name in compared if here.get(name) != there.get(name))
     differences = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]

@@ -87,7 +87,7 @@ class SideBySide(Loop):
         if not self._holds:
             self._holding.enter_context(self._ours())
             self._holds = True
-        chosen = placement if self.job.cluster.hosts else None  # otherwise the launcher chooses devices
+        chosen = placement if self.job.cluster.hosts else None  # None: the launcher chooses devices
         self._lanes.run(
             experiment.number,
             placement,

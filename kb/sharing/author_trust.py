@@ -1,4 +1,4 @@
-"""Trust in authors: how much the measurements count that a lake brought from each of them.
+"""Trust in authors: how much each one's measurements, brought by a lake, count.
 
     answer   as if measured here; but its failures are measured here before they count
     hint     its best configurations are worth trying; it answers, closes and trains nothing

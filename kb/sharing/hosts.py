@@ -16,6 +16,6 @@ def host() -> str:
 
 
 def named(name: str) -> str:
-    """As `host`, for any machine of the cluster by its name."""
+    """Like `host`, for any machine of the cluster by its name."""
     wanted = os.environ.get("AUTOSCOUT_HOST", "hash")
     return {"name": name, "none": ""}.get(wanted, hashed_host(name))

@@ -113,7 +113,7 @@ def test_a_drafted_row_is_off_until_a_job_allows_it(flag: str, takes: str, value
 
 
 def test_only_a_flag_that_no_knob_sets_is_drafted() -> None:
-    with pytest.raises(AutoscoutError, match="--bf16 is not a flag about speed or memory that lacks a knob"):
+    with pytest.raises(AutoscoutError, match="--bf16 has a knob, or affects neither speed nor memory"):
         auditing.draft(audited(), ["--bf16"])
 
 

@@ -196,7 +196,7 @@ def test_encodings(kb, tmp_path):
     with pytest.raises(AutoscoutError, match="line 2 is not UTF-8; convert it first"):
         brought(kb, table(tmp_path, text, "l.csv", "latin-1"))
     zipped.write_bytes(zipped.read_bytes()[:-9])
-    with pytest.raises(AutoscoutError, match="ends or breaks"):
+    with pytest.raises(AutoscoutError, match="cut off or malformed"):
         brought(kb, zipped)
     assert store.mark(kb) == 3
 

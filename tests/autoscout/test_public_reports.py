@@ -255,7 +255,7 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
     """vLLM does not start with more tokens than the model has positions, and no note said that."""
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 4096}))
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "8192"], tmp_path)[1]
-    (told,) = [note for note in notes if note.startswith("no verb takes this job before this is mended")]
+    (told,) = [note for note in notes if note.startswith("no verb accepts this job until this is fixed")]
     assert "has positions for 4096, so vLLM refuses to start" in told
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "4096"], tmp_path)[1]
     assert not [note for note in notes if note.startswith("no verb")]

@@ -147,7 +147,7 @@ def test_the_search_ends_when_as_many_failed_as_may(tmp_path):
             "the result has no 'time_s', which the objective needs; it has tine_s",
         ),
         (lambda s, c: s.tell(c), "the result has no 'time_s', which the objective needs; it has no metrics"),
-        (lambda s, c: s.tell(c, failed="out of memory"), "a run fails as oom"),
+        (lambda s, c: s.tell(c, failed="out of memory"), "must be one of oom"),
         (lambda s, c: s.tell(c, {"time_s": float("nan")}), "time_s = nan"),
     ],
 )
@@ -227,7 +227,7 @@ def test_constraints_hold(tmp_path):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda p: autoscout.Study(autoscout.Space.from_table({"a": [1, 2]}), kb=p), "needs minimize = or maximize ="),
+        (lambda p: autoscout.Study(autoscout.Space.from_table({"a": [1, 2]}), kb=p), "one of minimize= and maximize="),
         (lambda p: autoscout.Study(job_of("tiny-gpt-cpu"), minimize="x", kb=p), "a job already has its objective"),
         (lambda p: autoscout.Study.from_table(TABLE, metric="tine_s", kb=p), "no column 'tine_s'.*time_s"),
         (lambda p: over_a_table(p, strategy="autoscut"), "autoscut.*autoscout"),

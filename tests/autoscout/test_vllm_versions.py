@@ -80,7 +80,7 @@ def exported(environment: dict[str, str]) -> Any:
 def test_the_image_is_that_of_the_version_that_was_measured(version: str, image: str) -> None:
     found = exported({"vllm": version})
     assert found.image == image
-    more = " (for Kubernetes, an image of it instead of IMAGE)" if image == "IMAGE" else ""
+    more = " (for Kubernetes, its image instead of IMAGE)" if image == "IMAGE" else ""
     assert f"vLLM {version}, which it was measured with{more}" in found.missing
 
 
@@ -156,7 +156,7 @@ def test_an_export_is_not_checked_where_its_gpus_are_not():
         load_job("fixtures/jobs/llama-3-8b-serve.toml"), cluster=Cluster(nodes=[Node(device="h100", count=4)])
     )
     reference = JobSpace.of_job(job).reference
-    with pytest.raises(AutoscoutError, match="shows no GPU, but a node of it needs 4; check it on such a node"):
+    with pytest.raises(AutoscoutError, match="shows no GPU, but each of its nodes needs 4; check it on one"):
         checked(job, launch(job, reference, "four", ""), "command")
 
 

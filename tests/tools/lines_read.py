@@ -173,7 +173,7 @@ _SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")
 _NOT_MEASURED = ("neutral", "launcher", "machine")
 _ELSEWHERE = ("port", "host", "model", "sequence-parallel", "vocab-size")  # or nothing, where tp is 1
 # What a note asks a person to write or to mend before the job can be loaded.
-_TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes", "before this is mended")
+_TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes", "until this is fixed")
 
 
 class Given(NamedTuple):

@@ -42,7 +42,7 @@ def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
                 stdout=out,
                 stderr=said,
                 start_new_session=True,
-                pass_fds=[lock.fileno()],  # it holds the lock until it ends, however it ends
+                pass_fds=[lock.fileno()],  # the verb holds the lock until it ends, however it ends
             )
 
 

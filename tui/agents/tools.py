@@ -373,7 +373,7 @@ TOOLS = {
         ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", OfWatching, watch),
         ToolRow(
             "propose",
-            "Proposes a configuration, with a reason. It is tried as far as earlier ideas were right.",
+            "Proposes a configuration, with a reason. It is tried if earlier ideas did well.",
             Idea,
             propose,
             True,

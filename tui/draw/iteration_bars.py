@@ -7,7 +7,7 @@ from rich.text import Text
 from tui.draw.plot import bar
 from tui.text import number
 
-_MEANING = {  # by the names that runs of TRL, or verl, report
+_MEANING = {  # keyed by the names that TRL or verl reports
     "rollout": "answers are generated",
     "reward": "answers are scored",
     "logprobs": "old and reference policy's",

@@ -195,7 +195,7 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are answers for the equivalence check
-        of_rl = job.task == "rl"  # its losses alternate: reward, loss
+        of_rl = job.task == "rl"  # RL's losses alternate: reward, loss
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

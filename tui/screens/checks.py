@@ -11,11 +11,11 @@ from tui.widgets.panel import Panel
 
 class ChecksPane(Pane):
     help = {
-        "predicted against measured": "a point a check; x lies further off than allowed",
+        "predicted against measured": "one point per check; x: further off than allowed",
         "fidelity": "whether simulators or runs answer now, and why",
         "simulators": "error and weight of each simulator; weights come from runs that it had not seen",
         "where they fail": "settings where predictions are worse than elsewhere",
-        "checks, newest first": "each prediction that a run was held against",
+        "checks, newest first": "each prediction that was compared with a run",
     }
 
     def compose(self) -> ComposeResult:

@@ -18,7 +18,7 @@ _VIEWS = ("kinds", "stages", "ranks", "hosts")
 
 class ClusterPane(Pane):
     help = {
-        "devices": "how busy this machine is now; of a recorded session, run by run",
+        "devices": "how busy this machine is now; for a recorded session, run by run",
         "kinds of device": "the newest run, by kind of device",
         "pipeline stages": "the newest run, by stage; stages wait for the slowest",
         "ranks": "the newest run, by rank; alone ms, the same arithmetic without the others, shows who is slow",

@@ -38,7 +38,7 @@ class ExperimentsPane(Pane):
     help = {
         "experiments": "each run: how it ended, its value, memory and cost, who proposed it, what it changes",
         "filter": "words that all must occur (ok, oom, tp2, SPARSE, limit …); - in front excludes",
-        "details": "the run under the cursor in full, with its command and its log; enter gives it the screen",
+        "details": "the run under the cursor in full, with its command and its log; enter shows it alone",
     }
 
     def compose(self) -> ComposeResult:

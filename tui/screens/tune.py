@@ -17,8 +17,8 @@ from tui.widgets.panel import Panel
 class TunePane(Pane):
     help = {
         "best so far": "each run, and the best value up to it; the dashed line is the reference",
-        "budget": "how much of the experiments and of the time is spent, and how long is left",
-        "simulators": "how far their predictions are off, and so whether they may answer",
+        "budget": "how many experiments and how much time are spent, and how long is left",
+        "simulators": "how far their predictions are off, which decides whether they are used",
         "arms": "who proposes experiments, how often each won, and the gain for its cost",
         "2×2 grid": "old and new structure at old and new point; ~ is predicted, Δ what a change saves",
         "best against default": "the settings that the best one changes; once the session has ended, its verdict",

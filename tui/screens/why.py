@@ -15,9 +15,9 @@ _ALL = 10_000  # lines
 
 class WhyPane(Pane):
     help = {
-        "beliefs about each value": "cost of the best configuration with that value, in times the best measured",
-        "is anything better left": "the chance that something better is left, and the gain expected of more runs",
-        "what proposers promised": "the gain that each expected of its proposals, and the gain that was measured",
+        "beliefs about each value": "cost of the best configuration with that value, relative to the best measured",
+        "is anything better left": "the chance that something better is left, and the gain expected from more runs",
+        "what proposers promised": "the gain that each expected from its proposals, and the gain measured",
         "rungs of the ladder": "how many configurations were measured, and how many only predicted",
         "front of the objectives": "configurations that no other beats in every objective",
     }

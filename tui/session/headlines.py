@@ -55,7 +55,7 @@ def _round_s(state: State, best: Configuration | None) -> float | None:
 
 
 def slower(ratio: float) -> str:
-    """A text on how much slower a gate's B is than its A."""
+    """How much slower a gate's B is than its A, as text."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 

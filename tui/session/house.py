@@ -89,7 +89,7 @@ def _seen(path: Path, alive: bool) -> Seen:
 
 
 def _folded(path: Path, whole: bool) -> State:
-    """The session's state; of a finished one, only the start and the end of the journal are read."""
+    """The session's state; unless `whole`, only the start and end of a long journal are read."""
     if whole or path.stat().st_size <= 2 * _TAIL:
         return fold(journals.events(path, plain=True))
     state = State()

@@ -29,9 +29,7 @@ _PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Z
 _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
 _BEATS_S = 5.0  # heartbeat interval
 _LOOKS_S = 0.25
-_SILENT_S = (
-    30.0  # without a line: lost, even if ssh does not notice (a shared connection sends no keepalives of its own)
-)
+_SILENT_S = 30.0  # silence that counts as lost; ssh may not notice (a shared connection sends no keepalives of its own)
 _LINE = 1 << 26  # bytes
 
 

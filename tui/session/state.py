@@ -114,7 +114,7 @@ class State(msgspec.Struct, kw_only=True):
     runs: list[Run] = msgspec.field(default_factory=list)
     running: dict[int, Run] = msgspec.field(default_factory=dict)
     waiting: Waiting | None = None  # waiting for the devices
-    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
+    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # the dense optimizer's
     curve: list[Point] = msgspec.field(default_factory=list)
     predicted: int = 0
     known: int = 0
@@ -123,7 +123,7 @@ class State(msgspec.Struct, kw_only=True):
     default_value: float | None = None
     best: BestFound | None = None
     leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value of the best configurations
-    confirms: list[str] = msgspec.field(default_factory=list)  # one id per experiment that re-measured a finalist
+    confirms: list[str] = msgspec.field(default_factory=list)  # an id for each experiment that re-measured a finalist
     milestone: BestFound | None = None  # the last improvement by over 1 %, from which `patience` is counted
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)

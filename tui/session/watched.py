@@ -43,7 +43,7 @@ class Watched:
         self.tail: list[str] = []  # the end of the running experiment's log
         self.marked: list[str] = []  # configurations to compare, by id
         self.watching_devices = False
-        self.elsewhere = isinstance(follower, Remote)  # then this machine's readings do not apply to it
+        self.elsewhere = isinstance(follower, Remote)  # true: this machine's readings do not apply to it
         self.readings: dict[str, list[DeviceReading]] = {}
         self.neighbours = NeighbourSessions()
         self.orders: list[str] = []  # given, but not yet read by the engine

@@ -21,7 +21,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours compared with theirs.")
 @click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
-@click.option("--goal", type=click.Choice(["min", "max"]), help="Less or more of it is better (with --table).")
+@click.option("--goal", type=click.Choice(["min", "max"]), help="min: lower is better; max: higher (with --table).")
 @click.option("--knobs", metavar="A,B", help="Knob columns. Default: those that look like settings, not results.")
 @click.option(
     "--sparse", metavar="A,B", help="Knobs that are choices. Default: names, switches, and numbers with two values."
@@ -29,7 +29,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--dense", metavar="A,B", help="Knobs that are ordered numbers. Default: the others.")
 @click.option("--where", metavar="SQL", help="Only rows for which this predicate holds.")
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
-@click.option("--status", metavar="COLUMN", help="Rows in which it is not `ok` are failures, which cost an evaluation.")
+@click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
 @click.option(
     "--simulator",
@@ -58,7 +58,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     metavar="N",
     help="With --table: add this many switches without effect.",
 )
-@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: settled, or nothing better for long.")
+@click.option("--as-sessions", is_flag=True, help="Runs end like sessions: when settled, or long without a gain.")
 @click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common

@@ -280,7 +280,7 @@ def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
 @click.argument("copy", metavar="FILE", type=PATH)
 @common
 def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
-    """Replace the knowledge base by a backup, then add what journals and imports have beyond it; keep the old file."""
+    """Replace the knowledge base by a backup, then add what only journals and imports hold; keep the old file."""
     from kb import care
     from tui.printing import kb_report
 

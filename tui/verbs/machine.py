@@ -69,7 +69,7 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     a model's name. Without any, on a terminal: from your answers to three questions.
 
     For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
-    A line of pretrain_gpt.py is tuned as it is; with --target megatron all knobs of Megatron-core are, and predicted.
+    A line of pretrain_gpt.py is tuned as it is; with --target megatron all Megatron-core knobs are tuned and predicted.
     """
     from autoscout.machine.starting import job_file
 

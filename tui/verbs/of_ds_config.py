@@ -124,7 +124,7 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
         if job.cluster.hosts:
             run = over_hosts(job, best.configuration, started, results)
             words = run.words
-        there = variables(job, run)  # as experiments are started
+        there = variables(job, run)  # the environment of experiments
         done = subprocess.run(words, cwd=job.launch.path or None, env=there, check=False)
         raise SystemExit(done.returncode)
 

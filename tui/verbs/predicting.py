@@ -15,7 +15,7 @@ _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
-@click.option("--against", metavar="TABLE", type=PATH, help="Score every member on measured rows.")
+@click.option("--against", metavar="TABLE", type=PATH, help="Score every simulator on measured rows.")
 @click.option(
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
 )
@@ -93,7 +93,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     else:
         predictions.ranked(job, found)
         if flags := flags_against(job, Configuration(found.best[0].configuration), space.reference):
-            click.echo(f"the first row's flags that {reference_of(job)} has not:  {flags}")
+            click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
         click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
 
 

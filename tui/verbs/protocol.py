@@ -8,12 +8,12 @@ from tui.options import PATH, common, kb_path, note
 
 
 @click.command()
-@click.option("--jobs", "folder", type=PATH, default=".", show_default=True, help="The job files that agents may use.")
+@click.option("--jobs", "folder", type=PATH, default=".", show_default=True, help="Folder of job files for agents.")
 @click.option(
     "--device-time",
     default="0s",
     show_default=True,
-    help="Devices × time that sessions begun by agents may spend in a day, all together: 2h. None: they begin none.",
+    help="Devices × time a day for all sessions that agents begin, such as 2h; 0s: they begin none.",
 )
 @click.option("--http", "port", type=click.IntRange(1, 65535), help="On 127.0.0.1 at this port, instead of stdio.")
 @click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and exit.")

@@ -15,7 +15,7 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
     "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Seconds for everything."
 )
 @click.option("--fresh", is_flag=True, help="Trace again even what is known.")
-@click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")
+@click.option("--parts", is_flag=True, help="Compose the shadow from small jobs' traces, which configurations share.")
 @click.option(
     "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, priced communication."
 )

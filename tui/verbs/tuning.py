@@ -30,7 +30,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
   autoscout tune smallest-cpu-replay                  a session in seconds, on recorded experiments
   autoscout init config.json --out job.toml           a job of your own, then: autoscout tune job.toml
-  autoscout                                           the same, asked for on the screen"""
+  autoscout                                           the same, on screens"""
 
 
 @click.command()
@@ -73,7 +73,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     shell_complete=session_names,
     help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
 )
-@click.option("--hints", metavar="FILE", type=PATH, help="File of ideas to try if they prove right: tp=2 mbs=4  # why")
+@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as long as they do well: tp=2 mbs=4  # why")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and run nothing.")
 @click.option(
     "--as",
@@ -317,7 +317,7 @@ def _in_front(
             orders.give(folder, orders.parsed("budget", [str(profiles)], "tune --resume"))
         result = session.resume(resume, path, progress.see, on_note, stop, job, wall)
         if wall and result.experiments == sum(isinstance(e, journals.ExperimentStarted) for e in past):
-            on_note(f"no wall had ended this session; what is not proven is decided by: autoscout gate {resume}")
+            on_note(f"no wall had ended this session; what is unproven is decided by: autoscout gate {resume}")
         return result
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, continue with: {_resume_line(progress.session, kb)}")
@@ -335,7 +335,7 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     from kb.refusal import AutoscoutError
 
     alone = []
-    with contextlib.suppress(AutoscoutError):  # its space may be the problem
+    with contextlib.suppress(AutoscoutError):  # the job's space may be the problem
         if predicts(JobSpace.of_job(job)):
             alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
     if fidelity == "simulate":

@@ -110,7 +110,7 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
 
 @click.command()
 @click.argument("session", shell_complete=session_names)
-@click.option("--now", is_flag=True, help="End the running experiment too, without a result; it can be resumed.")
+@click.option("--now", is_flag=True, help="End the running experiment too, without a result; resuming stays possible.")
 @common
 def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     """Ask a running session to end: the search stops, and the finalists are re-measured. What was measured is kept."""

@@ -174,7 +174,7 @@ class Scheduler:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # so that it gets its old place again
+        if len(queue) > 1 and queue[-2][0] > ticket:  # it gets its old place back
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:
@@ -184,7 +184,7 @@ class Scheduler:
         """Starts experiments that may go before the oldest, which does not fit."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
-        if reserved is None:  # it cannot start before a host comes back, so nobody has to wait for it
+        if reserved is None:  # the oldest cannot start before a host comes back, so none has to wait for it
             until, spare = float("inf"), self._room.copy()
         else:
             until, spare = reserved
@@ -246,7 +246,7 @@ class Scheduler:
     def _over_hosts(self, kind: int, count: int, free: np.ndarray) -> list[_Share]:
         whole = self._whole[:, kind]
         if len(whole) and whole.max() >= count:
-            return []  # one host has that many devices, so wait for it
+            return []  # a single host has that many devices, so wait for that host
         found: list[_Share] = []
         idle = np.flatnonzero((free > 0) & (free == whole))
         for number in idle[np.argsort(-whole[idle], kind="stable")].tolist():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 Z = 3.0
 LEAST = 0.05  # smallest slowdown for which a run is ended: iterations may drift this much
 NEEDED = 3  # iterations needed before a run may be ended
-WIDE = 0.1  # largest relative width that counts as settled, however noisy repeats are
+WIDE = 0.1  # largest relative half-width that is settled, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
 SEARCHED = 2  # iterations that suffice in the search, where comparisons may be rough, since finalists run again
 USUAL = 10  # a job that asks for more iterations than this gets all of them

@@ -45,7 +45,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # then nobody waits for a graceful end
+            gone = os.getppid() != parent  # true: nobody waits for a graceful end
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:

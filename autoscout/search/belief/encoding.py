@@ -59,8 +59,8 @@ class Encoding:
         )
 
     def of_memory(self, rows: EncodedRows) -> EncodedRows:
-        """The rows without the knobs for reading batches. They take no device memory, so a configuration that ran out
-        of it with one of their values does so with all."""
+        """The rows less the knobs for reading batches, which take no device memory: a configuration that ran out of
+        memory with one of their values does so with all."""
         if self._fills is None:
             return rows
         return EncodedRows(rows.points * self._fills[0], rows.effects * self._fills[1])

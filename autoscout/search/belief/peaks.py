@@ -95,7 +95,7 @@ class PeakBelief:
         self._foreseen: list[float] = []  # predicted y of each known row
         self._at = np.zeros(0)  # (m,): predicted y of the watched rows
         self._watched = np.zeros(0)  # (m,): identifies the watched rows
-        self._values = np.zeros(0)  # values of the believed way: of its fitted rows, then of the rows added since
+        self._values = np.zeros(0)  # values under `_way`: of its fitted rows, then of the rows added since
         self._belief: Belief | None = None
         self._fitted_on = 0
 

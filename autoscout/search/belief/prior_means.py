@@ -50,7 +50,7 @@ class Mean:
     predicted: "Callable[[np.ndarray], Predicted] | None" = None
     foresees: bool = False
     close: bool = False  # whether it assumes that a simulator is right without correction
-    bend: float = BEND  # scale of the costs that it learns from (bending.py)
+    bend: float = BEND  # bending.py's b, for the costs it is fitted to
     doubt: float = 0.2  # standard deviation of its residuals, before anything is measured
     prior: Prior = field(default_factory=Prior)
 

@@ -176,7 +176,7 @@ class Surrogate:
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # one kind of work per step
+        fits = True  # each step does one kind of work
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows

@@ -105,7 +105,7 @@ class Ensemble:
         self.rows = len(values)
         jobs = 0 if groups is None else len(np.unique(groups))
         whole = jobs >= _GROUPS
-        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else a job's level is known
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # few jobs: levels are known
         told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)

@@ -31,7 +31,7 @@ _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # for host overheads that were measured on another device (H100)
-_SCALED = 0.15  # for kernels that were measured on another device, too
+_SCALED = 0.15  # the same for kernels
 _GUESSED = 0.15  # speculative decoding: acceptance varies with the position; not measured
 _MIXTURE = 0.10  # mixtures of experts
 # For a release that nobody has measured and whose code nobody has read: releases of vLLM a year apart differ by 6 to 20

@@ -63,12 +63,12 @@ class EngineShapes:
     others_s: np.ndarray  # time that a step without prompts waits for other engines (lockstep.py)
     tp: np.ndarray
     pp: np.ndarray
-    per_node: np.ndarray  # devices per node; node_gb_s is the bandwidth between nodes that they share
+    per_node: np.ndarray  # devices per node, which share node_gb_s, the bandwidth between nodes
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # bytes per weight of the attention's projections
     attention_speed: np.ndarray
-    attention_lasting: np.ndarray  # share of that speed that steps of many tokens reach
+    attention_lasting: np.ndarray  # share of attention_speed in steps of many tokens
     expert_bytes: np.ndarray  # bytes per weight of the experts
     speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, where the device has them
     lasting: np.ndarray

@@ -26,8 +26,8 @@ class EngineLimits:
     long_prompt: int = 2**62  # tokens of one prompt that a step may take
     prefix_caching: bool = True
     version: int = 1
-    reserved: float = 0.0  # share of the running requests' answers that must have room before another is admitted
-    held: int = 0  # steps without prompts between two that may take some
+    reserved: float = 0.0  # share of the running requests' answers that must have room before a new request is admitted
+    held: int = 0  # steps without prompts after one that may take some
     held_from: int = 0  # this applies while at least so many requests run
     held_several: int = 0  # the number of such steps if several prompts wait
     apart: int = 0  # number of waiting prompts from which steps with prompts alone may follow each other

@@ -66,7 +66,7 @@ def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array],
 
 
 class Load(NamedTuple):
-    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, the most that may run, users
+    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, limit on running ones, users
     or requests per second, seconds of a request before it reaches the engine."""
 
     s: Setup
@@ -94,7 +94,7 @@ class Load(NamedTuple):
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
     def turn(self, rate: Array, plain: Array, n: Array) -> Array:
-        """Seconds between two steps that may have prompts (held_back.py), with n running."""
+        """Seconds between steps that may take prompts (held_back.py), while n requests run."""
         s = self.s
         several = rate * plain * (s.held + 1) > _SEVERAL
         held = np.where(several, np.minimum(s.held_several, s.held), s.held)

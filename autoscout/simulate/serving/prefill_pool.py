@@ -23,7 +23,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
 ERROR = 0.2  # additional error of log(measured / predicted)
-_ROUNDS, _SETTLED = 16, 0.005  # most rounds of a closed loop; enough if arrivals move by this share of the run
+_ROUNDS, _SETTLED = 16, 0.005  # most rounds of a closed loop; stop once arrivals move less than this × the run
 
 
 def apart(columns: Mapping[str, Any], n: int) -> Array:

@@ -69,8 +69,8 @@ class Setup:
     long_prompt: np.ndarray  # tokens of one prompt that a step may take; infinite without a cap
     prefix_caching: np.ndarray
     version: np.ndarray
-    reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
-    held: np.ndarray  # steps without prompts between two that may take some, while so many requests run
+    reserved: np.ndarray  # share of the running requests' answers that must have room before a new request is admitted
+    held: np.ndarray  # steps without prompts after one that may take some, while so many requests run
     held_from: np.ndarray
     held_several: np.ndarray  # the number of such steps if several prompts wait
     apart: np.ndarray  # number of waiting prompts from which steps with prompts alone may follow each other
@@ -186,7 +186,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
             "output_len": float(sample.output_len.mean()),
             "shared_prefix": float(traffic.shared_prefix),
             "requests": float(traffic.requests or DEFAULT_REQUESTS),
-            "length_spread": 0.0,  # in the quantiles of the job's lengths
+            "length_spread": 0.0,  # the quantiles of the job's lengths have it
         }
         at = np.linspace(0, 1, 101)
         return {

@@ -112,14 +112,14 @@ def _slope_us(e: EngineShapes) -> np.ndarray:
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """As `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
+    """Like `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """As `_slope_us` for a layer with latents: microseconds per token of context."""
+    """Like `_slope_us` for a layer with latents: microseconds per token of context."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
@@ -158,8 +158,8 @@ def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
-    """Seconds from the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until they
-    have left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
+    """Seconds that the last `tokens` of a prompt of `keys` tokens spend in the pipeline after their step of `step_s`:
+    they follow each other in parts of `budget`, and the last part passes all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
     alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)

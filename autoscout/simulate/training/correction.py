@@ -120,7 +120,7 @@ def _covariance(a: _Rows, b: _Rows) -> Array:
 
 def _same(a: Array, b: Array) -> Array:
     """(n, m) or (1, 1): 1 where rows of a and b are equal, else 0."""
-    if np.ptp(a) == 0 and np.ptp(b) == 0:  # one job, as in a session
+    if np.ptp(a) == 0 and np.ptp(b) == 0:  # all rows are of one job, as in a session
         return np.array([[a[0] == b[0]]], dtype=np.float32)
     return (a[:, None] == b).astype(np.float32)
 

@@ -275,7 +275,7 @@ def _tightest(x: Inputs, fleet: Fleet) -> Array:
 
 
 def _peak_of_unequal(x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """As `peak`, for stages whose number of layers differs between kinds of device."""
+    """Like `peak`, for stages whose number of layers differs between kinds of device."""
     each = [of_stage(x, index, layers) for _, _, index, layers in _of_kinds(x, fleet)]
     fullest = np.argmax(np.broadcast_arrays(*map(rank_bytes, each)), axis=0)
     return {n: np.choose(fullest, np.broadcast_arrays(*(parts[n] for parts in each))) / GIB for n in PARTS}

@@ -25,14 +25,14 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
 
 
 def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Array]:
-    """As `weights_of_layer`, for several layers, the `first` of which have no experts."""
+    """Like `weights_of_layer`, for several layers, the `first` of which have no experts."""
     dense, expert = weights_of_layer(x)
     instead = x.hidden * (np.where(x.gated > 0, 3.0, 2.0) * (x.ffn - x.shared_ffn) - x.experts)
     return layers * dense + first * instead, (layers - first) * expert
 
 
 def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
-    """How many of the `layers` of pipeline stage `index` have no experts: the model's first layers, chunk by chunk."""
+    """How many of pipeline stage `index`'s `layers` lack experts: the model's first do, placed chunk by chunk."""
     if not np.any(x.dense_layers):
         return np.zeros(1)
     chunk = layers / x.vpp

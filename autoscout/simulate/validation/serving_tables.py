@@ -146,7 +146,7 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
 
 
 def served_model(name: str) -> dict[str, Any] | None:
-    """The sizes of a public model if its serving is known; None for others."""
+    """The sizes of a public model if its context is known; None otherwise."""
     sizes = sizes_of(name)
     return sizes if "context" in sizes else None
 

@@ -78,8 +78,8 @@ _GUARDS: dict[str, Callable[..., Any]] = {"_number": _number, "_several": _sever
 
 
 class Expression:
-    """`expression(env)` evaluates on a mapping from name to value, `expression.on(env, n)` on columns; `names` are the
-    ones that it reads."""
+    """`expression(env)` evaluates on a mapping from name to value, `expression.on(env, n)` on columns; `names`:
+    those that it reads."""
 
     def __init__(self, text: str, derived: Mapping[str, str] | None = None) -> None:
         """`derived` maps names to expressions that stand for them (expanded here, once)."""

@@ -78,7 +78,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.columns(space.feasible.codes)}
     if len(device_counts(job)) > 1:
-        columns.pop("memory_gib", None)  # that of the smallest kind; here each kind's own memory counts
+        columns.pop("memory_gib", None)  # the smallest kind's memory; here each kind's own counts
     columns |= serving_devices(job, columns)
     predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")

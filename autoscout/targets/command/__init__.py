@@ -126,7 +126,7 @@ class Command(Target):
             )
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
             unread = "the answers of the configurations are not compared" if job.task == "serve" else "no loss is read"
-            notes.append(f"{unread}, so a configuration that computes something else is not found out")
+            notes.append(f"{unread}, so a configuration that computes something else goes unnoticed")
         line = command_line(job)
         notes += [] if line.for_shell else for_a_shell(line)
         preset = preset_of(job)
@@ -138,7 +138,7 @@ class Command(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {listed(others)}")
         if preset.phases and (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
-            notes.append(f"answers are trained on up to {lag} update{'s' * (lag > 1)} after the policy that drew them")
+            notes.append(f"training uses answers drawn up to {lag} update{'s' * (lag > 1)} earlier")
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
             notes.append(
@@ -285,7 +285,7 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     """The values without those that have no effect, such as how checkpointing is done while it is off."""
     kept = dict(values)
-    for knob in space.knobs:  # each after those that activate it
+    for knob in space.knobs:  # each knob comes after those that activate it
         seen = space.environment(kept)
         decidable = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
         if knob.name in kept and knob.when and decidable and not knob.when(seen):

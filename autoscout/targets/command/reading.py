@@ -150,7 +150,7 @@ class Tail:
                 while piece := file.read(_PIECE):
                     self._place += len(piece)
                     self._stream.feed(piece, time.monotonic())
-        except OSError:  # it does not exist yet
+        except OSError:  # the file does not exist yet
             return
 
     def close(self) -> None:

@@ -56,9 +56,9 @@ def job_of(line: Line) -> dict[str, Any]:
     now = values_of(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    with contextlib.suppress(AutoscoutError):  # of a model that nothing predicts
+    with contextlib.suppress(AutoscoutError):  # raised for a model that nothing predicts
         model, of_model = target(known.engine).model_of_line(line) if known.engine else ({}, [])
-        if model and "seq_len" in found.get("traffic", {}):  # without which nothing is predicted of a training
+        if model and "seq_len" in found.get("traffic", {}):  # nothing predicts a training without a length
             found["model"] = model
             notes += of_model
     launched = _by_deepspeed(line, now, known)
@@ -118,7 +118,7 @@ def job_of(line: Line) -> dict[str, Any]:
     if not name and (server := unknown(line)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
-            f"with its load tool (docs/your-own-script.md), and begin with that",
+            f"with its load tool (docs/your-own-script.md), and give that",
             2,
         )
     if not name:
@@ -320,6 +320,6 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # all such jobs share a script
+        return as_name(Path(line.settings_files[0]).stem, "run")  # jobs with settings files share a script
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

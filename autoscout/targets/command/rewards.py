@@ -41,7 +41,7 @@ class FirstUpdates:
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
         if lag > usual and not self._lag_stated:
             return (
-                f"answers are trained on up to {lag:g} updates after the policy that drew them, the reference's up to "
+                f"training uses answers drawn up to {lag:g} updates earlier, the reference up to "
                 f"{usual:g}: that is a different training; to allow it, state how old answers may be: constraints = "
                 f"['{LAG} <= {lag:g}']"
             )

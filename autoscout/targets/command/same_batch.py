@@ -109,7 +109,7 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
     if today not in (0, wanted):
         yield (
             f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, but "
-            f"traffic.global_batch is {wanted}: correct one of them"
+            f"traffic.global_batch is {wanted}: correct either"
         )
 
 

@@ -106,7 +106,7 @@ def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str
     """(the line, with its `--config` file's values of the preset's knobs, batch and evaluation as flags that override
     the file; the file's plain settings)"""
     named = _config(line, known)
-    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is not a file
+    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a bare name: no file
         return line, {}
     settings = _settings(Path(named))
     more = _only_there([*_flags(known), *known.where_said], settings, line)

@@ -70,15 +70,15 @@ class DeepSpeed(Target):
         notes = [f"the ds_config's '{name}' is not a setting of DeepSpeed" for name in ds_config.passed_over(config)]
         notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
-            notes.append("no loss is read, so a configuration that computes something else is not found out")
+            notes.append("no loss is read, so a configuration that computes something else goes unnoticed")
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {' and '.join(others)}")
         if not config_space.batch_of(job, config):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
-            notes.append(f"also tuned: {' and '.join(listed)}; DeepSpeed's own fast mode would hand a list to its "
-                         f"engine, which refuses it")  # fmt: skip
+            notes.append(f"also tuned: {' and '.join(listed)}; in DeepSpeed's fast mode its engine would get the "
+                         f"whole list, and refuse it")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
             notes.append(f"{job.budget.profiles} experiments, as the job's budget says; the ds_config's "
                          f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip

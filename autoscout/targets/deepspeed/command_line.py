@@ -126,7 +126,7 @@ def _job_on(
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """As `job_of`, for a launch line that names its ds_config; None if it does not, or if the file does not exist.
+    """Like `job_of`, for a launch line that names its ds_config; None if it does not, or if the file does not exist.
     `devices`: those of each node, 0 if the line does not say. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]

@@ -55,7 +55,7 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
     found = settings(config)
     batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if own and batch != own:
-        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change one of them"
+        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change the ds_config"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
             yield f"the ds_config lists several {path}: only the micro batch is tuned, with one train_batch_size"
@@ -288,7 +288,7 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # or the list has nothing to compare it with
+            continue  # stage 0 trains like the others, or is the only one
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""

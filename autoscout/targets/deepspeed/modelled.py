@@ -167,7 +167,7 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if tuned := by_path.get(f"{name}.enabled"):
         return tuned
     value = ds_config.at(config, f"{name}.enabled")
-    if value is None and name == "bf16":  # by its older name in DeepSpeed
+    if value is None and name == "bf16":  # DeepSpeed's older name for it
         value = ds_config.at(config, "bfloat16.enabled")
     if value == "auto":
         return str(is_on(flags, f"--{name}"))

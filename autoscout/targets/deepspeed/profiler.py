@@ -56,7 +56,7 @@ def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
 
 def unfinished(found: Measurement, compiled: Path) -> list[Path]:
     """Locks of operators that a run had begun to compile. `compiled`: the folder in which torch keeps them."""
-    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # in the user's own folder or one per Python version
+    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # torch's own has a folder per Python version
     return [lock for lock in locks if lock.stat().st_mtime >= found.at - found.cost_s]
 
 

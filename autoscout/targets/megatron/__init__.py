@@ -207,7 +207,7 @@ class Megatron(Target):
             flags, missing, folder = {}, bridge.MISSING, ""
         missing = missing + finetuning.missing(job, configuration)
         variables = arguments.variables(job, configuration)
-        if len(devices) > 1:  # then each host has a value of its own
+        if len(devices) > 1:  # each host has its own value
             variables.pop("GLOO_SOCKET_IFNAME", None)
         return Launch(
             job=job.name,

@@ -90,7 +90,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         notes.append(
             "traffic.lengths: the tokens of your conversations: a file of them, or quantiles such as [50, 300, 2000]"
         )
-    if allow := asked_for(flags):  # these also affect precision, not only speed
+    if allow := asked_for(flags):  # knobs that also affect precision, not only speed
         fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
     if flags.get("--transformer-impl") != ["local"]:
@@ -99,7 +99,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
-    """As `Target.model_of_line`."""
+    """Like `Target.model_of_line`."""
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"nothing models {listed(found)}", 2)
@@ -188,7 +188,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
         notes.append(f"model.{named[flag]}: write the value of the line's {flag} {' '.join(given[flag])}")
-    if "--group-query-attention" in given:  # it means one group if no number is given
+    if "--group-query-attention" in given:  # without a number, the flag means one group
         found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)

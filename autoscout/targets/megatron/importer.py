@@ -103,7 +103,7 @@ def _runs(path: Path) -> list[_Run]:
                     runs.append(run)
                 run.iteration = int(found[1])
                 run.times.append(float(found[2]) / 1000)
-                run.failed, run.oom = "", False  # it continued after the exception
+                run.failed, run.oom = "", False  # the run continued after the exception
                 run.not_finite = run.not_finite or bool(_NAN_LOSS.search(line))
             elif found := _MEMORY.search(line):
                 run.memory.append(float(found[1]) / 1024)  # Megatron divides bytes by 1024² and calls it MB

@@ -213,7 +213,7 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     stages = "".join(given.get("--pipeline-model-parallel-size", ["1"]))
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
-    if given.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
+    if given.get(_CHUNKS) == ["1"]:  # to Megatron-LM, one chunk is no interleaving
         del given[_CHUNKS]
     if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
         given.setdefault("--expert-tensor-parallel-size", tp)  # as ModelParallelConfig does

@@ -14,7 +14,7 @@ from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from kb.records import AutoscoutError, Configuration, Job
 
 _ITERATIONS = 2
-_FILE = arguments.USER_BUFFERS  # its file is written at launch
+_FILE = arguments.USER_BUFFERS  # the flag's file is written at launch
 
 
 def check(job: Job, launch: Launch, form: str) -> float:

@@ -59,7 +59,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
-        counted = job.traffic.requests or job.traffic.concurrency  # then every user sends several requests
+        counted = job.traffic.requests or job.traffic.concurrency  # users send several requests each
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
                 f"launch.measure_s = {job.launch.measure_s:g}: if answers take seconds, such a short load consists "
@@ -128,7 +128,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.profiler import VllmProfiler
 
         if not job.launch.model_path:
-            model_config(job)  # one that can be made
+            model_config(job)  # raises if none can be made
         return VllmProfiler(job)
 
     def run_s(self, job: Job, metric: str, value: float) -> float:

@@ -32,7 +32,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
-    """As `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
+    """Like `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
     # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
@@ -95,8 +95,8 @@ def _files(folder: str) -> dict[str, Any]:
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
-    which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
-    itself, and no Ray, goes on without."""
+    which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its own
+    nodes, and not Ray, does without Ray."""
     given = given_flags(job)
     ray = not any(flag in given for flag in _HOSTS) or any(given.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]

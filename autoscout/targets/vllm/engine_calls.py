@@ -10,7 +10,7 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves, which shadows use, too
+SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves and shadows use
 DEVICE = "none"  # only its classes are asked
 
 

@@ -73,7 +73,7 @@ def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int
 
 def cause_in_log(text: str) -> tuple[str, str] | None:
     """(type, message) of the first error in a server's log that is not the consequence of another."""
-    if crash := _CRASH.search(text):  # all others are consequences
+    if crash := _CRASH.search(text):  # all other errors are consequences
         frame = _FRAME.search(text, crash.end())
         return "a crash", f"{crash[1]}{f' in {frame[2]} of {Path(frame[1]).name}' if frame else ''}"
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]

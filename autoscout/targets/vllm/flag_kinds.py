@@ -15,12 +15,12 @@ PROGRAM = "vllm"
 # Arguments that [model] and [traffic] describe, or whose effect is the same for all engines.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
-# Arguments by which a step takes many times longer, for which nothing has a price: weights that the host keeps.
+# Arguments that make a step many times longer, which nothing prices: weights that the host keeps.
 _UNPRICED = ("--cpu-offload-gb",)
 
 
 def unpriced(job: Job) -> str:
-    """The first argument of the line that keeps predictions from being any; "" for none."""
+    """The line's first argument with which nothing is predicted; "" for none."""
     known = arguments(PROGRAM)
     given = _by_names(line_of(job))
     return next((name for name in _UNPRICED if name in given and known[name].changes(given[name])), "")
@@ -59,7 +59,7 @@ def notes(job: Job) -> list[str]:
     if unpredicted:
         found.insert(0, f"predictions leave out {listed(unpredicted)}, which experiments and exports keep")
     return found + unnamed(
-        "vLLM", strange, "exported as you wrote it, and measured with it where the installed one has it"
+        "vLLM", strange, "exported as you wrote it, and measured if the installed version accepts it"
     )
 
 

@@ -24,7 +24,7 @@ _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # a configuration's nodes decide whether it is "ray"
 # Engine arguments that experiments omit and only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
-_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # in the name of an image
+_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in an image's name
 _SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
 # Settings without a knob of their own that determine a knob's value.
 _DECIDES = {
@@ -157,7 +157,7 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # with their own flag
+    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # not of fields
     for flag, words in {**of_fields, **flags_of(line_of(job))}.items():
         if setting_of(flag).partition(".")[0] in unset and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words

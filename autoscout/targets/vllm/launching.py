@@ -91,9 +91,9 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
         return found
     on_cuda = found.on_gpus and found.resource != devices.AMD
     image = _image(version) if on_cuda else found.image
-    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has said so
+    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has noted it
     note = f"vLLM {version}, which it was measured with"
-    note += f" (for Kubernetes, an image of it instead of {NO_IMAGE})" if no_image else ""
+    note += f" (for Kubernetes, its image instead of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 

@@ -15,7 +15,7 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # one in this many reuses is checked
+_EVERY = 8  # of this many reuses, one is checked
 _TOLERANCE = 0.15  # relative, of the objective's metric; repeats on fresh engines differ by 4 %
 
 

@@ -55,13 +55,13 @@ def random_model(job: Job) -> str:
 
 
 def draft_of(job: Job) -> str:
-    """The draft method and model, for the identity of measurements."""
+    """The draft method and model, as part of a measurement's key."""
     draft = job.launch.draft
     return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
 
 
 def model_of(job: Job) -> str:
-    """The served model, for the identity of measurements. Errors: AutoscoutError (exit 2) if launch.model_path is not a
+    """The served model, as part of a measurement's key. Errors: AutoscoutError (exit 2) if launch.model_path is not a
     model folder, or has another shape than the job's."""
     path = Path(job.launch.model_path)
     if not job.launch.model_path:

@@ -41,7 +41,7 @@ class Server:
         """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Starts the server, loads it when it is ready, ends it. Errors: AutoscoutError if it cannot write."""
+        """Starts the server, puts load on it once ready, ends it. Errors: AutoscoutError if a write fails."""
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
@@ -120,7 +120,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
 def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # it ends when this closes, so also if we are killed
+        stdin=subprocess.PIPE,  # the keeper ends when this closes, so also if we are killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,

@@ -221,7 +221,7 @@ def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> Non
     does = {"both": "answers", "answers": "answers", "reads": "reads prompts"}
     for role in roles:
         if all(number in lost for number, of in enumerate(roles) if of == role):
-            raise AutoscoutError(f"--lose ends all {roles.count(role)} engines; one that {does[role]} must be left", 2)
+            raise AutoscoutError(f"--lose ends all {roles.count(role)}, but one engine that {does[role]} must stay", 2)
 
 
 def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str], known: bool) -> ServingShadow:

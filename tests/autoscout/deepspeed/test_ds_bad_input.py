@@ -127,7 +127,7 @@ def test_lists_that_deepspeeds_fast_mode_would_not_take_apart_are_said(place):
     """It hands them to its engine, which refuses them, and ends with exit code 0."""
     from autoscout.targets.target import target_of
 
-    said = "also tuned: zero_optimization.reduce_bucket_size; DeepSpeed's own fast mode would hand a list to its engine"
+    said = "also tuned: zero_optimization.reduce_bucket_size; in DeepSpeed's fast mode its engine would get the"
     assert any(note.startswith(said) for note in target_of(place.job()).notes_on_job(place.job(LISTED)))
     slow = {**LISTED, "autotuning": {"enabled": True, "fast": False}}
     for other in ({**LISTED, "zero_optimization": {"stage": [0, 1]}}, slow):

@@ -73,8 +73,8 @@ def test_the_highest_rate_needs_limits_and_an_open_loop(tmp_path: Path) -> None:
     job = load_job(written(tmp_path, objective=asked + limits))
     assert load_plan.plan(job)["search"]["limits"] == [["ttft_p99_ms", 500.0]]
     assert load_plan.plan(job)["search"]["start"] == 4.0
-    assert "less of it is better" in refused(tmp_path, objective='maximize = "usd_per_million_output_tokens"')
-    assert "more of it is better" in refused(tmp_path, objective='minimize = "output_tokens_per_s_per_gpu"')
+    assert "lower is better" in refused(tmp_path, objective='maximize = "usd_per_million_output_tokens"')
+    assert "higher is better" in refused(tmp_path, objective='minimize = "output_tokens_per_s_per_gpu"')
 
 
 def test_a_trace_lies_where_its_job_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Builds device meshes from real tensors, because a mesh reads its ranks' values."""
-    importlib.import_module("torch.distributed.fsdp")  # it holds its own reference to the function
+    importlib.import_module("torch.distributed.fsdp")  # FSDP holds its own reference to the function
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh

@@ -155,7 +155,7 @@ def _answer(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", message=".*in Python 3")  # of Python, not of an argument
+            warnings.filterwarnings("ignore", message=".*in Python 3")  # about Python, not about an argument
             changed = _built(launch) if module is None else _parsed(module, launch, actions)
         said = sorted({" ".join(str(w.message).split()) for w in warned})
         return {"refused": "", "changed": changed, "said": said}

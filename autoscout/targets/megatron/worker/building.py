@@ -79,7 +79,7 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
             config=shape,
             ddp_config=exchange,
             module=Float16Module(shape, chunk) if shape.bf16 else chunk,
-            disable_bucketing=number > 0,  # as Megatron-LM: only the first chunk's communication is exposed
+            disable_bucketing=number > 0,  # as in Megatron-LM: only the first chunk's communication is exposed
         )
         for number, chunk in enumerate(chunks)
     ]

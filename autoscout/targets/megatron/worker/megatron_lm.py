@@ -53,7 +53,7 @@ def trained(
         runpy.run_path(str(script), run_name="__main__")
     except _Enough:
         return device, built
-    except SystemExit as error:  # by argparse, which printed the reason to stderr
+    except SystemExit as error:  # argparse's; it printed the reason to stderr
         raise ValueError(
             f"{_SCRIPT} refused its arguments; the end of the log shows which (exit code {error.code})"
         ) from error
@@ -76,7 +76,7 @@ def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], 
             return chunk
 
         chunks = plain(provide, *arguments, **more)
-        sharded = config["arguments"].get("--use-megatron-fsdp")  # it has its own buffers
+        sharded = config["arguments"].get("--use-megatron-fsdp")  # Megatron-FSDP has its own buffers
         buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
         built["parameters"] = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
         built["buckets"] = sum(len(buffer.buckets) for buffer in buffers)

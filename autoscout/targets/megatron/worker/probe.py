@@ -35,7 +35,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as for the ranks, so that indices agree
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the ranks have it, so that indices agree
     import torch
 
     count = torch.cuda.device_count()

@@ -123,7 +123,7 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
     _forget_peak_memory(device)
     _enter("train")
     graphs = building.recorder(config, shape, chunks, optimizer)
-    sharded = bool(config["given"].get("use_megatron_fsdp"))  # it has its own buffers
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # Megatron-FSDP has its own buffers
     buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     course.on(device, recorded_at + 1)

@@ -58,7 +58,7 @@ def _actions() -> list[Any]:
     """Arguments of its parser; [] if the parser cannot be made without a device."""
     from vllm.engine.arg_utils import EngineArgs
 
-    with contextlib.suppress(Exception, SystemExit):  # it may ask the platform, or exit
+    with contextlib.suppress(Exception, SystemExit):  # the parser may ask the platform, or exit
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         return EngineArgs.add_cli_args(FlexibleArgumentParser())._actions

@@ -106,7 +106,7 @@ async def _answer(
     texts: dict[int, list[int]] = {}
     records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
     received: list[Received] = [[] for _ in requests]
-    order: list[int] = []  # in which requests were sent
+    order: list[int] = []  # indices of requests, in the order of sending
     ended: dict[int, float] = {}
     sessions = prompts.stages(requests)
     turns = asyncio.Semaphore(concurrency or len(sessions))

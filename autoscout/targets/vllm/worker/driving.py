@@ -91,7 +91,7 @@ class DriveOrder:
         self._requests, self._free = requests, concurrency
         self._closed = concurrency > 0
         self._waiting = prompts.stages(requests)[::-1]  # sessions that have not begun
-        self._sessions: dict[int, list[list[int]]] = {}  # by request not yet finished: the stages left of its session
+        self._sessions: dict[int, list[list[int]]] = {}  # unfinished request → its session's remaining stages
         self._open: dict[int, int] = {}  # session → unfinished requests of its current stage
         self._ready: list[tuple[float, int]] = []
         self.left = len(requests)  # requests not sent yet

@@ -218,8 +218,7 @@ def verdict(passes: list[Load], limits: list[list[Any]], last: bool) -> bool | N
 
 
 def saturated(passes: list[Load]) -> bool:
-    """Whether the queue grows: fewer requests are answered than arrive, and the last wait much longer than the
-    first."""
+    """Whether the queue grows: requests arrive faster than they are answered, and late ones wait much longer."""
     behind, growing = 0, 0
     for p in passes:
         done, arrivals = p["requests"], [r["sent"] for r in p["requests"]]

@@ -21,7 +21,7 @@ class Settings:
     newer)."""
 
     flash = True
-    multiprocessors = 0  # of the device, if the backward pass is deterministic; else 0
+    multiprocessors = 0  # the device's, for a deterministic backward pass; else 0
     fp8 = False
     once = True
 

@@ -217,7 +217,7 @@ def _group_names() -> dict[str, str]:
         "embedding": "get_embedding_group",
         "model": "get_model_parallel_group",
         "dp+cp": "get_data_parallel_group",
-        "expert dp": "get_expert_data_parallel_group",  # in a dense model it is the data parallel group
+        "expert dp": "get_expert_data_parallel_group",  # in a dense model: the data parallel group
     }
     found: dict[str, str] = {}
     for name, getter in getters.items():

@@ -173,7 +173,7 @@ class EngineFleet:
         for engine in self.engines:
             if engine.role == self._first:
                 for name, at in engine.begun().items():
-                    found[name] = max(at, found.get(name, at))  # if that engine was lost, on the next one
+                    found[name] = max(at, found.get(name, at))  # the later, if the first engine was lost
         return found
 
     def counted(self) -> list[dict[str, Any]]:
