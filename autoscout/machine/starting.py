@@ -229,7 +229,6 @@ def _as_a_whole(
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
         if its > mine:  # all commands together have more than the last
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
-            launch["environment"] = whole["launch"]["environment"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
         notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]

@@ -200,6 +200,17 @@ def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_all_its_commands(tmp_pa
     assert job["launch"]["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"}
 
 
+def test_a_script_that_is_run_as_a_whole_has_the_gpus_of_its_allocation(tmp_path):
+    """Without variables it was a KeyError."""
+    allocation = "#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=8\n"
+    (tmp_path / "run.sh").write_text(
+        f"{allocation}python reward_server.py &\ntorchrun --nproc-per-node 4 train.py --bsz 4\n"
+    )
+    job, _ = described([str(tmp_path / "run.sh")], tmp_path)
+    assert [node["count"] for node in job["cluster"]["nodes"]] == [8]
+    assert "environment" not in job["launch"]
+
+
 def test_a_script_without_a_known_launch_says_what_it_ends_on(tmp_path):
     (tmp_path / "run.sh").write_text("make -C train run GPUS=2 | tee log\n")
     with pytest.raises(AutoscoutError, match=r"its last command is 'make -C train run GPUS=2'; give it as a line"):
