@@ -177,6 +177,7 @@ def for_a_script() -> None:
     cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=2**34, name="CPU", major=9)
     cuda._lazy_init = lambda: None
     cuda.cudart = lambda: None
+    torch.accelerator.is_available = lambda: False  # a torch built for CUDA would pin the memory of batches
     for name in ("rand", "randn", "randint"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     for name in ("Float", "Int", "Long", "Double", "Half", "BFloat16", "Byte"):
@@ -188,9 +189,11 @@ def for_a_script() -> None:
     without_transformer_engine()
     from megatron.core import datasets
     from megatron.core.datasets import utils
-    from megatron.legacy import fused_kernels
 
-    fused_kernels.load = lambda args: None
+    with contextlib.suppress(ModuleNotFoundError):  # 0.19 has no such kernels any more
+        from megatron.legacy import fused_kernels
+
+        fused_kernels.load = lambda args: None
     # Its Makefile uses the system's Python; megatron-core's wheel contains the helpers compiled.
     utils.compile_helpers = lambda: None
     for folder in sys.path:
