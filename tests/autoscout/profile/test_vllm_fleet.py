@@ -180,7 +180,7 @@ class TestWithoutTheEngine:
     def test_engines_that_are_not_there_cannot_be_lost(self) -> None:
         with pytest.raises(AutoscoutError, match="--lose 2: the configuration has the engines 0 to 1"):
             shadows.question_of(gpu_job(), Configuration(KNOBS), [(1.0, 2)])
-        with pytest.raises(AutoscoutError, match="--lose ends all 2 engines"):
+        with pytest.raises(AutoscoutError, match="--lose ends all 2, but one engine that"):
             shadows.question_of(gpu_job(), Configuration(KNOBS), [(1.0, 0), (2.0, 1)])
 
     @pytest.mark.parametrize("text", ["1", "1@", "@3", "1@-2", "-1@3", "1@inf", "1@nan", "one@3"])
