@@ -97,12 +97,18 @@ def _of_a_task(document: Any, found: list[Container]) -> Container | None:
         return gpus._replace(script=script) if gpus else Container("", [], script, {})
     if not isinstance(script := nested.at(document, "run"), str) or isinstance(document.get("jobs"), dict):
         return None
-    asked = nested.at(document, "resources.accelerators") or {}
-    asked = [asked] if isinstance(asked, str) else asked
-    each = [str(one if not isinstance(asked, dict) or asked[one] is None else f"{one}:{asked[one]}") for one in asked]
-    names, counts = zip(*((name, int(n or 1)) for name, _, n in (one.partition(":") for one in each)), strict=True)
-    kind = names[0] if len(names) == 1 else ""
-    return Container("", [], script, _variables(document.get("envs")), counts[0], kind, document.get("num_nodes", 1))
+    asked = _accelerators(nested.at(document, "resources.accelerators"))
+    gpus, kind = asked[0][1] if asked else None, asked[0][0] if len(asked) == 1 else ""
+    return Container("", [], script, _variables(document.get("envs")), gpus, kind, document.get("num_nodes", 1))
+
+
+def _accelerators(asked: Any) -> list[tuple[str, int]]:
+    """(kind, count) of a SkyPilot task's accelerators: NAME, NAME:COUNT, or several of which any will do, also as a
+    mapping NAME → COUNT or as a set, whose counts are missing; [] for none."""
+    if isinstance(asked, dict):
+        asked = [kind if count is None else f"{kind}:{count}" for kind, count in asked.items()]
+    parts = (str(each).partition(":") for each in ([asked] if isinstance(asked, str) else asked or ()))
+    return [(kind, int(count or 1)) for kind, _, count in parts]
 
 
 def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:

@@ -184,6 +184,14 @@ spec:
 """
 
 
+def test_a_task_without_accelerators_has_the_ranks_of_its_line(tmp_path):
+    """It could not be read: "not enough values to unpack"."""
+    (tmp_path / "m.yaml").write_text("resources: {cpus: 4}\nrun: torchrun --nproc-per-node 2 train.py --bsz 2\n")
+    job = made(tmp_path, str(tmp_path / "m.yaml"))[0]
+    assert job["launch"]["current"] == "torchrun --nproc-per-node 2 train.py --bsz 2"
+    assert job["cluster"]["nodes"] == [{"device": "cpu", "count": 2}]
+
+
 @pytest.mark.parametrize(
     ("text", "nodes", "line"),
     [
