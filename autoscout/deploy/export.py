@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from autoscout.deploy.rendering import render
-from autoscout.line.launch_line import Line
 from autoscout.running.cluster.devices import resource, used_nodes
-from autoscout.targets.current_launch import left_to_a_shell
+from autoscout.targets.current_launch import shell_syntax
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.target import target_of
 from kb import door, secrets
@@ -52,8 +51,7 @@ def of_job(job: Job, assignments: list[str]) -> Launch:
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     configuration = completed(space, parse(space, assignments), space.reference)
     made = launch(job, configuration, space.name(configuration), "not measured: exported from the job itself")
-    of_environment = left_to_a_shell(Line(tuple(made.environment.values())))
-    variables = sorted({*made.variables, *of_environment})
+    variables = sorted({*made.variables, *shell_syntax(made.environment.values())})
     return msgspec.structs.replace(made, variables=variables, fills=bool(variables))
 
 

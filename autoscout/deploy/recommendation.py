@@ -183,11 +183,11 @@ def _best(
         of_default = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
     by_id = {winner: best, **({default.id: of_default} if of_default else {})}
     worst = max(medians, key=medians.__getitem__)
-    slow = [m for m in short if (c := cost(job.objective, m)) is not None and c > medians[worst]]
-    slowest = max(slow, key=lambda m: cost(job.objective, m) or 0.0, default=None)
+    slow = [(c, m) for m in short if (c := cost(job.objective, m)) is not None and c > medians[worst]]
+    slowest = max(slow, key=lambda each: each[0])[1] if slow else None
     now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
     if now.id in medians and now.id not in (default.id, winner):
-        measured, changes = _measured(job, groups[now.id]), _changes(job, now, best_configuration)
+        measured, changes = _measured(job, groups[now.id]), changed_knobs(job, now, best_configuration)
         over = confirmed.over_today if confirmed and confirmed.today_name == measured.name else None
         ratio = over or medians[now.id] / medians[winner]
         present = Present(measured=measured, ratio=ratio, in_turns=over is not None, changes=changes)
@@ -220,7 +220,7 @@ def _best(
         evidence=f"{DESIGNED}: best of {tried} designs, all predicted; nothing here was measured"
         if designed
         else seen + nearness(confirmed, [m for _, m in rows], default),
-        changes=_changes(job, default, best_configuration),
+        changes=changed_knobs(job, default, best_configuration),
         checkpoint=of_checkpoint(job, now, best_configuration),
         present=present,
         open=confirmed is not None and confirmed.verdict == "undecided" and job.launch.launcher != "replay",
@@ -333,7 +333,7 @@ def _times(ratio: float, low: float | None, high: float | None) -> str:
     return f"{ratio:.2f}×{interval}"
 
 
-def _changes(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
+def changed_knobs(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
     """Changed knobs in the job's order, with their meanings if the job states them."""
     meaning_of = meanings(job)
     return [

@@ -14,6 +14,15 @@ from autoscout.space.network import distance
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
 
+_USUAL = {  # names in papers and in other tools → our knobs, of which the first that a space has is meant
+    "zero zero_stage zero_optimization": "zero stage distopt fsdp",
+    "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
+    "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
+    "max_batch_size": "max_num_seqs mbs",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "dp_size": "dp",
+}
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 
@@ -50,17 +59,6 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
             raise AutoscoutError(f"{name} is given twice", 2)
         given[name] = _value(space.knob[name], value)
     return given
-
-
-_USUAL = {  # names in papers and in other tools → our knobs, of which the first that a space has is meant
-    "zero zero_stage zero_optimization": "zero stage distopt fsdp",
-    "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
-    "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
-    "max_batch_size": "max_num_seqs mbs",
-    "tp_size": "tp",
-    "pp_size": "pp",
-    "dp_size": "dp",
-}
 
 
 def _meant(name: str, space: Space) -> str:

@@ -3,7 +3,7 @@ to flags. What the line leaves out has the engine's default."""
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -40,7 +40,12 @@ def left_to_a_shell(line: Line) -> list[str]:
     """Variables and command substitutions that stay unexpanded because no shell reads them, by name."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
     mine = line.words[: next(shells, None)]  # a shell inside the line expands its own arguments
-    return sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
+    return shell_syntax(mine)
+
+
+def shell_syntax(words_of_a_line: Iterable[str]) -> list[str]:
+    """The variables and command substitutions in some texts, by name."""
+    return sorted({"$(…)" if n in ("$(", "`") else n for word in words_of_a_line for n in _FOR_A_SHELL.findall(word)})
 
 
 def for_a_shell(line: Line) -> list[str]:

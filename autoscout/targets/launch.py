@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+from collections.abc import Callable
 
 import msgspec
 
@@ -102,7 +103,7 @@ def heading(launch: Launch) -> list[str]:
 def exports(launch: Launch) -> list[str]:
     """Shell lines that set the environment and write the program's files."""
     lines = [f"cd {shlex.quote(launch.folder)}"] if launch.folder else []
-    quoted = _for_its_shell if launch.fills else shlex.quote
+    quoted = _quoting(launch)
     lines += [f"export {name}={quoted(value)}" for name, value in launch.environment.items()]
     folders = dict.fromkeys(name.rpartition("/")[0] for name in launch.files)
     lines += [f"mkdir -p {shlex.quote(folder)}" for folder in folders if folder]
@@ -113,9 +114,13 @@ def exports(launch: Launch) -> list[str]:
 
 def program_lines(launch: Launch) -> str:
     """The program with one flag per line, quoted."""
-    quoted = _for_its_shell if launch.fills else shlex.quote
+    quoted = _quoting(launch)
     program = " ".join(map(quoted, launch.program))
     return " \\\n".join([program, *(f"  {shlex.join(pair)}" for pair in words(launch))])
+
+
+def _quoting(launch: Launch) -> Callable[[str], str]:
+    return _for_its_shell if launch.fills else shlex.quote
 
 
 def _for_its_shell(word: str) -> str:

@@ -35,9 +35,9 @@ srun torchrun $RANKS pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hi
 """
 
 
-def of_script(folder, more: str, engine: str = "") -> JobSpace:
+def of_script(folder, more: str, engine: str = "", text: str = SBATCH) -> JobSpace:
     script, file = folder / "run.sbatch", folder / f"{engine or 'plain'}.toml"
-    script.write_text(SBATCH.format(more=more))
+    script.write_text(text.format(more=more))
     file.write_text(job_file([str(script)], folder, engine)[0])
     return JobSpace.of_job(load_job(file))
 
@@ -73,10 +73,10 @@ def test_a_line_with_what_no_model_knows_is_not_predicted(tmp_path):
 
 
 @pytest.mark.parametrize("more", ["--hybrid-override-pattern M-M*", "--mtp-num-layers 1", "--window-size 128,0"])
-def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, monkeypatch, more):
+def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, more):
     """With its vocabulary on the line it was a plain Transformer without gates, also under another script's name."""
-    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_mamba"))
-    space = of_script(tmp_path, f"--vocab-size 128256 {more}")
+    text = SBATCH.replace("pretrain_gpt", "pretrain_mamba")
+    space = of_script(tmp_path, f"--vocab-size 128256 {more}", text=text)
     assert not space.job.model.layers
     file = tmp_path / "plain.toml"
     file.write_text(f"{file.read_text()}\n[model]\npreset = 'llama-3-8b'\n")
@@ -84,10 +84,10 @@ def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, monkeypatc
         predict(JobSpace.of_job(load_job(file)), {}, None)
 
 
-def test_a_script_of_another_name_has_the_model_of_its_flags(tmp_path, monkeypatch):
+def test_a_script_of_another_name_has_the_model_of_its_flags(tmp_path):
     """Its MLP had two products of three, and its heads the width of hidden over their number."""
-    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("pretrain_gpt", "pretrain_qwen"))
-    model = of_script(tmp_path, "--vocab-size 128256 --kv-channels 64").job.model
+    text = SBATCH.replace("pretrain_gpt", "pretrain_qwen")
+    model = of_script(tmp_path, "--vocab-size 128256 --kv-channels 64", text=text).job.model
     assert (model.gated, model.tied, model.bias, model.head_dim) == (True, False, False, 64)
 
 
@@ -168,11 +168,11 @@ def test_the_highest_rate_needs_no_rate_to_begin_with(tmp_path):
     assert space.job.traffic.rate == 1.0
 
 
-def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path, monkeypatch):
+def test_an_exported_line_of_a_script_is_filled_in_by_its_shell(tmp_path):
     """'$HEAD:6000' and '$(scontrol …)' stood in single quotes, so that no two nodes met; so did exported ones."""
     exports = 'RANKS=""\nexport MASTER_PORT=$(expr 10000 + $(echo $SCRATCH | tail -c 2))'
-    monkeypatch.setattr("test_first_hour.SBATCH", SBATCH.replace("RANKS=", f"{exports}\nRANKS=", 1))
-    space = of_script(tmp_path, '--save "$(scontrol show "$SCRATCH" | head -n1)/out" --load ${PARTS[1]}')
+    more = '--save "$(scontrol show "$SCRATCH" | head -n1)/out" --load ${PARTS[1]}'
+    space = of_script(tmp_path, more, text=SBATCH.replace("RANKS=", f"{exports}\nRANKS=", 1))
     launch = of_job(space.job, [])
     assert launch.variables == ["$(…)", "$HEAD", "$SCRATCH", "${PARTS[1]}"]
     script = render(target_of(space.job), launch, "slurm")
@@ -233,7 +233,8 @@ def test_a_time_that_is_none_is_asked_for_again(tmp_path):
 @pytest.mark.parametrize(
     ("line", "change", "flags"),
     [
-        ("torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 --overlap-grad-reduce",  # noqa: E501
+        ("torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 "
+         "--overlap-grad-reduce",
          "mbs=4 overlap_grad=false", "--micro-batch-size 4 without --overlap-grad-reduce"),
         ("vllm serve Qwen/Qwen3-8B --max-num-batched-tokens 2048 --max-num-seqs 64", "max_num_batched_tokens=1024",
          "--max-num-batched-tokens 1024"),

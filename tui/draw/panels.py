@@ -110,9 +110,9 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 def changes(state: State, width: int, ascii_only: bool) -> Text:
     """The best configuration against the default: only knobs that differ."""
-    if state.default is None or (state.best is None and state.confirmed is None):
+    winner = state.winner
+    if state.default is None or winner is None:
         return Text(f"nothing {state.seen} yet", style="dim")
-    winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else state.default
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
     if not names:

@@ -7,7 +7,7 @@ from tui.session.state import State
 
 def command(state: State) -> str:
     """The launch command of the best configuration so far; "" if there is none yet."""
-    winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
+    winner = state.winner
     if state.job is None or winner is None:
         return ""
     from autoscout.deploy.export import launch, written

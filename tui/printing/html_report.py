@@ -7,7 +7,7 @@ from html import escape
 
 from rich.text import Text
 
-from autoscout.targets.jobs import meanings
+from autoscout.deploy.recommendation import changed_knobs
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
@@ -95,12 +95,10 @@ def _interval(state: State) -> str:
 def _changes(state: State) -> str:
     """The knobs of the best configuration that differ from the reference's, and what each does."""
     assert state.job is not None
-    best = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
-    if best is None or state.default is None:
+    if state.winner is None or state.default is None:
         return ""
-    names, meaning_of = {**state.default.knobs, **best.knobs}, meanings(state.job)
-    both = [(name, state.default.knobs.get(name), best.knobs.get(name), meaning_of.get(name, "")) for name in names]
-    rows = [(name, knob_value(old), knob_value(new), does) for name, old, new, does in both if old != new]
+    changed = changed_knobs(state.job, state.default, state.winner)
+    rows = [(each.knob, knob_value(each.default), knob_value(each.best), each.meaning) for each in changed]
     return _table(("knob", "reference", "best", "what it does"), rows) if rows else "<p>nothing</p>"
 
 

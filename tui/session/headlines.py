@@ -16,7 +16,7 @@ def verdict(state: State) -> str:
     from autoscout.targets.target import reference_of
 
     confirmed = state.confirmed
-    best = confirmed.winner if confirmed else state.best.configuration if state.best else None
+    best = state.winner
     return headline(
         Verdict(
             objective=state.job.objective,

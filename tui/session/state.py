@@ -160,6 +160,13 @@ class State(msgspec.Struct, kw_only=True):
         return self.best.value if self.best else None
 
     @property
+    def winner(self) -> Configuration | None:
+        """The best configuration; the re-measured one if there is one."""
+        if self.confirmed is not None:
+            return self.confirmed.winner
+        return self.best.configuration if self.best else None
+
+    @property
     def gain(self) -> float | None:
         """Improvement over the expert default, as a factor; re-measured if that was done."""
         if self.confirmed is not None:
