@@ -1,4 +1,4 @@
-"""The nodes, devices, and kind of device that the #SBATCH lines of a script, or a line of srun, ask for."""
+"""Reads the nodes, GPUs and kind of GPU that a Slurm script's #SBATCH lines, or a line of srun or docker, request."""
 
 import itertools
 import re
@@ -13,23 +13,23 @@ from autoscout.line.launch_line import Batch, Line
 from autoscout.line.recognition import frameworks, recognised
 from autoscout.line.visible_gpus import visible
 
-# An option and its value. A short option may have its value attached; an option without a value is followed by another
-# option or by nothing.
+# Matches an option and its value. A short option may have its value attached (-N2).
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
-# Every command that srun starts begins with one of these.
+# Programs that srun starts. Options after one of these names belong to the program, not to srun.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
-_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)  # begins a heterogeneous job's next component
+# separates the components of a heterogeneous job
+_COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")
 
 
 def asked(text: str) -> Batch | None:
-    """What the lines ask for; None if they ask for neither devices nor several nodes."""
+    """Returns what the #SBATCH lines of a script request; None if they request neither GPUs nor several nodes."""
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
     gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
-    # The lines ask for GPUs, but only the user knows how many.
+    # A variable gives the number of GPUs, which therefore only the user knows.
     if gpus and (found is None or found.by_tasks):
         kind = re.match(r"(\w+):", gpus.removeprefix("gpu:"))
         found = (found or Batch(1, 0))._replace(each=0, by_tasks=False, kind=kind[1] if kind else "")
@@ -42,7 +42,7 @@ def unexpanded(text: str) -> list[str]:
 
 
 def asked_of_line(line: Line) -> Batch | None:
-    """The GPUs for which a line of srun, or of a container, asks; None if it asks for none."""
+    """Returns the GPUs that a launch line requests by options of srun or of a container; None if it requests none."""
     if (at := runs_image(line)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(line.words[at:]))):
         return Batch(1, found[2].count(",") + 1 if found[2] else int(found[1]))
     if line.first != "srun":
@@ -53,13 +53,14 @@ def asked_of_line(line: Line) -> Batch | None:
 
 
 def shows_gpus(line: Line) -> bool:
-    """Whether a line certainly runs on GPUs: it passes them to a container, names them, or runs a GPU-only program."""
+    """Whether a launch line certainly uses GPUs, because it passes GPUs to a container, sets CUDA_VISIBLE_DEVICES, or
+    runs a framework that works only on GPUs."""
     handed = {*line.names} & {*CONTAINERS} and line.first_value(("--gpus", "--nv", "--rocm")) is not None
     return bool(handed or _on_gpus(line) == "only" or visible(line.environment))
 
 
 def looks_like_gpus(line: Line) -> bool:
-    """Whether a line runs something that rarely runs without GPUs, though it does not ask for any."""
+    """Whether a launch line runs a program that is rarely run without GPUs, although it does not request any."""
     programs = {*line.names}
     served = {"vllm", "serve"} <= programs or _on_gpus(line)
     return bool(line.first_value(_ON_GPUS) is not None or programs & {"nccl", "pretrain_gpt.py"} or served)
@@ -81,7 +82,7 @@ def _batch(options: Mapping[str, str]) -> Batch | None:
 def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(options.get("gpus-per-node", "")) or _of_gres(options.get("gres", "")):
         return Batch(nodes, found[1], found[0] or _named(options))
-    if found := _gpus(options.get("gpus", options.get("G", ""))):  # GPUs of all nodes together
+    if found := _gpus(options.get("gpus", options.get("G", ""))):  # this option counts the GPUs of all nodes together
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(options))
     each, all_tasks = (options.get(option, "") for option in ("ntasks-per-node", "ntasks"))
     if found := _gpus(options.get("gpus-per-task", "")):
@@ -89,24 +90,25 @@ def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
         return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(options))
     if each.isdecimal():
         return Batch(nodes, int(each), by_tasks=True)
-    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None  # whole nodes, whose devices only the user knows
+    # the job gets whole nodes; how many GPUs each has is unknown
+    return Batch(nodes, 0, by_tasks=True) if nodes > 1 else None
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """The kind of GPU after which the nodes' features or the partition are named; "" if none."""
+    """Returns the GPU model that appears in the name of the constraint or of the partition; "" for neither."""
     names = " ".join(options.get(option, "") for option in ("constraint", "C", "partition", "p"))
     words = re.findall(r"[a-z0-9]+", names.lower())
     return next((word for word in words if stem_of(word) and not is_cpu(word)), "")
 
 
 def chdir(text: str) -> str:
-    """The folder that the #SBATCH lines set for the script; "" for the folder it is submitted from."""
+    """Returns the working directory that the #SBATCH lines set; "" if they set none (then it is sbatch's own)."""
     options = _options(text)
     return options.get("chdir") or options.get("D", "")
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns the node's device as in a job file ({} for an unknown kind), and notes for the user to review."""
+    """Returns the `device` field of a node ({} for an unknown kind of GPU), and notes for the user to review."""
     name = stem_of(kind)
     if not name:
         known = listed(one for one in kinds() if not is_cpu(one))

@@ -1,4 +1,4 @@
-"""Lines that call a shell script: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
+"""Launch lines that call a shell script: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
 
 import os.path
 import re
@@ -11,7 +11,7 @@ from autoscout.line.shell_words import assigned
 
 _SHELLS = ("bash", "sh", "sbatch")
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-_MOST = 9  # $1 to $9
+_MOST = 9  # the script's arguments $1 to $9 are known
 # After these constructs (loops over arguments, functions), `$1` and `$@` no longer mean the script's own arguments.
 _NOT_FOLLOWED = re.compile(
     r"\bgetopts?\b|^\s*set\s+--|\bwhile\b[^\n]*\$(?:#|\{#|1)|\bfor\s+\w+(?:\s*;?\s*do\b|\s*$|\s+in\b[^\n]*\$\{?[@*])"
@@ -21,8 +21,8 @@ _NOT_FOLLOWED = re.compile(
 
 
 class Called(NamedTuple):
-    """The script and the arguments with which it is called. `asked`: sbatch's own options, which override the script's
-    #SBATCH lines. `variables`: those that the line sets for it."""
+    """A launch line's call of a script. `given`: the script's arguments. `asked`: the options given to sbatch, which
+    override the script's #SBATCH lines. `variables`: the environment variables that the launch line sets."""
 
     path: Path
     given: list[str]
@@ -31,7 +31,7 @@ class Called(NamedTuple):
 
 
 def called(line: Sequence[str], folder: Path) -> Called | None:
-    """The call in a line; None if the line calls no script. `folder`: the folder from which it is called."""
+    """Parses a launch line that calls a script; None if it calls none. `folder`: the line's working directory."""
     variables, words = assigned([*line])
     if not words:
         return None
@@ -47,7 +47,8 @@ def called(line: Sequence[str], folder: Path) -> Called | None:
 
 
 def with_asked(text: str, asked: Sequence[str]) -> str:
-    """A script's text with the options given to sbatch itself, which override those in the script."""
+    """Appends sbatch's own options as an #SBATCH line to the script. They take precedence, because the last line
+    counts."""
     return f"{text}\n#SBATCH {shlex.join(asked)}\n" if asked else text
 
 
@@ -66,13 +67,13 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
 
 
 def _of_option(words: Sequence[str], at: int, shell: str) -> bool:
-    """Whether a word may be the value of one of sbatch's options, such as the name of an existing log file."""
+    """Whether a word may be the value of the sbatch option before it, such as the name of an existing log file."""
     after = re.fullmatch(r"-[a-zA-Z]|--[a-z-]+", words[at - 1]) is not None
     return shell == "sbatch" and after and not words[at].endswith(_SUFFIXES)
 
 
 def _is_script(path: Path) -> bool:
-    """Whether it is a text file that is not Python."""
+    """Whether the file is text, but neither Python nor a settings file."""
     if not os.path.isfile(path) or path.suffix in (".py", ".json", ".yaml", ".yml", ".toml"):
         return False
     with open(path, "rb") as file:

@@ -1,33 +1,34 @@
-"""The container in which a line runs, adapted for experiments, which run without a user at the terminal."""
+"""Adapts a launch line that starts a container to experiments, which run repeatedly and without a terminal."""
 
 import re
 from itertools import pairwise
 
 from autoscout.line.launch_line import Line
 
-SERVER_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
+SERVER_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # the image's entry point starts the server
 RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
-RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")  # Python environment managers: the command follows their `run`
+# environment managers: the command to run follows the word `run`
+RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
-# Options of `docker run` for interactive or background use.
+# Options of `docker run` for interactive or background use, which experiments cannot use.
 _BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
 _NAMED = ("--name", "--restart")
-_STARTS = {  # the program that starts a container → its flag that mounts a folder
+_STARTS = {  # container program → its verbs and its option that mounts a folder
     **dict.fromkeys(RUN, (("run",), "--volume={0}:{0}")),
     **dict.fromkeys(("apptainer", "singularity"), (("exec", "run"), "--bind={0}")),
     "enroot": (("start",), "--mount={0}:{0}"),
 }
-_BY_SRUN = ("--container-image", "--container-mounts")  # Slurm's Pyxis
+_BY_SRUN = ("--container-image", "--container-mounts")  # options of Slurm's container plugin, Pyxis
 
 
 def runs_image(line: Line) -> int:
-    """The index of `docker run` among the words; -1 where the line has none."""
+    """Returns the index of the container program in `docker run`; -1 if the launch line does not run an image."""
     return next((i for i, (name, after) in enumerate(pairwise(line.names)) if name in RUN and after == "run"), -1)
 
 
 def repeatable(line: Line) -> Line:
-    """Drops options that keep a container or use it interactively; containers are removed afterwards."""
+    """Removes options that are interactive or name the container, and adds --rm so that each run can start anew."""
     words = line.words
     kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]
@@ -36,7 +37,7 @@ def repeatable(line: Line) -> Line:
 
 
 def mounted(line: Line, folder: str) -> Line:
-    """The line with `folder` mounted at the same path in its container; unchanged without one."""
+    """Mounts `folder` at the same path in the line's container. The line is unchanged if it starts no container."""
     words = line.words
     for i, (name, after) in enumerate(pairwise(line.names)):
         verbs, mount = _STARTS.get(name, ((), ""))

@@ -1,4 +1,4 @@
-"""Flags as text: their names, and the values written after them."""
+"""Parses and writes command-line flags and their values."""
 
 import re
 
@@ -9,7 +9,7 @@ NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_flag(sets: str) -> bool:
-    """Whether a knob's `sets` is a word of the command: --a-flag, or name= as in name=value."""
+    """Whether a knob's `sets` is a command-line argument (--a-flag, or name= as in name=value)."""
     return sets.startswith("-") or re.fullmatch(r"[\w.]+=", sets) is not None
 
 
@@ -20,7 +20,7 @@ def switch(flag: str) -> tuple[str, str]:
 
 
 def plain(name: str) -> str:
-    """The single spelling of a flag: the parsers of the Hugging Face scripts accept --a-flag for --a_flag."""
+    """Spells a flag with hyphens, because parsers of Hugging Face scripts accept both --a-flag and --a_flag."""
     return name.replace("_", "-") if name.startswith("--") else name
 
 
@@ -30,7 +30,6 @@ def setting(flag: str) -> str:
 
 
 def value_of(text: str) -> Value:
-    """The text converted to a knob's value."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if NUMBER.fullmatch(text):
@@ -39,7 +38,7 @@ def value_of(text: str) -> Value:
 
 
 def written(on: str, off: str, value: Value | None) -> list[str]:
-    """The words that give a flag this value. `on` and `off`: the flag's names when it is on or off."""
+    """Returns the arguments that set a flag to this value. `on` and `off`: the flag's spelling if true and if false."""
     if on.endswith("="):
         return [] if value is None else [f"{on}{as_text(value)}"]
     if isinstance(value, bool):

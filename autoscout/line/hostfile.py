@@ -1,9 +1,5 @@
-"""Host files in the format of DeepSpeed and MPI, and DeepSpeed's syntax for parts of them.
-
-# a comment
-node1 slots=8
-node2 slots=4          uneven is kept
-"""
+"""Reads host files of DeepSpeed and MPI ("node1 slots=8", one host per line), and DeepSpeed's --include and
+--exclude."""
 
 import re
 from pathlib import Path
@@ -15,7 +11,7 @@ _MOST = 4096  # largest number of slots on one host
 
 
 def read(path: Path) -> dict[str, int]:
-    """Slots by host, in the order of the file. Errors: AutoscoutError (exit 2) with the line."""
+    """Returns the slots of each host, in the file's order. Errors: AutoscoutError (exit 2) naming the line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -41,10 +37,9 @@ def read(path: Path) -> dict[str, int]:
 
 
 def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[str, list[int]]:
-    """Host → indices of its devices, after DeepSpeed's --include or --exclude: "node1@node2:0,2".
+    """Returns the device indices of each host that DeepSpeed's --include or --exclude ("node1@node2:0,2") leaves.
 
-    Errors: AutoscoutError (exit 2) for unknown hosts or devices, or if both are given.
-    """
+    Errors: AutoscoutError (exit 2) for an unknown host or device, or if both options are given."""
     if include and exclude:
         raise AutoscoutError("cluster.include and cluster.exclude: give only one of them", 2)
     everything = {host: list(range(count)) for host, count in slots.items()}

@@ -1,16 +1,17 @@
-"""What each argument of a program's parser means to a job, as data: arguments/PROGRAM.csv, one row per argument.
+"""Classifies each argument of a program's parser, as data: arguments/PROGRAM.csv has one row per argument.
 
-`knob` changes speed or memory but not what is trained. `model` and `workload` describe the job itself. `numerics`
-changes what is computed but not how long it takes. `launcher` and `machine` say where it runs. `neutral` arguments
-(logs, checkpoints, learning-rate schedules) are left out of a measured run. `refused` makes a model or task that a job
-cannot describe.
+`kind` is one of these: A `knob` changes speed or memory but not what is trained. `model` and `workload` arguments
+describe the job itself. `numerics` arguments change computed values but not the run time. `launcher` and `machine`
+arguments state where the job runs. `neutral` arguments (logs, checkpoints, learning-rate schedules) are omitted in
+experiments. A `refused` argument selects a model or task that a job cannot describe.
 
-`measured` tells where our own training loop, which supports no other arguments of Megatron-LM, gets the value: from the
-`job` or a knob; `always` from the line (it costs memory and time, and losses of layouts stay comparable); or from the
-line only at the `end` (it makes losses depend on how the batch is split, or diverge). `usual` is the program's default.
-`values` are those that a job can express. `since` and `until` are the first and last release whose parser has the
-argument; empty if the oldest or newest release that we asked has it.
-"""
+`measured` applies to Megatron-LM, whose experiments run in our own training loop. It is the source of the argument's
+value there: the `job` (or a knob); the launch line `always` (the argument costs memory or time, and losses of different
+layouts stay comparable); or the launch line only at the `end`, in the final confirmation (the argument makes losses
+depend on how the batch is split, or makes them diverge).
+
+`usual` is the program's default. `values` are those that a job can express. `since` and `until` are the first and the
+last release whose parser has the argument, empty if unlimited."""
 
 import csv
 import functools
@@ -26,7 +27,7 @@ Kind = Literal["knob", "model", "workload", "numerics", "launcher", "machine", "
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """`usual` is empty for a switch and for an argument without a default."""
+    """A row of arguments/PROGRAM.csv. `usual` is empty for a switch and for an argument without a default."""
 
     kind: Kind
     usual: str
@@ -36,14 +37,14 @@ class Argument(msgspec.Struct, frozen=True):
     measured: Literal["", "job", "always", "end"] = ""
 
     def changes(self, words: Sequence[str]) -> bool:
-        """Whether an argument with these words differs from the program's default."""
+        """Whether an argument with these values differs from the program's default."""
         text = " ".join(words)
         return not self.usual or not (text == self.usual or _number(text) == _number(self.usual) is not None)
 
 
 @functools.cache
 def arguments(program: str) -> Mapping[str, Argument]:
-    """The arguments of a program's parser by their names, as --hidden-size."""
+    """Returns the classified arguments of a program's parser, by names such as --hidden-size."""
     text = (importlib.resources.files("autoscout.line") / "arguments" / f"{program}.csv").read_text()
     return {
         row["argument"]: msgspec.convert({**row, "values": row["values"].split()}, Argument)
@@ -52,7 +53,7 @@ def arguments(program: str) -> Mapping[str, Argument]:
 
 
 def refused(program: str, given: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The arguments in a line, each with its words, that make a model or task which a job cannot describe."""
+    """Yields each argument of a line, with its values, that selects a model or task that a job cannot describe."""
     known = arguments(program)
     for name, words in given.items():
         found = known.get(name)
@@ -63,12 +64,12 @@ def refused(program: str, given: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def unknown(program: str, given: Iterable[str]) -> list[str]:
-    """Arguments of a line that no release of the program has."""
+    """Returns the arguments of a launch line that no release of the program has."""
     return [name for name in given if name not in arguments(program)]
 
 
 def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
-    """A sentence about arguments that no known release has. `fate`: what experiments and exports do with them."""
+    """Returns a note about arguments that no known release has. `fate`: what experiments and exports do with them."""
     if not strange:
         return []
     return [

@@ -1,4 +1,4 @@
-"""A launch line, parsed once: its words, the values of its flags, its environment and its allocation."""
+"""A parsed launch line: its shell words, the values of its flags, its environment and its Slurm allocation."""
 
 import re
 import shlex
@@ -14,15 +14,16 @@ from autoscout.line.shell_words import assigned
 from autoscout.space.language.template import PLACEHOLDER
 from kb.records import AutoscoutError, Value
 
-Flags = Mapping[str, Sequence[str]]  # flag → its words; empty for a switch
+Flags = Mapping[str, Sequence[str]]  # flag → its values; an empty sequence for a switch
 _ASSIGNMENT = re.compile(r"^\w+=")
 
 
 class Batch(NamedTuple):
-    """What a batch script or allocation provides. `nodes`: 0 if only a variable gives the number. `each`: devices of a
-    node, 0 if it has an unknown number of them. `kind`: the site's name for them, "" if the lines do not say.
-    `by_tasks`: the lines give tasks instead of devices, and a launcher such as torchrun is one task. `tasks`: how many
-    start on each node, 0 if unknown."""
+    """The resources that a batch script, an srun or a container requests.
+
+    `nodes`: their number, 0 if a variable gives it. `each`: GPUs per node, 0 if unknown. `kind`: the site's name for
+    the GPU model, "" if not given. `by_tasks`: only tasks are requested, not GPUs, so `each` is the number of tasks per
+    node. (A launcher such as torchrun is a single task.) `tasks`: tasks per node, 0 if unknown."""
 
     nodes: int
     each: int
@@ -32,9 +33,10 @@ class Batch(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, dict=True):
-    """`words`: as the program gets them; a job's placeholders stay whole. `environment`: the variables set for it.
-    `allocation`: what a scheduler or a container provides. `place`: the folder that it runs in. `for_shell`: only a
-    shell can run it, because it has variables, pipes, redirections or several commands."""
+    """A launch line. `words`: the shell words of the command, in which placeholders of a job file may remain.
+    `environment`: variables set for the command. `allocation`: what a scheduler or a container provides. `place`: the
+    working directory. `for_shell`: the line needs a shell: it has variables, pipes, redirections or several
+    commands."""
 
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -44,49 +46,51 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The words without leading folders."""
+        """The words, with only the file name of each path."""
         return tuple(Path(word).name for word in self.words)
 
     @property
     def first(self) -> str:
-        """The name of the program that it starts; "" for an empty line."""
+        """The name of the program that the line starts; "" for an empty line."""
         return self.names[0] if self.words else ""
 
     @cached_property
     def launcher(self) -> "Line":
-        """The part before its Python script; the whole line without such a script."""
+        """The words before the Python script; the whole line if there is none."""
         at = next((i for i, word in enumerate(self.words) if word.endswith(".py")), len(self.words))
         return self.of(self.words[:at])
 
     @property
     def program(self) -> "Line":
-        """Its Python script and the script's arguments; empty without such a script."""
+        """The Python script and its arguments; an empty line if there is none."""
         return self.of(self.words[len(self.launcher.words) :])
 
     @cached_property
     def settings_files(self) -> list[str]:
-        """The YAML files that it names, as separate words or as values of flags."""
+        """The YAML files that the line names, as separate words or as values of flags."""
         return [word.rpartition("=")[2] for word in self.words if word.endswith((".yaml", ".yml"))]
 
     @cached_property
     def flags(self) -> dict[str, list[str]]:
-        """The words after each flag; of a repeated flag the last one counts."""
+        """The values of each flag. The last occurrence of a repeated flag counts."""
         return _flags(self.words)
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """Like `flags`, with a second entry, with underscores, for each name with hyphens; a Trainer accepts both."""
+        """Like `flags`, but names with hyphens are added with underscores too, since a Hugging Face Trainer accepts
+        both."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:
-        """Like `flags`, for the flags after a file of this name, which may be inside the text of a `bash -c`; {}
-        without that file.
+        """Like `flags`, for the flags after the first file of this name, which may be inside the text of a `bash -c`.
+        {} if no such file is named.
 
         Errors: AutoscoutError (exit 2) for an unclosed quote in that text."""
         return _after(self.words, script)
 
     def value(self, flag: str) -> Value | None:
-        """The value of a flag, or of a word name=value: True for a flag without a value, None if it is not given."""
+        """Returns the value of a flag, or of a word name=value: True for a flag without a value, None if it is
+        missing."""
         on, off = switch(flag)
         if off and off in self.words:
             return False
@@ -101,13 +105,13 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return next((value for flag in flags if (value := self.value(flag)) is not None), None)
 
     def number(self, flags: Iterable[str]) -> int:
-        """The first positive number among the values of these flags; 0 if there is none."""
+        """Returns the first positive integer among the values of these flags; 0 if there is none."""
         values = (self.value(flag) for flag in flags)
         return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
 
     def with_(self, flag: str, value: Value | None) -> "Line":
-        """The line with a flag's value replaced in place, or appended. None or False removes the flag. A value that it
-        already has keeps the line's spelling."""
+        """Returns the line with this value for a flag, replaced in place or appended. None or False removes the flag.
+        The line is unchanged if the flag has this value already, even if it is spelled differently."""
         now = self.value(flag)
         if now == value and type(now) is type(value):
             return self
@@ -129,7 +133,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return self.with_(flag, None)
 
     def of(self, words: Iterable[str]) -> "Line":
-        """A copy with other words."""
+        """Returns a copy with other words and the same environment."""
         return msgspec.structs.replace(self, words=tuple(words))
 
     def __str__(self) -> str:
@@ -147,20 +151,21 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
 
 def given(words: Iterable[str], place: Path, variables: Mapping[str, str], allocation: Batch | None = None) -> Line:
-    """A line as a user starts it in a folder; its first words may set variables."""
+    """Creates a line from the words that a user runs in the folder `place`; the first words may set variables."""
     first, own = assigned([*words])
     return Line(tuple(own), {**variables, **first}, allocation, place)
 
 
 @lru_cache(maxsize=256)
 def read(text: str, where: str) -> Line:
-    """Parses a line of a job file, which may have placeholders; "" gives an empty line. A line that begins with a flag
-    continues the previous one, as after a backslash.
+    """Parses a launch line of a job file, in which placeholders are allowed. A text line that begins with a flag
+    continues the previous one, as after a backslash. "" gives an empty line.
 
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     places: list[str] = []
 
-    def put_by(found: re.Match[str]) -> str:  # hides expressions, with their spaces and operators, from shell parsing
+    # protects a placeholder's expression, which may have spaces and operators, from shell parsing
+    def put_by(found: re.Match[str]) -> str:
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"
 
@@ -176,7 +181,7 @@ def read(text: str, where: str) -> Line:
 
 
 def split(text: str, where: str) -> list[str]:
-    """The words of a text. Errors: AutoscoutError (exit 2) for an unclosed quote, with the text before it."""
+    """Splits a text into shell words. Errors: AutoscoutError (exit 2) that shows the text before an unclosed quote."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     found: list[str] = []

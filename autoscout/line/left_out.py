@@ -1,4 +1,4 @@
-"""Variables and flags of a launch line that a job file must not contain, or that it cannot expand."""
+"""Finds variables and flags of a launch line that a job file must not contain (secrets), or that it cannot expand."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(the variables without secrets, notes for the user to review): a job is stored, exported and shared."""
+    """Returns the variables that do not look like secrets, since jobs are stored and shared, and notes about the
+    rest."""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:
@@ -20,9 +21,10 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
 
 
 def secret_flags(words: Sequence[str], field: str) -> list[str]:
-    """Notes about flags of the line whose values look like secrets; they stay as they are in the job's `field`."""
-    texts = [part for word in words for part in (word.split() or [word])]  # also the words inside the text of `bash -c`
-    parts = [part for text in texts for part in text.split(",")]  # --export=ALL,NAME=VALUE
+    """Returns notes about flags whose values look like secrets. This function does not remove them."""
+    # includes the words inside the text of `bash -c`
+    texts = [part for word in words for part in (word.split() or [word])]
+    parts = [part for text in texts for part in text.split(",")]  # for example --export=ALL,NAME=VALUE
     found = []
     for before, word, kept in zip(["", *parts], parts, secrets.words(parts), strict=False):
         name, equals, _ = word.partition("=")
@@ -37,7 +39,7 @@ def secret_flags(words: Sequence[str], field: str) -> list[str]:
 
 
 def unfilled(variables: Mapping[str, str]) -> list[str]:
-    """Notes about variables whose values only a shell knows."""
+    """Returns notes about variables whose values only a shell can compute."""
     names = [name for name, value in variables.items() if re.search(r"\$\(|`|\$\{?[A-Za-z_]", value)]
     if not names:
         return []

@@ -1,6 +1,5 @@
-"""The devices that a launch line asks for: by its launcher's flags, the configuration file of `accelerate launch`, the
-host file of `deepspeed`, or the variables of launchers without flags. Files are looked up in the working folder, where
-the line would run."""
+"""Determines the nodes and devices of a launch line from its launcher's flags, the configuration file of `accelerate
+launch`, the host file of `deepspeed`, or environment variables. Relative paths refer to the current directory."""
 
 import math
 import os
@@ -15,21 +14,21 @@ from kb.records import AutoscoutError
 
 _RANKS = ("--nproc-per-node",)
 _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus", "cluster.gpus_per_node")
-# The devices of each role of a trainer on a Ray cluster (OpenRLHF, slime), and switches by which others share the
-# first one's.
+# Options of RL trainers on a Ray cluster (OpenRLHF, slime): a number of nodes and of devices per node for each role
+# (actor, critic, ...), and switches that place the later roles on the devices of the actor.
 _ROLES = (
     *((f"--{role}-num-nodes", f"--{role}-num-gpus-per-node") for role in ("actor", "critic", "ref", "reward")),
     ("--vllm-num-engines", "--vllm-tensor-parallel-size"),
     ("--rollout-num-gpus",),
 )
 _SHARING = {"--colocate-all-models": _ROLES[1:], "--colocate": _ROLES[1:], "--colocate-actor-ref": (_ROLES[2],)}
-_USUAL = 8  # devices of a node
+_USUAL = 8  # assumed number of devices per node
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines", "cluster.num_nodes")
 _TOTAL = ("--num_processes", "-np")
-_TASKS = ("--ntasks", "-n")  # only for srun and mpirun: in scripts -n has other meanings
+_TASKS = ("--ntasks", "-n")  # only for srun and mpirun, since -n has other meanings in scripts
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
-_DEFAULT_HOSTS = "/job/hostfile"  # where DeepSpeed looks without --hostfile
+_DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's default for --hostfile
 # Arguments to add to torchrun's for programs that start ranks by variables.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
@@ -43,7 +42,7 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-# A single start of these reaches all nodes; whether a script does so is unknown.
+# Programs that start a job's processes on all nodes when called once. A bash script may do so; that is unknown.
 REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
@@ -54,8 +53,8 @@ NO_HOSTS = "cluster.hosts: name a host file of the line's nodes there ('HOST slo
 
 
 class Devices(NamedTuple):
-    """`counts`: the number of devices of each node, 0 if the line does not give it. `hosts`: the host file of a
-    DeepSpeed line for several nodes, with `include` or `exclude` from its flags. `notes`: what could not be read."""
+    """The devices of a launch line. `counts`: devices of each node, 0 if unknown. `hosts`: path of the host file of a
+    DeepSpeed job on several nodes, with its `include` and `exclude` options. `notes`: what could not be read."""
 
     counts: list[int]
     hosts: str = ""
@@ -75,7 +74,8 @@ def devices(line: Line) -> Devices:
     of_frameworks = [setting for known in frameworks().values() for setting in known.nodes]
     nodes = tasks.number(_NODES) or line.number((*of_frameworks, *_NODES))
     started = _tasks(tasks, nodes)
-    alone = started == 1 and starts_ranks_itself(line)  # the node's single task is a launcher that starts its ranks
+    # the single task per node is a launcher, which starts the node's ranks
+    alone = started == 1 and starts_ranks_itself(line)
     own = [setting for known in frameworks().values() for setting in known.node_devices]
     each = line.number((*own, *(_RANKS if alone else _PER_NODE)))
     total = line.number(_TOTAL) or (0 if alone else tasks.number(_TASKS))
@@ -100,7 +100,7 @@ def devices(line: Line) -> Devices:
 
 
 def _of_roles(line: Line) -> list[int]:
-    """Devices of each node of a line that gives those of its actor; [] for another line."""
+    """Returns the devices of each node for an RL trainer that has options for each role; [] for any other line."""
     shared = [role for flag, roles in _SHARING.items() if line.value(flag) is not None for role in roles]
     each = [
         math.prod(line.number((flag,)) or i for i, flag in enumerate(role)) for role in _ROLES if role not in shared
@@ -110,26 +110,26 @@ def _of_roles(line: Line) -> list[int]:
 
 
 def tasks_of_a_node(line: Line) -> int:
-    """How many tasks an `srun` line starts on each node, by its flags; 0 if it does not say."""
+    """Returns the number of tasks that an `srun` line starts on each node; 0 if its flags do not give it."""
     tasks = _apart(line.launcher)
     return _tasks(tasks, tasks.number(_NODES))
 
 
 def starts_ranks_itself(line: Line) -> bool:
-    """Whether a program in the line starts the ranks of a node, as torchrun does."""
+    """Whether the line has a launcher that starts all ranks of a node, such as torchrun."""
     own = set().union(*(known.programs for known in frameworks().values() if known.starts_ranks))
     return bool({*line.launcher.names} & (_START_RANKS | own))
 
 
 def nodes_unread(line: Line) -> str:
-    """The flag whose value for the number of nodes is not a number (but a variable or a range); "" if there is none."""
+    """Returns the flag for the number of nodes, with its value, if that is a variable or a range; else "" (empty)."""
     values = ((flag, line.launcher.value(flag)) for flag in _NODES)
     return next((f"{flag} {value}" for flag, value in values if isinstance(value, str)), "")
 
 
 def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
-    """For a line that starts one of several nodes: (variables that give each node its rank, with placeholders; notes).
-    Empty for a line that starts all nodes."""
+    """Checks a line that starts only one of several nodes. Returns variables that give each node its rank (with
+    placeholders) and notes for the user; both are empty if the line starts all nodes."""
     own = {text for known in frameworks().values() if known.reaches_all for text in known.recognises}
     if nodes < 2 or {*line.launcher.names} & (REACH_ALL | own):
         return {}, []
@@ -142,17 +142,17 @@ def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
 
 
 def flags_of_a_node(line: Line) -> str:
-    """The flags or variables, with placeholders, that give a line's launcher the node's rank."""
+    """Returns the launcher's options, with placeholders, that give each node its rank."""
     return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(line) else ""]
 
 
 def _of_deepspeed(line: Line) -> Devices:
-    """The counts, by DeepSpeed's own rules: the first hosts of its file and the first devices of each host; on this
-    machine, all visible devices."""
+    """Counts devices as DeepSpeed does: it takes the first hosts of the host file and the first devices of each.
+    Without a host file it takes all visible devices of this machine."""
     nodes, each = line.number(_NODES), line.number(_PER_NODE)
     named = line.value("--hostfile") or line.value("-H")
     include, exclude = (str(line.value(flag) or "") for flag in ("--include", "--exclude"))
-    if not named and nodes < 2:  # only this machine; a hostfile option such as localhost:0,1 may select a part of it
+    if not named and nodes < 2:  # a single machine; --include=localhost:0,1 may select some of its devices
         visible = visible_gpus.named(line.environment.get("CUDA_VISIBLE_DEVICES", ""))
         return Devices([each or include.count(",") + (":" in include) or len(visible)])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
@@ -166,8 +166,7 @@ def _of_deepspeed(line: Line) -> Devices:
 
 
 def _of_recipe(line: Line) -> int:
-    """The number of devices of a node that the framework implies: 1 for its recipes for one device, else its usual
-    number; 0 if unknown."""
+    """Returns the framework's default number of devices per node: 1 for its single-device recipes. 0 if unknown."""
     known = frameworks().get(recognised(line))
     if known is None:
         return 0
@@ -176,8 +175,8 @@ def _of_recipe(line: Line) -> int:
 
 
 def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(the numbers in accelerate's configuration file, YAML or JSON; notes). Without --config_file it is the file in
-    accelerate's home, see `default_config_file` in accelerate's config_args.py."""
+    """Returns num_processes and num_machines from accelerate's configuration file (YAML or JSON), and notes. Without
+    --config_file, accelerate reads the file in its cache folder (`default_config_file` in its config_args.py)."""
     name, notes = line.value("--config_file"), ()
     if not name:
         around = {**os.environ, **line.environment}
@@ -197,7 +196,7 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """Whether accelerate starts the line. A framework may also call it, unless the line names another launcher."""
+    """Whether accelerate starts the processes: as the launcher, or inside a framework if no other launcher is set."""
     names = {*line.launcher.names}
     own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
     return "accelerate" in names or bool(names & own and line.value("--launcher") in (None, "accelerate"))
@@ -213,6 +212,6 @@ def _variable(line: Line, name: str) -> int:
 
 
 def _apart(line: Line) -> Line:
-    """The line with -N2 split into -N 2."""
+    """Splits an attached value: -N2 becomes -N 2."""
     found = ((_ATTACHED.fullmatch(word), word) for word in line.words)
     return line.of(part for match, word in found for part in (match.groups() if match else (word,)))

@@ -1,4 +1,4 @@
-"""Finds the launch line of a container in a Kubernetes manifest or a compose file, and the container's GPUs."""
+"""Extracts a container's launch line and GPUs from a Kubernetes manifest, a compose file or a SkyPilot task."""
 
 import re
 import shlex
@@ -17,21 +17,23 @@ _SERVES = re.compile(r"vllm|sglang|trtllm")
 _VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 
-# Names of GPUs in Kubernetes' device plugins, and in the resources that operators of whole deployments request.
+# Resource names of GPUs in Kubernetes device plugins, and in custom resources of inference platforms.
 _LIMIT = re.compile(r"((nvidia|amd)\.com/)?gpu")
 _NO_GPU = re.compile(r"\.\w+/(tpu|npu|ascend\w*|gaudi\w*|neuron\w*)", re.IGNORECASE)
 _PRODUCT = re.compile(r"\.com/(gpu\.product(-name)?|gke-accelerator)$")  # node labels that name the GPU product
-_INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # the type of a cloud's machine
+_INSTANCE = re.compile(r"kubernetes\.io/instance-type$")  # node label with a cloud's instance type
 _STARTS_SERVER = re.compile(r"vllm serve|api_server|launch_server|trtllm-serve")
-_GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")  # groups of Kubeflow's training operators and Ray's
-_BY_CHART = {"vllmServe": ["vllm", "serve"]}  # `modelCommand` in values of llm-d's chart, which adds what it starts
+# keys of the replica groups in resources of Kubeflow's training operators and of Ray
+_GROUPS = re.compile(r"(ReplicaSpecs|GroupSpecs?)$")
+_BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the command only indirectly, as `modelCommand`
 
 
 class Container(NamedTuple):
-    """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
-    how many it gets, 0 if no number is stated, None if it requests none. `kind`: the GPUs' name, "" if none is
-    stated. `nodes`: how many pods or machines with GPUs work together, 0 if that is not stated. `others`: how many more
-    containers serve a model. `no_gpu`: the name of another accelerator that it gets."""
+    """What a container runs: either a shell `script` or the `words` of a command, with the environment `variables`.
+
+    `gpus`: how many GPUs it requests, 0 if the number is unknown, None if it requests none. `kind`: the GPU model, ""
+    if unknown. `nodes`: number of pods or machines with GPUs that work together, 0 if unknown. `others`: number of
+    further containers that serve a model. `no_gpu`: the name of a requested accelerator that is not a GPU."""
 
     image: str
     words: list[str]
@@ -45,8 +47,8 @@ class Container(NamedTuple):
 
 
 def container_in(text: str, where: str) -> Container:
-    """The first container that serves a model on GPUs, else that serves one, else that starts anything. Errors:
-    AutoscoutError (exit 2)."""
+    """Returns the best matching container: the first that serves a model on GPUs, else the first that serves a model,
+    else the first with a command. Errors: AutoscoutError (exit 2)."""
     try:
         read = [*map(_of_chart, documents(text))]
         found = [
@@ -74,13 +76,13 @@ def container_in(text: str, where: str) -> Container:
             2,
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
-    on_gpus = [each for each in serve if each.gpus is not None]  # a router between them has no GPUs
+    on_gpus = [each for each in serve if each.gpus is not None]  # excludes routers, which need no GPU
     servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
     return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
 
 
 def _of_chart(document: Any) -> Any:
-    """Values of llm-d's chart get the command that the chart would add; any other document is returned unchanged."""
+    """Adds the command that llm-d's Helm chart would generate to its values; returns any other document unchanged."""
     model = nested.at(document, "modelArtifacts.name")
     for section in document.values() if model else ():
         for spec in nested.at(section, "containers") or ():
@@ -91,7 +93,8 @@ def _of_chart(document: Any) -> Any:
 
 
 def _of_a_task(document: Any, found: list[Container]) -> Container | None:
-    """What a SkyPilot task runs, or the entry point of a RayJob, on the GPUs of its cluster's containers."""
+    """Returns the command of a SkyPilot task, or of a RayJob's entry point with the GPUs of its cluster's containers.
+    None for any other document."""
     if isinstance(script := nested.at(document, "spec.entrypoint"), str):
         gpus = next((each for each in found if each.gpus), None)
         return gpus._replace(script=script) if gpus else Container("", [], script, {})
@@ -103,8 +106,8 @@ def _of_a_task(document: Any, found: list[Container]) -> Container | None:
 
 
 def _accelerators(asked: Any) -> list[tuple[str, int]]:
-    """(kind, count) of a SkyPilot task's accelerators: NAME, NAME:COUNT, or several of which any will do, also as a
-    mapping NAME → COUNT or as a set, whose counts are missing; [] for none."""
+    """Returns (GPU model, count) for each accelerator that a SkyPilot task accepts; [] for none. The field can be NAME,
+    NAME:COUNT, a list of these, or a mapping NAME → COUNT; a missing count means 1."""
     if isinstance(asked, dict):
         asked = [kind if count is None else f"{kind}:{count}" for kind, count in asked.items()]
     parts = (str(each).partition(":") for each in ([asked] if isinstance(asked, str) else asked or ()))
@@ -112,7 +115,7 @@ def _accelerators(asked: Any) -> list[tuple[str, int]]:
 
 
 def _containers(document: Any, around: Any = None) -> Iterator[dict[str, Any]]:
-    """The containers in a document. `around`: the enclosing object's resources, for a container that states none."""
+    """Yields the containers of a document. `around`: the enclosing object's resources, for containers without any."""
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if isinstance(document, dict):
         around = document.get("resources", around)
@@ -130,7 +133,7 @@ def _container(spec: dict[str, Any]) -> Container:
     words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
     if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
         return Container(image, [], words[2], variables)
-    # Without a command, the args go to the image's entry point; so does a compose file's command.
+    # Without a command, Kubernetes passes the args to the image's entry point, and so does compose with its command.
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
@@ -142,7 +145,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _variables(declared: Any) -> dict[str, str]:
-    """Only variables with a literal value; references to secrets are skipped."""
+    """Returns the variables with literal values, without references to secrets."""
     if isinstance(declared, dict):
         return {str(name): str(value) for name, value in declared.items() if value is not None}
     found: dict[str, str] = {}
@@ -156,7 +159,8 @@ def _variables(declared: Any) -> dict[str, str]:
 
 
 def _gpus(container: dict[str, Any]) -> int | None:
-    """The number of GPUs, from Kubernetes' limits, or a compose file's devices, `gpus` or `runtime`."""
+    """Returns the number of requested GPUs, from Kubernetes' limits or from a compose file's devices, `gpus` or
+    `runtime`. None if no GPU is requested."""
     counts = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
     asked = container.get("gpus")
     devices = [asked] if isinstance(asked, str | int) else asked or _reserved(container)
@@ -187,7 +191,7 @@ def _product(document: Any) -> str:
 
 
 def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Node labels with a value that an affinity asks for."""
+    """Yields the node labels, with their values, that the affinity requires."""
     if isinstance(inside, dict) and isinstance(inside.get("values"), list) and "key" in inside:
         yield from ((str(inside["key"]), value) for value in inside["values"])
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
@@ -195,7 +199,7 @@ def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pods(document: Any) -> int:
-    """The pods with GPUs of all groups that a training operator starts; 0 where there is no group."""
+    """Returns the number of pods with GPUs in all replica groups of a training operator; 0 if there is no group."""
     named = [value for name, value in _pairs(document) if _GROUPS.search(name)]
     groups = [*(g for each in named for g in (each if isinstance(each, list) else [each, *each.values()]))]
     groups = [g for g in groups if isinstance(g, dict) and "template" in g]
@@ -203,7 +207,7 @@ def _pods(document: Any) -> int:
 
 
 def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Every name with its value, at any depth."""
+    """Yields every key with its value, at any depth."""
     for name, value in inside.items() if isinstance(inside, dict) else ():
         yield str(name), value
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():

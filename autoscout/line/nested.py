@@ -1,6 +1,5 @@
-"""Sets values in a JSON, YAML or TOML file at paths such as zero_optimization.stage. JSON is parsed and rewritten. In
-YAML and TOML only the values change, which keeps comments and order.
-"""
+"""Sets values in a JSON, YAML or TOML file at dotted paths such as zero_optimization.stage. In YAML and TOML only the
+text of each value is replaced, which preserves comments and order. JSON is parsed and written anew."""
 
 import json
 import re
@@ -15,8 +14,7 @@ KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 def put(text: str, kind: str, settings: Mapping[str, Any], where: str) -> str:
-    """The text with these values at their paths. Errors: AutoscoutError (exit 2) naming the file and the path, if a
-    path leads nowhere."""
+    """Returns the text with these values at their paths. Errors: AutoscoutError (exit 2) for an unknown path."""
     if kind == "yaml":
         try:
             return yaml_text.put(text, settings)
@@ -29,7 +27,7 @@ def put(text: str, kind: str, settings: Mapping[str, Any], where: str) -> str:
 
 
 def at(found: Any, path: str) -> Any:
-    """The value at a path of parsed JSON; None if there is none. Numbers are list indices."""
+    """Returns the value at a dotted path of parsed JSON; None if missing. Numbers in a path are list indices."""
     for key in path.split("."):
         if isinstance(found, list) and key.lstrip("-").isdigit() and -len(found) <= int(key) < len(found):
             found = found[int(key)]

@@ -1,7 +1,6 @@
-"""How to recognise the launch lines of frameworks, as data: one file per framework, in frameworks/ and in a folder of
-that name next to the knowledge base, where users can add more. The same file declares what can be tuned
-(targets/command/preset.py).
-"""
+"""Recognizes the framework of a launch line. Each framework is described by a TOML file, in frameworks/ or in a folder
+of that name next to the knowledge base, where users can add their own. The same files declare which settings can be
+tuned (see targets/command/preset.py)."""
 
 import importlib.resources
 import re
@@ -19,17 +18,20 @@ from kb.store import default_path
 
 
 class Framework(Strict, frozen=True, kw_only=True):
-    """`recognises`: words that only this framework's lines have: a script, a module, or a program with its verb
-    (`axolotl train`). `known_by`: patterns of flags that identify a line whose script may have any name; all must
-    match. `unlike`: similar flags of other programs. `has`: settings whose presence in the line's file identifies it,
-    whatever the script's name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML
-    file, and key=value words after it override them. `launches`: further programs and verbs that start a run.
+    """Describes a framework and its launch lines.
 
-    Devices. `starts_ranks`: its program starts a node's ranks, as torchrun does. `by_accelerate`: it does so through
-    accelerate. `ranks_need`: the variable without which it starts ranks only if it sees several GPUs. `reaches_all`:
-    one start reaches all nodes. `node_devices` and `nodes`: its settings for the devices of a node and the number of
-    nodes. `usual_devices`: devices of a node if nothing states them. `one_device`: the suffix of recipes for one
-    device. `gpus`: whether it runs "usually" or "only" on GPUs."""
+    Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
+    with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
+    the framework, whatever the script's name. `unlike`: similar flags of other programs, which exclude a match.
+    `imports`: modules that such a script must import. `has`: settings in the YAML file of a line that identify the
+    framework. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments
+    key=value override them. `launches`: further programs and subcommands that start a run.
+
+    Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: it uses
+    accelerate for this. `ranks_need`: the environment variable without which it starts several ranks only if it sees
+    several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the devices
+    per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`: suffix of
+    the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -53,18 +55,19 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> set[str]:
-        """Its own programs, without scripts and modules that Python starts."""
+        """The framework's own programs, without scripts and modules, which Python starts."""
         return {text.split()[0] for text in (*self.recognises, *self.launches) if "." not in text}
 
 
 def own_folder() -> Path:
-    """The user's own frameworks, next to the knowledge base."""
+    """Returns the folder for frameworks that the user adds."""
     return default_path().parent / "frameworks"
 
 
 @cache
 def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Files and their contents, by name; the user's own replace shipped ones. Errors: AutoscoutError (exit 2)."""
+    """Returns path and content of each framework's file, by name; a user's file replaces a shipped one of the same
+    name. Errors: AutoscoutError (exit 2)."""
     folders = (Path(str(importlib.resources.files("autoscout.line"))) / "frameworks", own_folder())
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
     return {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}
@@ -82,8 +85,7 @@ def frameworks() -> dict[str, Framework]:
 
 @cache
 def verbs() -> dict[str, tuple[set[str], bool]]:
-    """Programs that start frameworks → (the words with which they start a run, empty if any does; whether they
-    train)."""
+    """Maps each framework's programs to the subcommands that start a run (empty if all do) and to whether it trains."""
     found: dict[str, tuple[set[str], bool]] = {}
     for each in frameworks().values():
         for program, *verb in (text.split() for text in (*each.recognises, *each.launches)):
@@ -93,8 +95,8 @@ def verbs() -> dict[str, tuple[set[str], bool]]:
 
 
 def recognised(line: Line) -> str:
-    """The framework of a line; "" if there is none."""
-    from autoscout.line import settings_files  # imports YAML, for which the first screen must not wait
+    """Returns the name of the framework that a launch line uses; "" if none is recognized."""
+    from autoscout.line import settings_files  # YAML is slow to import and would delay the first screen
 
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
@@ -112,7 +114,7 @@ def recognised(line: Line) -> str:
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(alike, name)  # the variant whose settings are flags, not a file
+        name = next(alike, name)  # of variants with the same program, prefer the one that is configured by flags
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
@@ -123,7 +125,8 @@ def _all_match(patterns: list[str], flags: set[str]) -> bool:
 
 
 def not_read(line: Line) -> str:
-    """The framework whose flags a line has, if only its script, which is not here, could confirm this."""
+    """Returns the framework whose flags the line has if only the source of its script, which is missing here, could
+    confirm it; "" if there is none."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
     if _source(line) is not None:
         return ""
@@ -132,8 +135,8 @@ def not_read(line: Line) -> str:
 
 
 def _parses(line: Line, known: Framework) -> bool:
-    """Whether the script reads the framework's flags from its command line, judged by what it imports; a script that
-    gets a settings file reads that instead."""
+    """Whether the script imports what the framework's scripts import, so that it parses the framework's flags. False if
+    its first argument is a settings file, since the script then reads no flags."""
     if not known.imports or any(word.endswith((".yaml", ".yml", ".json")) for word in line.program.words[1:2]):
         return False
     source = _source(line)
@@ -141,7 +144,7 @@ def _parses(line: Line, known: Framework) -> bool:
 
 
 def _source(line: Line) -> str | None:
-    """The text of the line's Python script; None if it is not here."""
+    """Returns the source of the line's Python script; None if it is not on this machine."""
     try:
         return (line.place / line.program.words[0]).read_text(errors="replace") if line.program.words else None
     except OSError:

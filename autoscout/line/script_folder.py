@@ -1,5 +1,6 @@
-"""The folder in which a script's line runs. bash and sbatch start a script in the folder from which they are called
-(for `init` the current one), not in the script's own folder; `#SBATCH --chdir` and `cd` lines change it."""
+"""Determines the working directory of a launch line inside a script. bash and sbatch start a script in the directory
+from which they are called (for `init` the current one), not in the script's own; `#SBATCH --chdir` and `cd` change
+it."""
 
 import re
 from pathlib import Path
@@ -13,15 +14,15 @@ _FILE = re.compile(r"(?!/)[\w./-]{1,200}")
 
 
 def with_folders(text: str, script: Path, folder: Path) -> str:
-    """A script's text with $SLURM_SUBMIT_DIR replaced by the folder in which it is started, and $(dirname "$0") by the
-    script's own folder (also under sbatch, which runs a copy elsewhere)."""
+    """Replaces $SLURM_SUBMIT_DIR in a script by the directory in which it is started, and $(dirname "$0") by the
+    script's own directory (also for sbatch, although sbatch runs a copy of the script in another directory)."""
     text = _SUBMITTED.sub(lambda _: str(folder.resolve()), text)
     return _PRINTED.sub(r"\1", _OWN.sub(lambda _: str(script.resolve().parent), text))
 
 
 def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tuple[Path, list[str]]:
-    """Returns the folder, and notes for the user to review. `goes`: the folders that the script changes to. `words`:
-    those of its launch line. `folder`: where the script is started."""
+    """Returns the launch line's working directory, and notes for the user to review. `goes`: directories to which the
+    script changes before the line. `words`: the words of the line. `folder`: where the script is started."""
     place = folder
     for name in goes:
         place /= Path(name).expanduser()

@@ -1,4 +1,4 @@
-"""The launch line of a script, as bash would run it."""
+"""Finds the launch line in a shell script and expands it as bash would."""
 
 import os
 import re
@@ -26,31 +26,33 @@ _LAUNCHERS = (
     *("numactl", "nsys"),
     *_RUN_IN,
 )
-# For programs that also do other things (download, infer): the words with which a launch begins. recognition.py has
-# those of frameworks.
+# Programs with several functions, and the subcommands that launch a job. Frameworks have theirs in recognition.py.
 _BEGINS = {
     **dict.fromkeys(("lightning", "fabric", "colossalai", "torchx"), ("run",)),
     "accelerate": ("launch",),
     "nemo": ("llm",),
     "ray": ("job",),
 }
-_IN_AN_IMAGE = ("run", "exec", "start", "compose")  # a container's program also builds, imports and removes images
+# subcommands that run a container; others build, import or remove images
+_IN_AN_IMAGE = ("run", "exec", "start", "compose")
 _RANKS = ("torchrun", "deepspeed", "mpirun", "composer", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# Slurm's variables for the number of devices of a node, and for the number of nodes.
+# Slurm's environment variables for the devices per node and for the number of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_ALONE = ("python", "bash", "sh")  # a command that prepares a launch, or reads its results, begins with one of these
+_ALONE = ("python", "bash", "sh")  # programs that may also prepare a launch or read its results
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
-_READ_IN, _LARGEST = (".sh", ".bash", ".env"), 2**20  # endings and bytes of a script that another one reads in
+# suffixes and size limit (bytes) of scripts that another script may source
+_READ_IN, _LARGEST = (".sh", ".bash", ".env"), 2**20
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
-# Scripts extend these variables instead of replacing them.
+# Scripts append to these variables, so expansion starts from their current values.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 
 
 class Launched(NamedTuple):
-    """The `words` of a script's launch line; the variables that it `exports`; what its #SBATCH lines ask for; the
-    folders that it `goes` to before that line; the words of an `earlier` line that starts ranks or a server."""
+    """The launch line of a script. `words`: its expanded words. `exports`: the variables that the script exports.
+    `batch`: the resources requested by #SBATCH lines. `goes`: the folders to which the script changes before the line.
+    `earlier`: the words of an earlier line that starts ranks or a server."""
 
     words: list[str]
     exports: dict[str, str]
@@ -60,10 +62,10 @@ class Launched(NamedTuple):
 
 
 def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, str] = MappingProxyType({})) -> Launched:
-    """`unsure`: unknown conditions are assumed to hold. `given`: the script's arguments, and the variables set for it.
+    """Finds the launch line of a script. `unsure`: treat conditions with an unknown outcome as true. `given`: the
+    script's arguments and the variables set for it.
 
-    Errors: AutoscoutError (exit 2) if no line launches anything.
-    """
+    Errors: AutoscoutError (exit 2) if no line launches a job."""
     batch = asked(text)
     known = {
         "HOME": os.path.expanduser("~"),
@@ -102,10 +104,10 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             left.append(shell_commands.taken(words[2], known, unsure))
         elif launches(words):
             plain = shell_words.assigned(words)[1]
-            loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client of the server that was started before
+            loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client, whose server an earlier line started
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
             if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
-                continue  # the line evaluates or merges the trained model
+                continue  # ignore lines that evaluate or convert the trained model
             earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
         elif not words:
@@ -113,7 +115,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         else:
             last = words
     if not found:
-        split(unread, where)  # raises, if a quote is unclosed, with the text read so far
+        split(unread, where)  # for an unclosed quote, raises an error that shows the text
         ends = (
             f"; its last command is {door.shown(shlex.join(last))}; give it as a line, or what it starts"
             if last
@@ -125,8 +127,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
 
 
 def _read_in(command: str, folder: Path) -> Iterator[str]:
-    """The commands of a script that a command reads into this one (`source models/8b.sh`), of which only the variables
-    count."""
+    """Yields the commands of a sourced script (`source models/8b.sh`). Only the variables that they set are used."""
     word, *named = shell_words.words(command)[:2] or [""]
     path = folder / "".join(named)
     if word in ("source", ".") and path.suffix in _READ_IN and path.is_file() and path.stat().st_size < _LARGEST:
@@ -134,7 +135,7 @@ def _read_in(command: str, folder: Path) -> Iterator[str]:
 
 
 def _of_eval(command: str) -> list[str]:
-    """The commands given to `eval`, as one text or split at blanks."""
+    """Returns the commands that `eval` gets, as one text or as separate words."""
     text = command.removeprefix("eval ").strip()
     try:
         words = shlex.split(text)
@@ -144,10 +145,10 @@ def _of_eval(command: str) -> list[str]:
 
 
 def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:
-    """Notes about conditions whose outcome only the user knows."""
+    """Returns notes about conditions whose outcome only the user knows."""
     try:
         other = launch_in(text, where, False, given).words
-    except AutoscoutError:  # outside such branches there is no launch line
+    except AutoscoutError:  # the script launches nothing if its conditions are false
         return []
     each = ((line, {*other}), (other, {*line}))
     more, less = ([word for word in one if word not in two] for one, two in each)
@@ -159,7 +160,7 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
 
 
 def of_loops(line: list[str], text: str) -> list[str]:
-    """Notes about a loop that starts the line several times, each time with another value."""
+    """Returns notes about a loop that runs the launch line several times with different values."""
     found = []
     for name, listing in _LOOP.findall(text):
         values = shell_words.words(listing)
@@ -173,7 +174,7 @@ def of_loops(line: list[str], text: str) -> list[str]:
 
 
 def launches(words: list[str]) -> bool:
-    """Whether the words begin with a launcher, and not with a tool that reads MLPerf's logs after the run."""
+    """Whether the words begin with a launcher. MLPerf's log tools, which also start with Python, are excluded."""
     command = shell_words.assigned(words)[1]
     program = _program(words)
     own = None if program in _LAUNCHERS else verbs().get(program)
@@ -191,7 +192,7 @@ def launches(words: list[str]) -> bool:
 
 
 def handed_on(words: Sequence[str]) -> list[str]:
-    """The launch that a Python program gets after `--`, to submit it elsewhere; [] if there is none."""
+    """Returns the command after `--` that a Python program submits to run elsewhere; [] if there is none."""
     before = [*takewhile(lambda word: word != "--", words)]
     after = [*words[len(before) + 1 :]]
     while "&&" in after:
@@ -200,16 +201,16 @@ def handed_on(words: Sequence[str]) -> list[str]:
 
 
 def _program(words: list[str]) -> str:
-    """The name of the program that a command starts, without a version for Python; "" if none."""
+    """Returns the name of the program that a command starts ("python" for any version); "" if there is none."""
     command = shell_words.assigned(words)[1]
     name = Path(command[0]).name if command else ""
     return "python" if _PYTHON.fullmatch(name) else name
 
 
 def _starts_ranks(words: list[str]) -> bool:
-    """Whether a command itself starts ranks, so that it is not just preparation."""
+    """Whether a command starts ranks or a server by itself, and therefore is not just a preparation of the launch."""
     program = _program(words)
-    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # the command that they run decides
+    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # a wrapper: the command that it runs is decisive
         inside = range(1, len(words))
         return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in (*_RANKS, *verbs(), "python"))
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)

@@ -1,4 +1,4 @@
-"""The YAML settings files that a line names, read from this machine; JSON is a subset of YAML."""
+"""Reads the YAML settings files that a launch line names. JSON files are read too, since JSON is a subset of YAML."""
 
 import os
 import re
@@ -13,12 +13,12 @@ from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a larger file holds data, not settings
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's reference to another setting
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to another setting
 
 
 def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
-    """Files by the index of the word that names them. `folders`: flags whose value is the folder that holds the
-    files."""
+    """Returns the existing settings files of a line, by the index of the word that names each. `folders`: flags that
+    set the folder of the files."""
     inside = line.first_value(folders)
     folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}
@@ -26,7 +26,7 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
         if not (folder or word.endswith(_SUFFIXES)):
             continue
         path = Path(folder, word.rpartition("=")[2])
-        if folder and not path.suffix:  # GPT-NeoX finds 125M.yml by the name 125M
+        if folder and not path.suffix:  # GPT-NeoX accepts 125M as the name of 125M.yml
             path = path.with_name(path.name + ".yml") if path.name else path
         if path.suffix in _SUFFIXES and os.path.isfile(path) and path.stat().st_size <= _LARGEST:
             found[at] = path
@@ -34,7 +34,7 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
 
 
 def read(paths: Iterable[Path]) -> dict[str, Any]:
-    """The merged contents of the files, with references to other values (${a.b}) resolved.
+    """Merges the contents of the files and resolves references between settings (${a.b}).
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = dict[str, Any]()
@@ -47,7 +47,7 @@ def read(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def have(line: Line, folders: Iterable[str], paths: Iterable[str]) -> bool:
-    """Whether the files of a line set any of these paths."""
+    """Whether the settings files of a line set all of these paths."""
     try:
         settings = read(named(line, folders).values())
     except AutoscoutError:

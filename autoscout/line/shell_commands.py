@@ -1,8 +1,7 @@
-"""The commands of a bash script that would run, in order.
+"""Determines which commands of a bash script would run, in order, without executing anything.
 
-Nothing is executed. If the outcome of an `if` or a `case` is unknown, its first branch is read; loops are read once. A
-script is assumed to have no arguments unless they are known, so tests of `$1` see an empty text.
-"""
+If the outcome of an `if` or a `case` is unknown, the first branch is assumed; loop bodies are read once. Arguments of
+the script that are not known are assumed to be missing, so that tests of `$1` see an empty text."""
 
 import fnmatch
 import operator
@@ -17,7 +16,7 @@ _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL
 _CASE = re.compile(r"case\s+(.*?)\s+in\b\s*(.*)", re.DOTALL)
 _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.DOTALL)
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
-_GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # the script's arguments, assumed empty
+_GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # arguments of the script, treated as empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 _READ_BY_SHELL = re.compile(r"(?<![\w.-])(?:sh|bash|sbatch|srun)\b")
@@ -25,8 +24,8 @@ _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
-    """Splits a text into commands, which end at a newline, `;`, `&&` or `||`; in the condition of an `if` the last two
-    do not end one. Comments are left out, and so are here-documents that no shell reads. Quotes and arrays may span
+    """Splits a script into commands at newlines, `;`, `&&` and `||`. (In the condition of an `if`, `&&` and `||` are
+    not separators.) Comments are skipped, and here-documents too unless a shell runs them. Quotes and arrays may span
     lines."""
     text = text.replace("\r\n", "\n")
     now: list[str] = []
@@ -35,7 +34,7 @@ def commands(text: str) -> Iterator[str]:
         c, pair = text[at], text[at : at + 2]
         before = now[-1] if now else " "
         at += 1
-        if pair in ("\\\n", "\\") and quote != "'":  # a continued line, or the end of the file
+        if pair in ("\\\n", "\\") and quote != "'":  # a continued line, or a backslash at the end of the file
             at += 1
             continue
         if quote:
@@ -73,7 +72,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def _started(command: str, after: str, ends: str) -> bool:
-    """Whether a shell reads the here-document of a command: at once, or as a file that is named again after it."""
+    """Whether a command's here-document is run by a shell: directly, or as a file that a later command names."""
     file = _WRITTEN.search(command)
     over = re.search(rf"^\s*{ends}\s*$", after, re.MULTILINE)
     again = file and over and re.search(rf"{re.escape(file[1].rpartition('/')[2])}\b", after[over.end() :])
@@ -81,8 +80,9 @@ def _started(command: str, after: str, ends: str) -> bool:
 
 
 def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[str]:
-    """The commands in the branches that are taken, judged by the variables known so far. `unsure`: an unknown condition
-    is assumed to hold; of a case with an unknown subject, the first branch is taken, or otherwise the second."""
+    """Yields the commands in the branches that are taken, given the variables known so far. `unsure`: assume that a
+    condition with an unknown outcome is true, and take the first branch of a case with an unknown subject; otherwise
+    the condition is false and the second branch is taken."""
     opened: list[_Opened] = []
     for command in commands(text):
         word, _, rest = command.partition(" ")
@@ -118,8 +118,8 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 
 class _Opened(NamedTuple):
-    """An open block: whether any branch of it was `taken`, and whether this one is. `subject`: that of a case, None if
-    unknown; then this many branches are `passed` by before one is taken."""
+    """An open `if` or `case` block. `taken`: whether any branch was taken so far. `here`: whether the current branch is
+    taken. `subject`: the text that a case compares, None if unknown; then `passed` branches are skipped first."""
 
     kind: str
     taken: bool
@@ -131,14 +131,14 @@ class _Opened(NamedTuple):
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
 
     def at(self, patterns: list[str]) -> "_Opened":
-        """The block at the branch of a case that these patterns open."""
+        """Enters the branch of a case that has these patterns."""
         if self.subject is None:
             return self.next(self.passed == 0)._replace(passed=self.passed - 1)
         return self.next(any(fnmatch.fnmatchcase(self.subject, pattern) for pattern in patterns))
 
 
 def _holds(condition: str, given: str) -> bool | None:
-    """Whether a condition holds; None if unknown. `given`: the number of the script's arguments."""
+    """Evaluates a condition; None if its outcome is unknown. `given`: the number of the script's arguments."""
     condition = _GIVEN.sub("", condition.replace("$#", given))
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
@@ -152,7 +152,7 @@ def _is(test: str) -> bool | None:
     if test.startswith("getopts "):
         return False
     found = _TEST.fullmatch(test)
-    # In brackets, because as the first word of a command `eval`, a usual name for a mode, would be dropped.
+    # Parse the test inside a bracket: words() would drop a first word such as `eval`, a common name for a mode.
     asked = words(f"[ {found[3]}")[1:] if found else []
     if found is None or any("$" in word for word in asked):
         return None
@@ -167,9 +167,9 @@ def _is(test: str) -> bool | None:
 
 
 def unwrapped(line: list[str]) -> list[str]:
-    """A line that ends in `bash -c TEXT`, such as a container's, with TEXT replaced by the words of its last command,
-    so that they can be changed: bash runs what comes before, and then becomes that command. Unchanged if a shell has to
-    expand some of the words."""
+    """Replaces the TEXT of a line that ends in `bash -c TEXT`, as for containers, by the words of its last command, so
+    that these can be changed. (bash runs the commands before it, and the last command replaces the shell.) The line is
+    unchanged if a shell has to expand some of the words."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":

@@ -1,4 +1,4 @@
-"""The output of a few commands that only transform text, so that `$(dirname …)` in a script needs no shell."""
+"""Computes the output of simple text commands, so that `$(dirname …)` in a script can be expanded without a shell."""
 
 import ast
 import os.path
@@ -11,7 +11,7 @@ _SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast
 
 
 def printed(command: str) -> str | None:
-    """The output of a command; None if the command or its arguments are unknown."""
+    """Returns the output of a command; None for a command that is not supported or whose arguments are unknown."""
     try:
         program, *words = shlex.split(command) or [""]
     except ValueError:
@@ -30,7 +30,7 @@ def printed(command: str) -> str | None:
 
 
 def total(text: str) -> str | None:
-    """The value of a sum of whole numbers, as a shell computes it; None if the text is not such a sum."""
+    """Evaluates an arithmetic sum of integers like a shell; None if the text is not one."""
     try:
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))

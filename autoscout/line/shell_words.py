@@ -1,7 +1,6 @@
-"""How bash expands the words of a command, and the variables that a command sets.
+"""Expands the words of a command, and tracks the variables that commands set, like bash but without executing anything.
 
-Nothing is executed: `$(…)`, a command's output, stays as it is. A loop's variable has its last value.
-"""
+The output of an unknown command, `$(…)`, is left unexpanded. A loop variable has its last value."""
 
 import fnmatch
 import re
@@ -13,11 +12,11 @@ from autoscout.line.shell_prints import printed, total
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
-_BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words before a command
+_BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words that may precede a command
 _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
-# Fills a variable from the output of another command.
+# Commands that read another command's output into a variable.
 _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all arguments of the script
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
@@ -25,7 +24,7 @@ _WITHIN = r"[^()]"
 for _ in range(3):  # three levels of nesting: `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
 _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
-# Quoted text or a command's output; otherwise a redirection, or the end of the command.
+# Matches quoted text or a command substitution (which are kept), or else a redirection or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
@@ -50,8 +49,8 @@ _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
 
 
 def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
-    """The text with known variables filled in: `$NAME`, `${NAME[@]}`, `${NAME:-else}` and sums, `$((…))`. `whole`:
-    values are not split into words, as in an assignment."""
+    """Expands the known variables in a text: `$NAME`, `${NAME[@]}`, `${NAME:-else}` and sums, `$((…))`. `whole`: do not
+    split values into words, as in an assignment."""
 
     def given(found: re.Match[str]) -> list[str]:
         return shlex.split(known["@"])[max(int(found[1] or 1) - 1, 0) :]
@@ -74,7 +73,7 @@ def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
             return known.get(every[1], part) if every else f'"{_expanded(part[1:-1], known, _escaped)}"'
         return _expanded(_HOME.sub(rf"\1{known.get('HOME', '~')}", part), known, put)
 
-    # `eval` interprets quotes in a value; elsewhere they are part of the words.
+    # `eval` interprets quotes in a value; in any other command they are literal characters.
     put = str if text.lstrip().startswith("eval ") else shlex.quote if whole else _split
     return _PIECE.sub(piece, text)
 
@@ -84,13 +83,13 @@ def _escaped(value: str) -> str:
 
 
 def _split(value: str) -> str:
-    """Splits at blanks, except those inside `$(…)`."""
+    """Splits at whitespace, except inside `$(…)`."""
     found = " ".join(map(shlex.quote, re.findall(rf"(?:{_PRINTED}|\S)+", value)))
     return f"{' ' * value[:1].isspace()}{found}{' ' * value[-1:].isspace()}"
 
 
 def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) -> str:
-    """The text with known variables replaced. `put`: how to write a value into the text."""
+    """Replaces the known variables in a text. `put`: quotes or splits a value for its place in the text."""
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
@@ -119,7 +118,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
 
 def _part(value: str, found: re.Match[str]) -> str:
-    """Applies `${NAME#…}`, `${NAME%…}` (which cut off a part) and `${NAME,,}` (which changes the case)."""
+    """Applies `${NAME#…}` and `${NAME%…}`, which remove a prefix or suffix, and `${NAME,,}`, which gives lower case."""
     if found["case"]:
         return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:
@@ -134,13 +133,13 @@ def _part(value: str, found: re.Match[str]) -> str:
 
 
 def words(command: str) -> list[str]:
-    """The words of one command, without redirections of its output and without `"$@"`, since `sbatch` passes no
-    arguments; empty if a quote is unclosed."""
+    """Splits one command into words, without output redirections. `"$@"` is removed, since `sbatch` passes no
+    arguments. Empty if a quote is unclosed."""
     try:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:
         return []
-    set_first = [*takewhile(ASSIGNED.fullmatch, found)]  # `NAME=value nohup command`
+    set_first = [*takewhile(ASSIGNED.fullmatch, found)]  # handles `NAME=value nohup command`
     found = found[len(set_first) :]
     while found and found[0] in _BEFORE:
         found = found[1:]
@@ -148,16 +147,17 @@ def words(command: str) -> list[str]:
 
 
 def _plain(quoted: str) -> str:
-    """Removes the escapes in double quotes that shlex does not handle."""
+    """Removes escapes in double quotes that shlex leaves."""
     if quoted[0] != '"':
         return quoted
     return re.sub(r"\\(.)", lambda m: m[1] if m[1] in "$`" else m[0], quoted, flags=re.DOTALL)
 
 
 def assigned(of_line: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(variables set before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
+    """Separates the variables set before a command, as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`, from the command."""
     plain = (
-        ASSIGNED.fullmatch(word) or (word == "env" and not after.startswith("-"))  # `env -u NAME …` is a command
+        # `env -u NAME …` has options, so `env` stays part of the command
+        ASSIGNED.fullmatch(word) or (word == "env" and not after.startswith("-"))
         for word, after in pairwise([*of_line, ""])
     )
     count = next((i for i, sets_one in enumerate(plain) if not sets_one), len(of_line))
@@ -166,15 +166,15 @@ def assigned(of_line: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def shifted(known: Mapping[str, str], by: int) -> dict[str, str]:
-    """The values of `$1`, `$#` and `$@` after `shift`."""
+    """Returns the values of `$1`, `$#` and `$@` after `shift` by this number."""
     left = shlex.split(known["@"])[by:]
     numbered = {str(i + 1): "".join(left[i : i + 1]) for i in range(int(known["#"]))}
     return {**numbered, "#": str(len(left)), "@": shlex.join(left)}
 
 
 def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
-    """Whether a command only sets variables; these are added to `known`, and to `exported` if it exports them. A
-    variable set from the script's arguments (`$1`) is skipped, so that a default stays."""
+    """Whether a command only sets variables. If so, adds these to `known`, and to `exported` if the command exports
+    them. Assignments from the script's unknown arguments (`NAME=$1`) are skipped, which keeps an earlier default."""
     if array := _ARRAY.fullmatch(command):
         known[array[1]] = " ".join([*([known.get(array[1], "")] if array[2] else []), filled(array[3], known).strip()])
         return True
