@@ -1,5 +1,5 @@
-"""Turns other tools' results into measurements of a job and stores them: one import per reader, even of a mixed
-folder."""
+"""Converts result files of other tools to measurements of a job and stores them. Each file format has a reader; a
+folder with files of several tools gives one import per reader."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class ImportOptions(NamedTuple):
-    """`maps`: COLUMN=NAME, `sets`: KNOB=VALUE, `units`: COLUMN=UNIT; `reader`: NAME, NAME:PART or FILE.toml."""
+    """Options of `autoscout import`. `maps`: COLUMN=NAME, `sets`: KNOB=VALUE, `units`: COLUMN=UNIT. `reader`: NAME,
+    NAME:PART or FILE.toml."""
 
     maps: Sequence[str] = ()
     sets: Sequence[str] = ()
@@ -36,7 +37,7 @@ class ImportOptions(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """`left`: files of a folder that were not imported, and why."""
+    """The result of an import. `left`: files of a folder that were not imported, with the reasons."""
 
     imports: list[Done]
     left: list[Bad]
@@ -52,8 +53,8 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """Imports with one reader. Errors: AutoscoutError (exit 2) if no reader can read it, if no row can be used, and for
-    a folder with files of several tools."""
+    """Imports a file or folder with one reader. Errors: AutoscoutError (exit 2) if no reader recognizes it, if no row
+    can be used, or if a folder has files of several tools."""
     brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
@@ -62,8 +63,8 @@ def bring_in(
 
 
 def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brought:
-    """Imports everything that can be read. Files of a folder that one reader cannot read are listed, not raised.
-    Errors: AutoscoutError (exit 2) if there is nothing to read, or no row of it can be used."""
+    """Imports everything that any reader recognizes. Unreadable files of a folder are listed in the result instead of
+    raising an error. Errors: AutoscoutError (exit 2) if there is nothing to read or no row can be used."""
     if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
@@ -93,7 +94,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path =
 def _sources(
     kb: Path, path: Path, job: Job, space: Space, reader: str, left: list[Bad]
 ) -> Iterator[Callable[[], RowSource]]:
-    """Yields one source for each reader; adds the files that no reader takes to `left`."""
+    """Yields one source for each reader. Files that no reader recognizes are added to `left`."""
     tools, coded = tools_of(kb), readers()
     name, _, part = reader.partition(":")
     if reader.endswith(".toml"):
@@ -154,7 +155,7 @@ def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, o
 
 
 def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
-    """Turns exceptions that odd fields of a foreign file cause into one sentence."""
+    """Calls `work` and reports exceptions, which malformed fields of a foreign file can cause, as an AutoscoutError."""
     try:
         return work()
     except OSError as error:
@@ -167,7 +168,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 
 
 def readers() -> dict[str, Reader]:
-    """The readers written in code: the one for any table, and those of targets."""
+    """The readers written in Python: the generic one for tables, and those of targets. (Others are TOML files.)"""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
         found |= target(name).readers()
@@ -182,7 +183,7 @@ def _unknown(kb: Path, path: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """An import's digest: the same file for the same job with the same options is the same import."""
+    """Returns the import's digest, which is the same for a repeated import with the same job and options."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
         digest.update(str(file.relative_to(path)).encode())

@@ -1,8 +1,7 @@
-"""Checks whether a result measured this job: compares its load, model, lengths and failed requests with the job's.
+"""Checks whether a result was measured for this job, by its load, model, request lengths and failed requests.
 
-The check is needed because a tool reports the latencies of successful requests even if others failed, and because files
-of two loads may differ in just one key out of fifty.
-"""
+This is necessary because a tool reports latencies of the successful requests even if others failed, and because the
+files of two different loads may differ in only one of fifty keys."""
 
 import math
 import re
@@ -17,15 +16,15 @@ from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
 
-Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts, answers and both, in tokens
+Lengths = list[tuple[float, float]]  # (mean, standard deviation) in tokens: of prompts, of answers, and of their sum
 
-# Counts are per request unless their name says otherwise. A rate or concurrency of infinity (or null) means no limit.
+# Counts are per request unless their name states another unit. An infinite or null rate or concurrency means no limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
 CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model", "engine")
-# Columns of users' tables that state a circumstance.
+# Columns of users' tables that state the conditions of a measurement.
 COLUMNS = {
     **{name: name for name in (*LOAD, *SIZES[:2], "model")},
     **dict.fromkeys(("max_concurrency", "num_concurrent", "conc"), "concurrency"),
@@ -36,11 +35,11 @@ COLUMNS = {
     **dict.fromkeys(("seq_length", "sequence_length"), "seq_len"),
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
 }
-# Mean lengths match the job's within a tenth, or within three standard errors of the mean of that many requests, plus
-# the few tokens that a chat template adds to a prompt, and the one or two that end an answer.
+# Mean lengths match if they differ by at most 10 %, or three standard errors of the mean, plus a few tokens: a chat
+# template adds some to a prompt, and end markers add one or two to an answer.
 _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
-# A model's name states its size to within a factor of two: "7B" may have 7.6 billion parameters, "8x7B" 47 billion (a
-# test checks this for the names of the presets).
+# Tolerated factor between a model's size and the size in its name: "7B" may have 7.6 billion parameters, "8x7B" 47
+# billion (a test checks this for the names of the presets).
 _SIZE = 2.0
 _ROUNDED = 0.02  # relative error of a batch size computed from two rates that have three decimals
 _WORD = re.compile(r"[a-z0-9_]+")
@@ -59,10 +58,10 @@ def failure(stated: Mapping[str, Cell]) -> str:
 
 
 def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
-    """Why the result belongs to another job, with both values; "" if it fits this one.
+    """Returns why the result does not belong to this job, with both values; "" if it does. `lengths`: the job's own.
 
-    A value that the result does not state is no reason, except for the load of a serving result that is not a row of a
-    user's `table`. `lengths`: the job's."""
+    Values that the result does not state are ignored, with one exception: a serving result must state its load unless
+    it is a row of a user's `table`."""
     if not stated:
         return ""
     if found := _other_model(stated, job.model):
@@ -71,7 +70,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
         return f"was measured with {engine}, but the job is for {job.target}"
     if job.task == "serve":
-        lengths_count = not failure(stated)  # after failures, lengths describe successful requests only
+        lengths_count = not failure(stated)  # if requests failed, the lengths cover only the successful ones
         silent = table and not any(name in stated for name in LOAD)
         other = "" if silent else _other_load(stated, job.traffic)
         return other or (_other_lengths(stated, lengths) if lengths_count else "")
@@ -98,7 +97,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
     arrivals = stated.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
     if arrivals in ("closed", "at once"):
         rate = math.inf
-    never_full = limit == math.inf or limit >= sent  # no request ever waits for the limit
+    never_full = limit == math.inf or limit >= sent  # the concurrency limit never delays a request
     if traffic.concurrency:
         all_at_once = never_full and traffic.concurrency >= sent
         same = rate == math.inf and (limit == traffic.concurrency or all_at_once)
@@ -132,7 +131,7 @@ def _other_lengths(stated: Mapping[str, Cell], lengths: Lengths) -> str:
 
 
 def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
-    """Why the result is of another model, judged by the published shape of its name, else by the size in the name."""
+    """Returns why the result was measured with another model, judged by the published shape or the size in its name."""
     named = str(stated.get("model") or "")
     if not named or not model.layers:
         return ""
@@ -169,6 +168,6 @@ def _other_sizes(stated: Mapping[str, Cell], job: Job) -> str:
 
 
 def _limit(stated: Mapping[str, Cell], name: str) -> float:
-    """The limit; infinity if there is none. Errors: ValueError if it is not a number."""
+    """Returns the limit of this name; infinity if none is stated. Errors: ValueError if it is not a number."""
     value = stated.get(name)
     return math.inf if value in (None, "", "null", "None") else float(value)

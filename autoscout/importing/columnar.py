@@ -13,18 +13,17 @@ from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
-# Between semicolons a comma is a decimal sign (as in half of Europe), unless it could separate thousands.
+# In a file with semicolons as separators, a comma is a decimal sign (as in German), unless it may separate thousands.
 _DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
 _LINE = 2**24  # character limit of a line and of a field
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
 def read_csv(path: Path) -> RowSource:
-    """UTF-8 (or UTF-16 with a byte order mark), plain or gzip; `,` `;` tab or `|` between the columns, which the first
-    line names; between semicolons 80,5 is 80.5.
+    """Reads CSV in UTF-8 (or UTF-16 with a byte order mark), optionally gzipped. The first line names the columns;
+    separators are `,` `;` tab or `|`. With semicolons, 80,5 is read as 80.5.
 
-    Errors: AutoscoutError (exit 2) for an empty file and for another encoding, naming the line.
-    """
+    Errors: AutoscoutError (exit 2) for an empty file, or for another encoding, naming the line."""
     file = _open(path)
     try:
         first = file.readline(_LINE)
@@ -69,7 +68,7 @@ class _Unpacked(io.RawIOBase):
     """The content of a gzip file; raises an error once it grows too large."""
 
     def __init__(self, path: Path) -> None:
-        self._file = gzip.open(path)  # noqa: SIM115 - closed with us
+        self._file = gzip.open(path)  # noqa: SIM115 - closed with this object
         self._left = max(_UNPACKED_BYTES, _UNPACKED_RATIO * path.stat().st_size)
 
     def readable(self) -> bool:
@@ -138,7 +137,7 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
 
 
 def _first_undecodable(path: Path, line: int) -> int:
-    """The first line that cannot be decoded. Text is decoded in blocks, so errors come before their line."""
+    """Returns the first undecodable line. A decoder reads blocks, so its error may come up to a block too early."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     opener: Any = gzip.open if zipped else open

@@ -1,4 +1,4 @@
-"""Converts rows to measurements of a job, and lists each row that cannot be used with the reason."""
+"""Converts table rows to measurements of a job. Rows that cannot be used are listed with the reason."""
 
 import math
 from collections import Counter
@@ -18,10 +18,10 @@ from kb import door
 from kb.records import Configuration, Job, Measurement, Status, Value, content_hash
 
 RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
-_LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
-_EVIDENCE = 2000  # characters
+_LEAST, _MOST = 1e-12, 1e18  # accepted range of a metric, in the metric's own unit
+_EVIDENCE = 2000  # maximum length of the error text, in characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
-_LISTED = 20  # rows shown, good and bad; all are counted
+_LISTED = 20  # maximum number of accepted and of rejected rows in the report, which counts all of them
 _WORDS: dict[str, Status] = {
     **dict.fromkeys(
         ("ok", "success", "succeeded", "complete", "completed", "finished", "done", "passed", "true", "0"), "ok"
@@ -43,7 +43,7 @@ class Bad(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A row's values in the units of the metrics' names; `at`: unix time of its end, 0 if unknown."""
+    """A row's values, converted to the units in the metrics' names. `at`: unix time at its end, 0 if unknown."""
 
     where: str
     name: str
@@ -69,7 +69,7 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class Converting:
-    """Converts rows to measurements; counts and lists what is left out."""
+    """Converts rows to measurements; counts and lists the rejected rows."""
 
     def __init__(
         self, job: Job, space: Space, source: RowSource, meant: dict[str, Use], fixed: dict[str, Value], done: Done
@@ -147,7 +147,7 @@ class Converting:
         cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
-            # Those metrics describe only the requests that succeeded.
+            # Those metrics describe only the requests that succeeded, so a failed run must not have them.
             metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
@@ -159,7 +159,7 @@ class Converting:
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)
-        cost_s, at = max(0.0, cost_s), max(0.0, at)  # an unknown time is NaN: store 0
+        cost_s, at = max(0.0, cost_s), max(0.0, at)  # an unknown time is NaN; max() converts it to 0
         self.done.valid += valid
         return Measurement(
             configuration=configuration,
@@ -184,7 +184,7 @@ class Converting:
                 self._seen.clear()
             knobs = dict(self.fixed)
             for text, (_, use) in zip(texts, self._knobs, strict=True):
-                if text and text.lower() != "nan":  # an empty cell: the knob did not act
+                if text and text.lower() != "nan":  # skip empty cells: the row's run did not use this knob
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
@@ -208,7 +208,7 @@ class Converting:
             raise ValueError(f"its duration {cost_s:g} s, or its end at {at:g}, is impossible")
 
     def _why_none(self, row: Row) -> str:
-        """The end of a sentence about a row without a metric."""
+        """Ends a sentence with the reason why a row has no metric."""
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
@@ -217,7 +217,7 @@ class Converting:
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor
         if number != number and isinstance(cell, str) and (converted := quantity(cell, unit)) is not None:
-            number = converted  # "12 ms" states its own unit
+            number = converted  # a value such as "12 ms" includes its unit, so no unit of the column applies
         if not math.isfinite(number):
             if use.name == self.job.objective.metric:
                 raise ValueError(f"{column} is '{cell}', which is not a number")

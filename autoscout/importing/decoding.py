@@ -1,4 +1,4 @@
-"""Reads a tool's file as trees (tables of tables, lists and scalars), one after another, so that memory does not grow
+"""Parses a tool's file into trees (nested tables, lists and scalars) one at a time, so that memory use does not grow
 with the number of rows."""
 
 import contextlib
@@ -17,16 +17,16 @@ from kb import door
 from kb.sources import sqlite_rows
 
 Tree = dict[str, Any]
-Documents = Iterator[tuple[str, Tree, str]]  # where, tree, what is wrong with it
+Documents = Iterator[tuple[str, Tree, str]]  # (position in the file, tree, error message)
 _SPACE = string.whitespace.encode()
 _shallow = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NOTHING = msgspec.Raw(b"[]")
-_WHOLE, _LINE = 2**26, 2**28  # size limits in bytes: of a file that is parsed at once, and of a line
+_WHOLE, _LINE = 2**26, 2**28  # size limits in bytes: of a file that is parsed as a whole, and of a line
 
 
 def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
-    """`wanted`: keys of a JSON object whose lists are also read; None: all keys. Errors: ValueError, OSError or the
-    parser's exception if the file is broken or of another kind; AutoscoutError (exit 2) for SQLite and CSV."""
+    """Yields the trees in a file. `wanted`: keys of a JSON object whose lists are parsed, too (None: all keys). Errors:
+    ValueError, OSError or the parser's exception for a damaged file; AutoscoutError (exit 2) for SQLite and CSV."""
     match kind:
         case "json":
             yield from _json(path, wanted, repair)
@@ -95,10 +95,10 @@ def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents
 
 
 def _object(text: bytes, wanted: set[str] | None) -> Tree:
-    """Skips lists that are not needed: a serving result has one with the times of every request."""
+    """Parses an object without unneeded lists, since a serving result has long ones with the times of every request."""
     try:
         found = _shallow.decode(text)
-    except msgspec.DecodeError:  # not JSON, or NaN and Infinity, which Python's json writes
+    except msgspec.DecodeError:  # not JSON, or JSON with NaN and Infinity, as Python's json module writes it
         return _table(_parsed(text))
     if not _once(text, found):
         return _table(_parsed(text))
@@ -110,10 +110,12 @@ def _object(text: bytes, wanted: set[str] | None) -> Tree:
 
 
 def _once(text: bytes, found: dict[str, msgspec.Raw]) -> bool:
-    """Whether `found` is the whole object, since for a duplicate key it has only the last value. Escaped keys are
-    treated as duplicates."""
-    length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())  # "key":…,
-    if length + 2 * len(found) == len(text) - text.endswith(b"\n"):  # as Python writes it, on one line
+    """Whether `found` is the whole object, i.e. no key occurs twice: for duplicate keys it has only the last value.
+    Escaped keys are treated as duplicates."""
+    # each entry has the form "key":value,
+    length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())
+    # json.dumps adds a space after each colon and comma
+    if length + 2 * len(found) == len(text) - text.endswith(b"\n"):
         return True
     packed = sum(len(key.encode()) + len(_packed(bytes(raw))) + 4 for key, raw in found.items())
     return packed + (1 if found else 2) == len(_packed(text))

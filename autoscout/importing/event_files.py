@@ -1,7 +1,6 @@
-"""Reads binary logs of training runs, without either package: TensorBoard's event files and W&B's offline runs.
+"""Reads TensorBoard event files and W&B offline runs without the packages of these tools.
 
-Both are records of protocol buffers. Only the fields that matter are read, and a truncated last record is skipped.
-"""
+Both are sequences of protocol buffer records. Only the needed fields are parsed; a truncated last record is skipped."""
 
 import json
 import struct
@@ -12,14 +11,15 @@ from pathlib import Path
 from typing import IO, Any
 
 Field = tuple[int, Any]  # (field number, an integer or the bytes of anything else)
-_BLOCK, _HEAD = 32768, 7  # W&B: bytes of a block; bytes of the header of a record's part and of the file's header
-_FULL, _LAST = 1, 4  # types of parts; 2 and 3: the first, and one in the middle
+# sizes in bytes, for W&B: of a block, and of the header of the file and of each record fragment
+_BLOCK, _HEAD = 32768, 7
+_FULL, _LAST = 1, 4  # fragment types; 2 is a first fragment, 3 a middle one
 
 
 def tensorboard(path: Path) -> dict[str, Any]:
-    """{"series": {tag: values in order}, "hparams": of the plugin, "began", "ended": unix seconds}.
+    """Returns {"series": {tag: values in order}, "hparams": the plugin's data, "began", "ended": unix seconds}.
 
-    Errors: ValueError if it is not an event file."""
+    Errors: ValueError if the file is not an event file."""
     series: dict[str, array[float]] = defaultdict(lambda: array("d"))
     found: dict[str, Any] = {"series": series, "hparams": {}, "began": None, "ended": None}
     with open(path, "rb") as file:
@@ -41,8 +41,8 @@ def tensorboard(path: Path) -> dict[str, Any]:
 
 
 def wandb(path: Path) -> dict[str, Any]:
-    """{"series": {key: values in order}, "config", "summary", "exit_code" (None: the run has not ended), "runtime": s,
-    "began": unix seconds, "name", "project", "version": W&B's}. Errors: ValueError if it is not a W&B run."""
+    """Returns {"series": {key: values in order}, "config", "summary", "exit_code" (None: not ended yet), "runtime":
+    seconds, "began": unix seconds, "name", "project", "version": W&B's}. Errors: ValueError if it is no W&B run."""
     series: dict[str, array[float]] = defaultdict(lambda: array("d"))
     found: dict[str, Any] = {"series": series, "config": {}, "summary": {}, "exit_code": None, "began": None}
     with open(path, "rb") as file:
@@ -73,10 +73,10 @@ def _of_wandb(field: int, content: Any, found: dict[str, Any]) -> None:
                 elif number == 17:
                     seconds = dict(_fields(value))
                     found["began"] = seconds.get(1, 0) + seconds.get(2, 0) / 1e9
-        case 18:  # exit; a field that is zero is not written
+        case 18:  # exit code; protocol buffers omit a field with value 0
             fields = dict(_fields(content))
             found["exit_code"], found["runtime"] = fields.get(1, 0), fields.get(2, 0)
-        case 21:  # header: the version's producer
+        case 21:  # header, with the version of W&B that wrote the file
             found["version"] = next((dict(_fields(v)).get(1, b"").decode() for n, v in _fields(content) if n == 1), "")
 
 
@@ -128,7 +128,7 @@ def _of_hparams(content: bytes, into: dict[str, Any]) -> None:
 
 
 def _framed(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields TensorBoard's records: each is a length, its checksum, the bytes, and their checksum."""
+    """Yields TensorBoard's records, each stored as length, checksum, data, checksum."""
     while len(head := file.read(12)) == 12:
         length = struct.unpack("<Q", head[:8])[0]
         if length > 2**28:
@@ -140,7 +140,7 @@ def _framed(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _of_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields records of LevelDB's log format, whose parts never cross a block."""
+    """Yields records of LevelDB's log format, which splits a record into fragments at block boundaries."""
     parts: list[bytes] = []
     while True:
         left = _BLOCK - file.tell() % _BLOCK
@@ -160,7 +160,7 @@ def _of_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _fields(content: bytes) -> Iterator[Field]:
-    """Yields the fields of a protocol buffer. Errors: ValueError if it is not one."""
+    """Yields the fields of a protocol buffer message. Errors: ValueError if the bytes are not one."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)

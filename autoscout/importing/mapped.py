@@ -1,4 +1,5 @@
-"""Reads other tools' result files as rows. The tool files (tool_file.py) say what they mean; this code knows none."""
+"""Reads other tools' result files as rows. This code is independent of the tools: their TOML files (tool_file.py)
+define which paths in a file give which column."""
 
 import json
 import math
@@ -26,9 +27,9 @@ BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 
 
 def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[ToolFile, Tree | None] | None:
-    """The first tool whose name patterns and needed keys the file has, and the file's tree if it was read completely.
-    `keys`: the result of `keys_by_kind`."""
-    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file: the file is opened once for each kind
+    """Returns the first tool whose file-name patterns and required keys match, and the file's tree if it was parsed
+    completely. `keys`: the result of `keys_by_kind`."""
+    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file, so that the file is opened once for each kind
     for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
         kind = tool.file.kind
         if kind not in first:
@@ -45,7 +46,7 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
 
 
 def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
-    """Returns a file's first tree, and whether that is the whole file."""
+    """Returns a file's first tree, and whether this is the whole file."""
     try:
         if kind == "sqlite":
             return dict.fromkeys(sources.sqlite_tables(path), True), False
@@ -57,7 +58,7 @@ def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[T
 
 
 def torn(path: Path) -> str:
-    """Why a file with a JSON name is not JSON; "" if it is."""
+    """Returns why a file with the suffix of JSON is not valid JSON; "" if it is."""
     try:
         if path.suffix in (".json", ".jsonl"):
             next(documents(path, "json", wanted=set()), None)
@@ -73,7 +74,7 @@ def _beside(path: Path, tool: ToolFile) -> Tree:
 
 
 def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> Iterator[Row]:
-    """Yields the rows of one file, or of its tree. A file that cannot be read gives one row with the reason."""
+    """Yields the rows of a file, or of its tree if already parsed. An unreadable file gives one row with the reason."""
     try:
         companions = _beside(path, tool)
         found: Documents = iter([("", whole or {}, "")])
@@ -95,7 +96,7 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
 
 
 def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
-    """For each kind of file, the keys whose lists are read."""
+    """Returns, for each kind of file, the keys whose lists any tool needs."""
     found: Keys = {}
     for tool in tools:
         found.setdefault(tool.file.kind, set()).update(_wanted(tool))
@@ -156,7 +157,7 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
 
 
 def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
-    """How a unit that the file states differs from the tool's; "" if it does not."""
+    """Returns how the file's own unit differs from the one that the tool's mapping expects; "" if it does not."""
     for path, unit in tool.units.items():
         found = _looked_up(path, row, top)
         if found not in (None, unit):
@@ -169,7 +170,7 @@ def _kept(key: str, tool: ToolFile) -> bool:
 
 
 def _there(text: str, row: Tree, top: Tree) -> bool:
-    """Whether the path exists. A null value counts: it means no limit."""
+    """Whether the path exists. A null value counts, since it means "no limit"."""
     if " " in text or text[0] == "'":
         return paths.value(text, row, top) is not None
     *above, last = text.rpartition(".")
@@ -184,7 +185,7 @@ def _looked_up(path: str, row: Tree, top: Tree) -> Any:
 
 
 def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
-    """The median or mean of each column, of a list of rows or a table of lists."""
+    """Returns the median or mean of each column, given a list of rows or a table of lists, without the warm-up rows."""
     if isinstance(found, list):
         steps = [step for step in found if isinstance(step, Mapping)]
         keys = dict.fromkeys(key for step in steps for key in step)
@@ -197,7 +198,7 @@ def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
 
 
 def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
-    """Returns the cells that give a run's status, and the reason to leave the row out ("" to keep it)."""
+    """Returns the cells with a run's status, and the reason to skip the row ("" to use it)."""
     how = tool.status
     failed = _looked_up(how.failed, row, top)
     if failed:
@@ -210,7 +211,7 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
     if how.finished and _looked_up(how.finished, row, top) in (None, False, ""):
         return {}, "belongs to a run that has not ended"
     ours = how.words.get(str(word), "" if word is None else how.words.get("*", ""))
-    if not how.of or (isinstance(word, float) and not ours):  # a number instead of the word for a failure
+    if not how.of or (isinstance(word, float) and not ours):  # the value is a number rather than a status word
         return {}, ""
     if not ours:
         return {}, f"its status '{word}' is unknown" if word is not None else "does not state how it ended"
@@ -218,7 +219,7 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
 
 
 def _moment(found: Any, form: str) -> float:
-    """Unix seconds; NaN if unknown. A time without a zone is in this machine's zone, unless `form` says utc."""
+    """Converts a time to unix seconds; NaN if unknown. A time without a zone is local, unless `form` requires UTC."""
     try:
         if form in _SCALE:
             return float(found) * _SCALE[form]

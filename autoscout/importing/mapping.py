@@ -1,5 +1,4 @@
-"""Decides for each column of a foreign table if it is a knob, a metric, a status, kept as it is or left out, and
-why."""
+"""Decides for each column of a foreign table whether it is a knob, a metric, a status, stored text, or dropped."""
 
 import re
 from collections import Counter
@@ -16,14 +15,14 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
-# The column `devices` says how large a run was; it is not a result.
+# The column `devices` gives the size of a run, so it is not a result.
 _METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
-_PERCENT = 10  # no share exceeds this, and most percentages do
+_PERCENT = 10  # a fraction is at most this, and most percentages are more
 _ROLES = ("status", "evidence", "cost_s", "at")
-# Prefixes that trackers and tuners put before a setting's or a logged metric's name in the tables they export.
+# Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
-# Other columns that may be kept, by name: text that describes what ran where, and measured numbers. Everything else is
-# left out, because nobody can list all names of columns that may contain keys, people or machines.
+# Further columns that may be stored, by name: text about hardware and software, and numbers. All other columns are
+# dropped, because a list of column names that reveal keys, people or machines could never be complete.
 _TEXT = re.compile(
     r"(user_)?((gpu|device|accelerator|hardware|cpu|chip)s?(_?(name|type|model|kind|arch))?"
     r"|framework|engine|backend|precision|quantization|model|model_(name|id|size|family)|params_dtype|dtype|kv_cache_dtype"
@@ -40,7 +39,7 @@ _NUMBER = re.compile(
     r"|ratio|rate|count|tokens|tflops|flops|mfu|throughput|latency|time|size|len|length|layers|heads|gpus|nodes|loss|norm))",
     re.IGNORECASE,
 )
-# Columns that are never kept.
+# Columns that are never stored.
 _PRIVATE = re.compile(
     r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|uri|user|username|email|mail|host|hostname|address|ip)s?$"
     r"|key|token$|secret|passw|credential|auth|account|login",
@@ -62,16 +61,16 @@ def uses(
     maps: Iterable[str],
     units: Iterable[str],
 ) -> dict[str, Use]:
-    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, by the user.
+    """Returns the use of each column. The user's options: `maps`: COLUMN=NAME ("-" drops the column, "+" stores it),
+    `units`: COLUMN=UNIT.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a duplicate column, two columns for the
-    same knob or metric, and a missing unit.
-    """
+    same knob or metric, and a missing unit."""
     twice = sorted(c for c, n in Counter(columns).items() if n > 1)
     if twice:
         raise AutoscoutError(f"the column {twice[0]} exists {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    # Of knobs that share a flag, the one that always acts comes last and takes precedence.
+    # If several knobs share a flag, the unconditional one takes precedence.
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)
     called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
         flag_of(k.name): k for k in space.knobs
@@ -96,7 +95,7 @@ def uses(
 
 
 def knob_value(space: Space, name: str, cell: object) -> Value:
-    """Converts a cell to the type of the knob's domain. Errors: ValueError with the reason."""
+    """Converts a table cell to the type of the knob's values. Errors: ValueError with the reason."""
     values = space.knob[name].values
     text = str(cell).strip()
     if isinstance(values[0], bool):
@@ -135,7 +134,7 @@ def _use(
     wanted: str,
     unit: str,
 ) -> Use:
-    """`names`: all columns' names, written as flags."""
+    """`names`: all column names in the table, normalized by `flag_of`."""
     if wanted == "-":
         return Use("left out", column, why="as wished")
     if wanted == "+":
@@ -157,7 +156,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # without it, the framework counts differently than we do
+        if name.endswith("bytes"):  # a name without this suffix may count in another unit than MiB
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]
@@ -196,15 +195,15 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
 
 
 def _in_another_unit(name: str, names: set[str]) -> str:
-    """The metric that a column gives in another unit ("step_time_ms"), unless another column has the metric's own name;
-    "" if there is none."""
+    """Returns the metric that a column like "step_time_ms" gives in another unit; "" if there is none, or if the table
+    also has a column of the metric's own name."""
     what = name.rpartition("_")[0]
     alike = (m for m in _METRICS if unit_of(m) and m.rpartition("_")[0] == what and m not in names)
     return next(alike, "") if unit_of(name) else ""
 
 
 def flag_of(name: str) -> str:
-    """A column's name written as a flag, without dashes."""
+    """Normalizes a column's name like a flag, without leading dashes."""
     return name.strip().lstrip("-").replace("-", "_").lower()
 
 

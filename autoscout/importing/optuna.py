@@ -1,4 +1,4 @@
-"""Reads the trials of Optuna's journal file. It is a log of operations, so its studies are known only at its end."""
+"""Reads trials from Optuna's journal file, a log of operations that must be replayed to its end."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 from kb import door
 
-_STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # a state's index is its number in the journal
+_STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # in the order of the numbers that the journal uses
 
 
 def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -15,7 +15,8 @@ def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     A single objective is `value`; several are value_0, value_1 and so on.
 
     Errors: ValueError if it is not an Optuna journal."""
-    studies: list[tuple[str, list[dict[str, Any]]]] = []  # a deleted study keeps its index; its name becomes ""
+    # a deleted study keeps its place in the list, with the name ""
+    studies: list[tuple[str, list[dict[str, Any]]]] = []
     numbered: list[dict[str, Any]] = []
     for line in _lines(path):
         match line.get("op_code"):
@@ -70,7 +71,7 @@ def _named(values: list[float]) -> dict[str, float]:
 
 
 def _external(internal: float, distribution: dict[str, Any]) -> Any:
-    """The value as the objective function got it; choices are stored by index."""
+    """Converts a stored parameter to the objective function's argument; categorical choices are stored by index."""
     attributes = distribution["attributes"]
     if "choices" in attributes:
         return attributes["choices"][int(internal)]

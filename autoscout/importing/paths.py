@@ -1,4 +1,4 @@
-"""Paths into a tool's output ("metrics.ttft.mean", "/metadata.version" from the top), and expressions over them."""
+"""Evaluates paths in a tool's output ("metrics.ttft.mean"; "/metadata.version" from the root) and their arithmetic."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,8 +31,8 @@ def at(tree: Any, path: str) -> Any:
 
 
 def value(text: str, row: Any, top: Any) -> Any:
-    """Evaluates an expression. It is a path; or "a / b" (+ - * and / from left to right, numbers allowed); or "a | b",
-    the first that exists; or 'a text' in quotes. None if a part does not exist or the arithmetic has no result."""
+    """Evaluates an expression for a row: a path, 'a text' in quotes, "a / b" (also + - *, strictly left to right, with
+    numbers), or "a | b", the first that exists. None if a path is missing or the arithmetic is undefined."""
     if text[:1] == "'":
         return text.strip("'")
     for alternative in text.split(" | "):
@@ -46,7 +46,7 @@ def value(text: str, row: Any, top: Any) -> Any:
 
 
 def problem(text: str) -> str:
-    """Why the text is not such an expression; "" if it is."""
+    """Returns why the text is not a valid expression; "" if it is."""
     if text[:1] == "'":
         return ""
     for alternative in text.split(" | "):
@@ -57,7 +57,7 @@ def problem(text: str) -> str:
 
 
 def first_keys(text: str) -> set[str]:
-    """The row's keys that an expression may need, without paths that start at the top."""
+    """Returns the row's top-level keys that an expression uses, ignoring paths from the root."""
     words = [word for alternative in text.split(" | ") for word in alternative.split()[::2]]
     return {part for word in words if word[:1] != "/" for part in _prefixes(word)}
 

@@ -9,13 +9,14 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-_FAR = 30.0  # factor: below the 1000 between units, but above what sampling and definitions explain
-_MORE = 1.02  # tolerated factor over a device's memory, since tools count it differently
+# tolerated factor: below the 1000 of a wrong unit prefix, but above differences due to sampling and definitions
+_FAR = 30.0
+_MORE = 1.02  # tolerated ratio of used to available memory, since tools count memory differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
-    """Says which values contradict each other; "" if none do."""
+    """Returns which values contradict each other; "" if none do."""
     return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 

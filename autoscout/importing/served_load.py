@@ -1,4 +1,4 @@
-"""Measures the load on a running vLLM from two readings of its `/metrics` (checked with 0.20.2 to 0.33.0)."""
+"""Measures the load of a running vLLM server from two readings of `/metrics` (checked with 0.20.2 to 0.33.0)."""
 
 import math
 from collections.abc import Mapping
@@ -9,15 +9,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from kb.records import AutoscoutError, Traffic
 
 _PREFIX = "vllm:"
-_REQUESTS = "request_prompt_tokens"  # a histogram that counts each finished request once
+_REQUESTS = "request_prompt_tokens"  # a histogram with one observation for each finished request
 _QUANTILES = 21  # number of lengths that represent a distribution
-FEWEST = 20  # finished requests that are needed to know the lengths
+FEWEST = 20  # minimum number of finished requests for an estimate of the length distribution
 
-Buckets = dict[float, float]  # upper end → observations up to it
+Buckets = dict[float, float]  # upper bound → number of observations up to it
 
 
 class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over all engines of a server. `histograms`: by name without prefix; `numbers`: counters and gauges."""
+    """The metrics of a server at one time, summed over its engines. `histograms`: by name without vLLM's prefix.
+    `numbers`: counters and gauges."""
 
     numbers: dict[str, float]
     histograms: dict[str, Buckets]
@@ -25,9 +26,9 @@ class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The load between two readings. `rate`: requests finished per second. Lengths are in tokens, at evenly spaced
-    quantiles from the smallest to the largest. `shared`: share of prompt tokens found in the prefix cache. Latencies
-    are in ms, None if none was observed. `running`, `waiting` and `kv_usage` (0 to 1) are values at its end."""
+    """The load between two readings. `rate`: finished requests per second. Lengths are in tokens, at evenly spaced
+    quantiles from the smallest to the largest. `shared`: fraction of prompt tokens found in the prefix cache. Latencies
+    are in ms, None if not observed. `running`, `waiting` and `kv_usage` (0 to 1) are values at the second reading."""
 
     seconds: float
     requests: int
@@ -71,7 +72,7 @@ def reading(text: str, where: str) -> MetricsReading:
 
 
 def restarted(first: MetricsReading, last: MetricsReading) -> bool:
-    """Whether the server restarted in between: its counters have another start time, or they fell."""
+    """Whether the server restarted between the readings: the start time changed, or a counter decreased."""
     began, begun = (each.numbers.get(f"{_REQUESTS}_created") for each in (first, last))
     return began != begun or any(
         count < first.histograms.get(name, {}).get(end, 0.0)
@@ -81,12 +82,13 @@ def restarted(first: MetricsReading, last: MetricsReading) -> bool:
 
 
 def answered(first: MetricsReading, last: MetricsReading) -> int:
-    """Number of requests between two readings, without a restart in between."""
+    """Returns the number of requests finished between two readings without a restart."""
     return round(_between(first, last, _REQUESTS).get(math.inf, 0.0))
 
 
 def load_between(first: MetricsReading, last: MetricsReading, seconds: float) -> ServedLoad:
-    """Errors: AutoscoutError (exit 1) if the server restarted in between, or answered too few requests."""
+    """Computes the load between two readings `seconds` apart. Errors: AutoscoutError (exit 1) if the server restarted
+    in between or answered too few requests."""
     if restarted(first, last):
         raise AutoscoutError("the server restarted while it was watched, so its counters started from zero; try again")
     requests = answered(first, last)
@@ -113,9 +115,9 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
 
 
 def traffic_of(load: ServedLoad) -> Traffic:
-    """The load as a job's traffic: requests arrive at this rate, independent of the server."""
+    """Converts the load to a job's traffic, with arrivals at this rate (an open loop)."""
     prefix = round(load.shared * sum(load.input_len) / len(load.input_len))
-    prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0  # vLLM's smallest blocks have 16 tokens
+    prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0  # vLLM's smallest cache blocks have 16 tokens
     return Traffic(
         rate=float(f"{load.rate:.4g}"),
         input_len=load.input_len,
@@ -135,14 +137,14 @@ def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
 
 
 def _after_the_first(first: MetricsReading, last: MetricsReading) -> Buckets:
-    """Times of a token after an answer's first. Answers of one token have none, and vLLM counts 0 s for each."""
+    """Returns the histogram of times per output token, without one-token answers, for which vLLM observes 0 s."""
     alone = _between(first, last, "request_generation_tokens").get(1.0, 0.0)
     found = _between(first, last, "request_time_per_output_token_seconds")
     return {end: max(0.0, count - alone) for end, count in found.items()}
 
 
 def _quantile(buckets: Mapping[float, float], share: float) -> float:
-    """Interpolates within a bucket, like Prometheus' histogram_quantile; the last bucket has no upper end."""
+    """Returns a quantile, interpolated in a bucket like Prometheus' histogram_quantile. The last bucket has no end."""
     wanted, below, low = share * buckets[math.inf], 0.0, 0.0
     for end, count in buckets.items():
         if count >= wanted and count > below:
@@ -152,7 +154,7 @@ def _quantile(buckets: Mapping[float, float], share: float) -> float:
 
 
 def _lengths(first: MetricsReading, last: MetricsReading, name: str) -> list[int]:
-    """Quantiles interpolated within buckets, scaled to the exact mean from the sums."""
+    """Returns length quantiles, interpolated within buckets and then scaled to the exact mean (sum / count)."""
     buckets = _between(first, last, name)
     if not buckets.get(math.inf):
         return [1]

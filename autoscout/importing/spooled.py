@@ -1,4 +1,4 @@
-"""Keeps the rows of many files on disk until all their columns are known, so that memory does not grow with them."""
+"""Stores the rows of many files on disk until all their columns are known, so that memory use does not grow."""
 
 import hashlib
 import tempfile
@@ -30,10 +30,11 @@ class Spool:
 
     def __init__(self, tool: ToolFile, root: Path) -> None:
         self.tool, self.root, self.files = tool, root, list[SpooledFile]()
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - deleted when this object is
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - deleted together with this object
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
-        """`before`: the result of `changed`. A file that changed while it was read gives one row that reports it."""
+        """Adds a file's rows. If the file changed while it was read, a row with an error is added instead. `before`:
+        the result of `changed` before the file was read."""
         start = self._file.seek(0, 2)
         for row in found:
             self._keep(row)
@@ -44,7 +45,7 @@ class Spool:
         self.files.append(SpooledFile(path, start, self._file.tell()))
 
     def source(self, part: str = "") -> RowSource:
-        """Errors: AutoscoutError (exit 2) if the files have several studies and `part` names none of them."""
+        """Returns the stored rows. Errors: AutoscoutError (exit 2) if `part` names no study of files with several."""
         columns: dict[str, None] = {}
         parts: dict[str, None] = {}
         digest = hashlib.sha256()
@@ -82,7 +83,7 @@ class Spool:
 
 
 def changed(path: Path) -> tuple[int, int]:
-    """A value that changes when someone writes to the file."""
+    """Returns the file's modification time (ns) and size, by which a change is detected."""
     try:
         found = path.stat()
     except OSError:
@@ -95,7 +96,7 @@ def place(path: Path, root: Path) -> str:
 
 
 def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = None) -> tuple[list[Spool], list[Path]]:
-    """(one spool for each tool, the files that no tool reads). `known`: the tool for files that none recognizes."""
+    """Returns a spool for each tool, and the files that no tool recognizes. `known`: the tool assumed for these."""
     found: dict[str, Spool] = {}
     keys, rest = keys_by_kind(tools), []
     for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
@@ -114,7 +115,8 @@ def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = No
 
 
 def _without_others(tool: ToolFile, found: dict[str, Spool], rest: list[Path]) -> list[Path]:
-    """Drops files next to the tool's files that add no information; returns those that remain of `rest`."""
+    """Drops the tool's secondary files (`others`) near its main files, since they add no information. Returns the files
+    of `rest` that remain."""
 
     def other(path: Path) -> bool:
         return any(fnmatch(path.name, pattern) for pattern in tool.file.others)

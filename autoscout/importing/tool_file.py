@@ -1,7 +1,6 @@
-"""What a tool's result files mean, as data: one TOML file per tool in the folder tools/, which mapped.py applies.
+"""The format of tool files. Each of the TOML files in tools/ defines how mapped.py reads the result files of one tool.
 
-A user adds a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base.
-"""
+Users add a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base."""
 
 from functools import cache
 from pathlib import Path
@@ -21,27 +20,26 @@ Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb"
 
 
 class Held(Strict, frozen=True):
-    """A version of the tool with which the mapping was checked, and how one of its files was made (or where one is)."""
+    """A version of the tool with which the mapping was tested, and the command or source of the test's result file."""
 
     version: str
     command: str
 
 
 class Where(Strict, frozen=True, kw_only=True):
-    """Where the rows of a file are. JSON may be one object, a list, or one object per line.
+    """Where the rows are in a result file. A JSON file may be one object, a list, or one object per line.
 
     names     shell patterns of the file's name
-    needs     paths that every file of the tool has
+    needs     paths that exist in every file of the tool
     rows      path to the list or table of rows; without it the whole file is one row
     settings  paths to tables whose values become columns under their own names
     beside    top-level key → path of a companion file (JSON, YAML or text), relative to the file's folder
-    steps     path to the values of each step; columns are their medians (or means) without the first `warmup` steps
-    query     SQL for a SQLite file; its columns named in `json` are parsed
+    steps     path to per-step values; a column is their median (or mean), without the first `warmup` steps
+    query     SQL for a SQLite file; the result columns listed in `json` are parsed
     repair    text that completes an unfinished file
     part      path to the study's name, if a file has several
-    only      shell patterns of the row's own values that are kept; none: all
-    others    further files of the tool, which add nothing if files of this kind exist
-    """
+    only      shell patterns that select which of the row's own values become columns; none: all
+    others    shell patterns of secondary files, which are ignored if a main file exists"""
 
     kind: Kind
     names: list[str] = []
@@ -61,9 +59,9 @@ class Where(Strict, frozen=True, kw_only=True):
 
 
 class Status(Strict, frozen=True, kw_only=True):
-    """`of`: path to the tool's word for how a run ended; `words`: the tool's word → our status; `left_out`: words of
-    runs that are not measurements → the reason. `failed`: path to the failure's text, which exists only if the run
-    failed. `finished`: path to a value that exists (or is true) only once a run has ended."""
+    """How a row's status is determined. `of`: path to the tool's status word; `words`: the tool's word → our status;
+    `left_out`: words for runs that are not measurements → the reason. `failed`: path to an error text that exists only
+    if the run failed. `finished`: path to a value that exists (or is true) only if the run has ended."""
 
     of: str = ""
     words: dict[str, str] = {}
@@ -73,7 +71,7 @@ class Status(Strict, frozen=True, kw_only=True):
 
 
 class RunTimes(Strict, frozen=True, kw_only=True):
-    """Paths to when a run began and ended. `form`: iso, iso utc, s, ms or ns (since 1970), or a strptime pattern."""
+    """Paths to a run's start and end times. `form`: iso, iso utc, s, ms or ns (since 1970), or a strptime pattern."""
 
     began: str = ""
     ended: str = ""
@@ -81,16 +79,15 @@ class RunTimes(Strict, frozen=True, kw_only=True):
 
 
 class ToolFile(Strict, frozen=True, kw_only=True):
-    """The mapping of one tool's files.
+    """The mapping of one tool's result files.
 
-    columns   their column = our name, or `name@unit`; "-" leaves it out
+    columns   the tool's column = our name, or `name@unit`; "-" drops the column
     derived   our name (or `name@unit`) = expression
-    units     path to a unit that the file states = the unit that is expected
-    says      circumstance (circumstances.py) = expression
-    arrivals  the tool's word for how requests arrive = ours
+    units     path to a unit stated in the file = the unit that this mapping expects
+    says      measurement condition (see circumstances.py) = expression
+    arrivals  the tool's name for an arrival process = our name
     unsaid    facts that the tool's files do not contain
-    like      another tool's file, whose tables these extend
-    """
+    like      name of another tool file, whose tables are extended"""
 
     tool: str
     what: str = ""
@@ -110,7 +107,7 @@ class ToolFile(Strict, frozen=True, kw_only=True):
     predicted: bool = False
     used: str = ""
     like: str = ""
-    name: str = ""  # the file's name
+    name: str = ""  # name of the TOML file
 
 
 def read_tool(path: Path) -> ToolFile:
@@ -145,6 +142,6 @@ def shipped_tools() -> tuple[ToolFile, ...]:
 
 
 def tools_of(kb: Path) -> tuple[ToolFile, ...]:
-    """The user's tools come first, then those that need the most keys. Errors: AutoscoutError (exit 2) for a tool file
-    that cannot be read."""
+    """Returns the user's tools, then the others, those with the most required keys first. Errors: AutoscoutError (exit
+    2) for an unreadable tool file."""
     return (*(read_tool(path) for path in sorted((kb.parent / "readers").glob("*.toml"))), *shipped_tools())

@@ -1,4 +1,4 @@
-"""Completes a device record with figures of the record that it is `like`."""
+"""Fills in missing figures of a device record from the record that its entry `like` names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -8,13 +8,13 @@ from typing import Any
 from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError
 
-Content = Mapping[str, Any]  # of a record's file
+Content = Mapping[str, Any]  # the parsed TOML file of a record
 
-# Keys that are never taken from another record.
+# Keys that are never copied from another record.
 _NAMES = ("names", "series", "form")
 _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
-# Tables of [serving]; each is taken whole.
+# Tables of [serving], each of which is copied as a whole.
 GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
 _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed", "lender")
 
@@ -22,11 +22,11 @@ _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "
 def completed(
     stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
 ) -> dict[str, Content]:
-    """Every record, completed from those that it is like: those in `stated`, else those in `known`, which are already
-    complete. A record that is like one of its own name refers to the one in `known`.
+    """Returns all records of `stated`, completed with figures of the records that they are `like`. These are looked up
+    in `stated` first, then in `known`, whose records are complete. A user's record may be like the shipped one of the
+    same name.
 
-    Errors: AutoscoutError (exit 2) for a record that is like itself, directly or through others, or like an unknown
-    one."""
+    Errors: AutoscoutError (exit 2) for a cycle of such references, or a reference to an unknown record."""
     found: dict[str, Content] = {}
 
     def complete(stem: str, asking: tuple[str, ...]) -> Content:
@@ -59,7 +59,7 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """Problems of a record: entries that must be a table, text or number since other figures depend on them."""
+    """Yields the problems of a record: entries of a wrong type on which other figures depend."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
             yield f"{key} is not a table"
@@ -96,17 +96,17 @@ def _is_number(value: Any, more_than: float = -math.inf) -> bool:
 
 
 def _named(like: Content) -> dict[str, Any]:
-    """The names of a user's record that is like the shipped one of the same name."""
+    """Returns the names of the shipped record for the user's record that replaces it."""
     return {name: like[name] for name in _NAMES if name in like}
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
-    """The merged record: a section has the figures of both, except the peaks, taken together or not at all."""
+    """Merges two records. Sections are merged key by key, but the peaks are copied as a whole or not at all."""
     found = {**{key: value for key, value in like.items() if key not in _OWN}, **own}
     for section in SECTIONS:
         lent = dict((links if section == "island" and links else like).get(section, {}))
         stated = dict(own.get(section, {}))
-        # Scales links that are this many times as fast; rounded to the digits that fits print.
+        # `times` scales the bandwidths of the copied links, rounded to the precision of printed fits.
         if times := stated.pop("times", 0.0):
             lent |= {name: _faster(curve, times) for name, curve in lent.items() if isinstance(curve, dict)}
         found[section] = {**lent, **stated}
@@ -118,10 +118,9 @@ def _faster(curve: Content, times: float) -> dict[str, Any]:
 
 
 def _served(own: Content, like: Content, kernels_like: Content, links: Content) -> dict[str, Any]:
-    """The serving model's constants. Groups that the record lacks are borrowed from the record whose kernels are like
-    its own, scaled by the ratio of their peaks, or to the `tflops` that its matrix products are known to reach, or to
-    the `memory_share` of bandwidth that they reach. All-reduces come from the record whose `links` it has. Other
-    entries of `kernels` are merged from all of them."""
+    """Returns the constants of the serving model. Missing groups are copied from `kernels_like`, the record with
+    similar kernels, and scaled by the ratio of peak rates, or to the `tflops` and `memory_share` that this device is
+    known to reach. All-reduces come from `links`. Entries of `kernels` are merged from all records."""
     serving = own.get("serving", {})
     stated = {name: serving[name] for name in GROUPS if name in serving}
     if links and "all_reduce" in links["serving"]:
@@ -141,13 +140,13 @@ def _served(own: Content, like: Content, kernels_like: Content, links: Content) 
 
 
 def _ratios(own: Content, like: Content, kernels_like: Content, serving: Content) -> tuple[float, float]:
-    """(ratio of compute rates, ratio of memory bandwidths), own record over the one whose kernels are borrowed."""
+    """Returns the ratios of compute rate and of memory bandwidth: this record's over those of `kernels_like`."""
 
     def of(one: Content) -> tuple[float, float]:
         return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]
 
     if not kernels_like or "memory_gb_s" not in {**like, **own} or "peak_tflops" not in {**like, **own}:
-        return 1.0, 1.0  # reading the record reports what is missing
+        return 1.0, 1.0  # the check of the completed record reports what is missing
     (peak, bandwidth), (other_peak, other_bandwidth) = of({**like, **own}), of(kernels_like)
     compute, memory, gemm = peak / other_peak, bandwidth / other_bandwidth, kernels_like["serving"].get("gemm")
     if gemm and "tflops" in serving:

@@ -1,4 +1,4 @@
-"""Which device a name in a job file, driver, scheduler or table means, and what the name implies about it."""
+"""Looks up device records by the names in job files, drivers, schedulers and tables."""
 
 import math
 import re
@@ -9,11 +9,11 @@ from typing import Any
 from autoscout.job.device_records import DeviceRecord, by_name, contents, plain, records
 from autoscout.job.words import nearest_name
 
-# A driver reports at least this share of a device's memory; the rest is reserved, for example for error correction.
+# Lower bound on the memory that a driver reports, relative to the nominal size (error correction reserves some).
 KEPT = 0.88
-UNKNOWN_CAPABILITY = 0.0  # for a device without a record: nothing is assumed of it
-_VARIANT_HAS = 1.1  # a stated memory above this many times the driver's figure means another variant of the device
-_ROUNDED = 0.98  # a stated memory below this share of the driver's figure does, too
+UNKNOWN_CAPABILITY = 0.0  # value for devices without a record
+_VARIANT_HAS = 1.1  # a memory size in a name above this multiple of the record's means another variant of the device
+_ROUNDED = 0.98  # so does a memory size below this multiple
 # Words in a name that mean other clocks, other links or only a part of a device, for which there is no record.
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\bmax q\b|\blaptop\b")
 _FORMS = re.compile(r"\b(pcie|sxm|oam)\d?\b")
@@ -21,13 +21,13 @@ _GIB = re.compile(r"\b(\d{1,3}) ?g(?:i?b)?\b")
 
 
 def record_of(name: str) -> DeviceRecord | None:
-    """The record of the device that a job file, a table or a driver calls by this name; None if there is none."""
+    """Returns the record of the device with this name; None if there is none."""
     stem = stem_of(name)
     return records()[stem] if stem else None
 
 
 def stem_of(name: str) -> str:
-    """The record's file name without its ending; "" if there is none."""
+    """Returns the stem of the record's file name, which is its key in `records`; "" if there is none."""
     known = by_name()
     return known.get(plain(name)) or _described(name)
 
@@ -38,7 +38,7 @@ def kinds() -> list[str]:
 
 
 def an_example() -> str:
-    """A GPU's name for example sentences."""
+    """Returns the name of a GPU for examples in messages."""
     return next(stem for stem, record in records().items() if record.calibrated and not record.cores)
 
 
@@ -53,39 +53,39 @@ def memory_gib_of(name: str) -> float | None:
 
 
 def capability_of(name: str) -> float:
-    """CUDA's compute capability; `UNKNOWN_CAPABILITY` for a device that has none, or no record."""
+    """Returns the CUDA compute capability: UNKNOWN_CAPABILITY without a record, 0 for devices without CUDA."""
     known = record_of(name)
     return known.capability if known else UNKNOWN_CAPABILITY
 
 
 def small_steps(name: str) -> bool:
-    """Whether vLLM uses its defaults for devices with less memory, by `[serving.kernels]` of the record."""
+    """Whether vLLM uses its smaller default batch sizes on the device, according to [serving.kernels] of the record."""
     known = contents().get(stem_of(name), {})
     return bool(known.get("serving", {}).get("kernels", {}).get("small_steps", False))
 
 
 def formats_of(name: str) -> list[str]:
-    """The number formats that the device multiplies: those with a peak."""
+    """Returns the number formats in which the device multiplies matrices, i.e. for which a peak rate is known."""
     known = record_of(name)
     return list(known.peak_tflops) if known else []
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a job's node, or a value of the knob for the kind of device, is a CPU."""
+    """Whether a device name, or a value of the knob for the kind of device, means a CPU."""
     known = record_of(name)
     return known.cores > 0 if known else bool(_alike(name, lambda record: record.cores > 0))
 
 
 def vendor_of(name: str) -> str:
-    """The vendor; for a device without a record, that of all records whose names begin with the same letters, if
-    they share one."""
+    """Returns the vendor. A device without a record gets that of all records with the same first letters, or "" if
+    these differ."""
     known = record_of(name)
     return known.vendor if known else _alike(name, lambda record: record.vendor) or ""
 
 
 def is_called(kind: str, driver_says: str) -> bool:
-    """Whether a driver's name may mean a kind of device, whatever its memory. If its form is not the usual one of its
-    series, the driver's name must state it."""
+    """Whether a driver's name may mean this kind of device, regardless of memory size. A form factor (such as PCIe)
+    other than the default one of the series must be part of the driver's name."""
     known = record_of(kind)
     if known is None:
         return False
@@ -98,8 +98,8 @@ def is_called(kind: str, driver_says: str) -> bool:
 
 
 def device_meant(says: str, gib: float | None = None) -> str:
-    """The record that matches a driver's or a table's name and the memory found; without an exact match, the largest
-    matching record that has no more memory than that; "" if there is none."""
+    """Returns the record that matches a driver's or a table's name and the memory found. Without an exact match it is
+    the largest matching record whose memory is not above the one found; "" if there is none."""
     named = re.search(r"(\d+) ?GB\b", says)
     gib = gib or (float(named[1]) if named else math.inf)
 
@@ -111,19 +111,19 @@ def device_meant(says: str, gib: float | None = None) -> str:
 
 
 def device_within(name: str) -> str:
-    """The known device whose words are all in a name: "A100-80GB-PCIe" → "a100-pcie"; "" if there is none."""
+    """Returns the device whose name's parts all occur in this name: "A100-80GB-PCIe" → "a100-pcie"; else "" (none)."""
     text = plain(name)
     return max((known for known in kinds() if all(part in text for part in known.split("-"))), key=len, default="")
 
 
 def sold_by(stated: Any, reported: Any) -> Any:
-    """Whether a job states the GiB that a device is sold with; its driver reports less. Elementwise for arrays."""
+    """Whether a job states the nominal memory in GiB, which is more than the driver reports. Elementwise for arrays."""
     return (reported < stated) & (stated < _VARIANT_HAS * reported)
 
 
 def unknown(name: str) -> str:
-    """The end of a sentence about a device name without a record. It suggests no record for a part of a device or a
-    form with other clocks, even if all of the record's words are in the name, nor a series with a similar spelling."""
+    """Ends a message about a device name without a record. It suggests a similar name, but none for a MIG slice or a
+    variant with other clocks, even if the name contains that of a known device."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
         return f" is unknown: a variant of '{meant}' without a record"
@@ -134,8 +134,8 @@ def unknown(name: str) -> str:
 
 @cache
 def _described(name: str) -> str:
-    """The record that a description such as "NVIDIA A100-SXM4-80GB" means; "" for an unknown name, another variant, or
-    two devices at once."""
+    """Returns the record that a description such as "NVIDIA A100-SXM4-80GB" means; "" for an unknown name, another
+    variant, or a text that names two devices."""
     text = _words(name)
     of_series = {
         series: [stem for stem, record in records().items() if series in record.series]
@@ -158,7 +158,7 @@ def _fits(record: DeviceRecord, forms: set[str], sizes: list[float]) -> bool:
 
 
 def _words(name: str) -> str:
-    """The name in lower case, with words separated, without the number of devices before it ("8xH100")."""
+    """Normalizes a name: lower case, spaces as separators, without a leading number of devices ("8xH100")."""
     return re.sub(r"[_\-/(),]+|^\d+ ?x ?", " ", name.lower())
 
 
@@ -167,7 +167,7 @@ def _spelled(series: str) -> str:
 
 
 def _alike(name: str, figure: Callable[[DeviceRecord], Any]) -> Any:
-    """The value that all records with the same first letters share (such as "cpu-old" and "cpu"); None if they
+    """Returns the value that all records with the same first letters share (as "cpu-old" and "cpu"); None if they
     differ."""
     begins = re.match(r"[a-z]+", name.lower())
     alike = begins and re.compile(rf"{begins[0]}(?![a-z])")

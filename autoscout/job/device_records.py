@@ -1,9 +1,8 @@
-"""What is known about kinds of device, as data: one TOML file per kind, in fixtures/hardware and in a folder next to
-the knowledge base. A record holds figures of the data sheet, figures fitted from measurements, the names that drivers
-and tables use, and the name of the record that it is `like`, which supplies every figure that it does not state.
-`[sources]` gives the origin of figures that `source` does not cover. `autoscout calibrate` writes its measurements as a
-record, too, which replaces a shipped one.
-"""
+"""Device data: one TOML file per kind of device, in fixtures/hardware and in a folder next to the knowledge base.
+
+A record has figures from the data sheet, figures fitted to measurements, and the names that drivers and tables use. The
+entry `like` names a record from which missing figures are copied. `[sources]` gives the origin of figures that `source`
+does not cover. `autoscout calibrate` writes its measurements as a record that replaces a shipped one."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,17 +18,18 @@ from autoscout.job.words import listed
 from kb.records import AutoscoutError
 from kb.store import default_path
 
-# The first CUDA compute capability whose multiprocessors support a format (CUDA C++ Programming Guide, tensor cores).
+# The last CUDA compute capability without tensor cores for a format (CUDA C++ Programming Guide, tensor cores).
 _NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
-_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format → the wider one to which its values are converted
+# A format → the next wider one, which a device must have too, with at most the same peak.
+_WIDER = {"fp4": "fp8", "fp8": "bf16"}
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The figures that all rooms may read; for those of kernels and links see `Hardware` and `ServingDevice`.
+    """A device's general figures. For those of kernels and links see `Hardware` and `ServingDevice`.
 
-    `names`: further names in job files, schedulers and tables. `series`: the words for it in drivers' names, which it
-    may share with records of another memory size or another `form` (how it is built in). `vendor`: "" for a CPU.
-    `capability`: CUDA's, 0 for none. `peak_tflops`: dense, by number format."""
+    `names`: further names in job files, schedulers and tables. `series`: names in drivers, which other records may
+    share that differ in memory size or in `form` (the form factor, such as PCIe). `vendor`: "" for a CPU. `capability`:
+    CUDA compute capability, 0 for none. `peak_tflops`: dense peak by number format."""
 
     name: str
     names: list[str] = []
@@ -38,22 +38,23 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     source: str
     sources: dict[str, str] = {}
     like: str = ""
-    links: str = ""  # the record whose links it has, if not that of `like`
+    links: str = ""  # record with the same links, if it is not `like`
     vendor: str
     capability: float = 0.0
-    memory_gib: float  # as its driver reports it
+    memory_gib: float  # as reported by the driver
     memory_gb_s: float
     multiprocessors: int
-    per_node: int  # devices that share one island of fast links
-    per_tray: int = 0  # devices of one host, if an island spans hosts; 0: an island is one host
+    per_node: int  # devices in an island of fast links (NVLink domain)
+    per_tray: int = 0  # devices per host, if an island spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
-    cores: int = 0  # a CPU's cores, which all ranks of a node share; 0: every rank has its own device
-    watts: float = 0.0  # the power limit in its data sheet; 0: unknown
-    host_gb_s: float = 32.0  # bandwidth to its host, one way; default: PCIe 4.0's
-    channel_gb_s: float = 0.0  # what one NCCL channel moves over the island's links; 0: unknown
-    context_gib: float  # memory that the driver, its libraries and the communicators occupy
-    calibrated: bool = False  # its kernels were measured on this machine, not taken from a data sheet
-    doubt: float = 0.0  # extra error of log(measured / predicted), for devices whose runs disagree with their kernels
+    cores: int = 0  # cores of a CPU, shared by all ranks of a node; 0: each rank has its own device
+    watts: float = 0.0  # nominal power limit; 0: unknown
+    host_gb_s: float = 32.0  # bandwidth to the host in one direction; default: PCIe 4.0
+    channel_gb_s: float = 0.0  # bandwidth of one NCCL channel over the island's links; 0: unknown
+    context_gib: float  # memory for the driver, its libraries and communicators
+    calibrated: bool = False  # the kernels were measured on such a device, not taken from a data sheet
+    # additional error of log(measured / predicted), for devices whose runs contradict their kernel figures
+    doubt: float = 0.0
 
 
 def folder() -> Path:
@@ -61,41 +62,41 @@ def folder() -> Path:
 
 
 def own_folder() -> Path:
-    """The user's own records, next to the knowledge base."""
+    """Returns the folder for the user's own records."""
     return default_path().parent / "hardware"
 
 
 @cache
 def contents() -> Mapping[str, Content]:
-    """Each record by its file's name without the ending, completed from the records that it is like.
+    """Returns the content of each record by the stem of its file name, completed as in device_likeness.py.
 
-    Errors: AutoscoutError (exit 2) for one that is like itself, or like an unknown one."""
+    Errors: AutoscoutError (exit 2) for a record that is like itself, or like an unknown one."""
     known = shipped_contents()
     return {**known, **completed(_read(own_folder()), known, where)}
 
 
 @cache
 def shipped_contents() -> Mapping[str, Content]:
-    """The records that ship with AutoScout, even if this machine has been calibrated since."""
+    """Returns the records that ship with AutoScout, without those that a calibration or the user added."""
     return completed(_read(folder()), {}, where)
 
 
 @cache
 def records() -> dict[str, DeviceRecord]:
-    """Errors: AutoscoutError (exit 2) for a record with a missing or contradicting figure."""
+    """Returns all records. Errors: AutoscoutError (exit 2) for a record with a missing or contradictory figure."""
     return {stem: _converted(stem, content) for stem, content in contents().items()}
 
 
 def where(stem: str) -> Path:
-    """The file of a record."""
+    """Returns the path of a record's file."""
     own = own_folder() / f"{stem}.toml"
     return own if own.exists() else folder() / f"{stem}.toml"
 
 
 @cache
 def by_name() -> dict[str, str]:
-    """Every name of every record, in `plain` letters → the record. Names in a user's records override those in shipped
-    ones.
+    """Maps every name of every record, normalized by `plain`, to the record's key. Names in a user's records take
+    precedence over those in shipped ones.
 
     Errors: AutoscoutError (exit 2) for a name that two records of one folder claim."""
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Reads durations as people write them."""
+"""Parses durations such as "1h30m"."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning job adds to a training job: adapters, frozen layers, and the samples' lengths."""
+"""The settings of a fine-tuning job: adapters, frozen layers and sample lengths."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,14 +7,14 @@ from autoscout.job.lengths import mean, packed_share
 from autoscout.job.words import listed, nearest_name
 from kb.records import Job, Lora, Model, shape
 
-# Linear layers that can have adapters: Hugging Face's names, and Megatron's names for several in one.
+# Linear layers that can have adapters. Names with "_proj" are Hugging Face's; Megatron's "linear_" layers fuse several.
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "linear_qkv", "linear_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2")
 _MOST_RANK = 4096
 
 
 def usual_modules(target: str, experts: bool) -> list[str]:
-    """The modules that get adapters if the job names none: PEFT's defaults, or Megatron-Bridge's for Megatron."""
+    """Returns the default modules for adapters: PEFT's, or Megatron-Bridge's for Megatron."""
     if target != "megatron":
         return ["q_proj", "v_proj"]
     attention = ["linear_qkv", "linear_proj"]
@@ -22,12 +22,12 @@ def usual_modules(target: str, experts: bool) -> list[str]:
 
 
 def without_estimate(modules: Iterable[str], experts: int) -> list[str]:
-    """The modules whose adapters no simulator here models, in a model with this many experts."""
+    """Returns the modules whose adapters no simulator supports: with experts, those of the feed-forward layers."""
     return [name for name in modules if experts and name in _FEED_FORWARD]
 
 
 def finetune_problems(job: Job) -> Iterator[str]:
-    """Problems of a job's fine-tuning, one sentence each."""
+    """Yields the problems of a job's fine-tuning settings, one sentence each."""
     model, lengths = job.model, job.traffic.lengths
     if job.task != "finetune":
         given = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
@@ -76,7 +76,7 @@ def _length_problems(job: Job) -> Iterator[str]:
 
 
 def attributes(job: Job) -> dict[str, Any]:
-    """What expressions and simulators may read of a job's fine-tuning. `packable`: samples have different lengths."""
+    """Returns the fine-tuning attributes for expressions and simulators. `packable`: samples have different lengths."""
     lengths, model = job.traffic.lengths, shape(job.model)
     found: dict[str, Any] = {
         "packable": bool(lengths),
@@ -91,14 +91,14 @@ def attributes(job: Job) -> dict[str, Any]:
         found |= {
             "length_mean": mean(lengths),
             "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
-            # The token-weighted mean length of a sample; attention costs as much as if all samples had this length.
+            # The token-weighted mean length: attention costs as much as if all samples had this length.
             "packed_context": sum(n * n for n in lengths) / sum(lengths),
         }
     return found
 
 
 def _width(m: Model, name: str) -> int:
-    """Inputs plus outputs of a linear layer."""
+    """Returns a linear layer's input plus output features, the size of its LoRA adapter per rank."""
     attended, kept = m.heads * m.head_dim, m.kv_heads * m.head_dim
     if name in ("k_proj", "v_proj"):
         return m.hidden + kept

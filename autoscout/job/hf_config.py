@@ -1,4 +1,4 @@
-"""A model's shape from the config.json of a Hugging Face repository: `[model] from = "config.json"`."""
+"""Reads a model's shape from a config.json of Hugging Face, for `[model] from = "config.json"`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from kb import door
 from kb.records import AutoscoutError
 from kb.sizes import ONLY_EXPERTS, STORED
 
-# Names in config.json for the fields of [model]; the first one present counts.
+# Field of [model] → its keys in config.json, of which the first one present counts.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -26,7 +26,7 @@ _FIELDS = {
 }
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
-_DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # latent attention
+_DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # architectures with latent attention
 # model_type → what the architecture implies but config.json does not state.
 _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
@@ -37,35 +37,35 @@ _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), _LLAMA),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text", *_DEEPSEEK), _LLAMA),
     "gemma2": {**_LLAMA, "tied": True},
-    # Sizes that gemma3_text's files leave out (transformers, Gemma3TextConfig).
+    # Sizes that config.json files of gemma3_text omit (defaults of transformers' Gemma3TextConfig).
     "gemma3_text": {**_LLAMA, "tied": True, "vocab": 262208, "heads": 8, "kv_heads": 4, "head_dim": 256},
     "gpt2": _GPT2,
 }
 _KINDS["gemma3"] = _KINDS["gemma3_text"]
-# model_type → n: every nth layer sees all tokens, the others only a window, if the file gives no other number.
+# model_type → n: every nth layer has full attention and the others a sliding window, unless the file states another n.
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
-# model_type → why [model] cannot describe the architecture. A preset replaces some of them.
+# model_type → why [model] cannot describe the architecture. Some of these models are available as a preset.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
 }
-# Keys, and kinds of layers, that show an architecture whose model_type is unknown to be unsupported.
+# Patterns of keys and layer types that show that an unknown model_type is not a plain transformer.
 _OF_OTHER_LAYERS = {
     "state-space layers": re.compile("mamba|ssm|state_size|time_step_rank"),
     "linear attention in most layers": re.compile("linear_(attention|attn|num)|lightning|rwkv"),
     "convolutions instead of attention": re.compile("conv_L_cache|short_conv|^conv$"),
 }
 _INSTEAD = "; preset = 'deepseek-v3-like' can be used instead"
-# Settings n, where every nth layer has experts; a training needs 1.
+# Keys with a number n: only every nth layer has experts. Training jobs require n = 1.
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
 _ENCODERS = ("vision_config", "audio_config")
 _IMAGES = "the encoder of its images"
-# model_type → parts that an engine reads in the model's own folder, but for which [model] has no field, so that a
-# training lacks them.
+# model_type → parts of the architecture that serving engines read from the model's folder, but that [model] cannot
+# express, so that a training would lack them.
 _NOT_IN_MODEL = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' has its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
@@ -96,20 +96,20 @@ _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 mod
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """(model_type, what a training lacks, what serving lacks) of the known architectures; "" if nothing is lacking."""
+    """Yields each known architecture: (model_type, what a training lacks, what serving lacks), "" for nothing."""
     for kind in sorted(_KINDS | _OTHERWISE):
         lacking = _OTHERWISE.get(kind, "")
         yield kind, lacking or _NOT_IN_MODEL.get(kind, ""), lacking
 
 
 def is_known(kind: str) -> bool:
-    """Whether `model_type` is known, even if only to be refused."""
+    """Whether `model_type` is known, possibly as an unsupported one."""
     return kind in _KINDS or kind in _OTHERWISE
 
 
 def shape_of(path: Path, task: str) -> dict[str, Any]:
-    """The fields of [model]. `task`: the job's. Errors: AutoscoutError (exit 2) if the file cannot be read, does not
-    describe a model, or has an architecture that is unknown or that a job of this task cannot use."""
+    """Returns the fields of [model]. `task`: the job's task. Errors: AutoscoutError (exit 2) if the file cannot be read
+    or does not describe a model, or if the architecture is unknown or unsupported for this task."""
     config = _read(path)
     kind = str(config.get("model_type", ""))
     if kind in _OTHERWISE:
@@ -145,8 +145,8 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 
 
 def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
-    """Refuses unknown architectures whose layers, judged by the names of their settings, are not a transformer's.
-    Errors: AutoscoutError (exit 2)."""
+    """Rejects unknown architectures with non-transformer layers, which the names of their settings reveal. Errors:
+    AutoscoutError (exit 2)."""
     kind = str(config.get("model_type", ""))
     kinds = [each for name in ("layer_types", "layers_block_type") for each in _listed(path, config, name)]
     named = [*(key for key, value in config.items() if value), *map(str, kinds)] if kind not in _KINDS else []
@@ -156,12 +156,12 @@ def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
 
 
 def encoders(path: Path) -> bool:
-    """Whether the model also reads images or sound; [model] is then its language part. Errors: see shape_of."""
+    """Whether the model also has an image or audio encoder, which [model] omits. Errors: see shape_of."""
     return any(name in _read(path) for name in _ENCODERS)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's fields; for a multimodal model, those of its language part. Errors: as shape_of."""
+    """Reads the file; of a multimodal model, returns the settings of the language part. Errors: see shape_of."""
     try:
         config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -182,8 +182,8 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
-    """Shared experts (number or width), and the number of layers without experts, which must come first in a
-    training."""
+    """Returns the fields for shared experts (number or width) and for the number of layers without experts. These must
+    come first in a training job."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
     without = _listed(path, config, "mlp_only_layers")
@@ -192,10 +192,11 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
     if (every or without != list(range(len(without)))) and task != "serve":
         layers = f"{every} = {whole[every]}" if every else f"mlp_only_layers = {without}"
         raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which a training cannot describe", 2)
-    if every:  # order does not matter to a server, whose steps run all layers
+    if every:  # in serving, the order of layers does not affect the step time
         first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
     sizes = {"dense_layers": first}
-    if dense := _number(path, config, "intermediate_size_mlp"):  # Llama 4: a shared expert as wide as the others
+    # Llama 4: one shared expert, as wide as the routed ones
+    if dense := _number(path, config, "intermediate_size_mlp"):
         sizes |= {"ffn": dense, "expert_ffn": found.get("ffn", 0), "shared_ffn": found.get("ffn", 0)}
     else:
         sizes["shared_ffn"] = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
@@ -203,14 +204,14 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
 
 
 def _without_experts(layers: int, every: int, without: Sequence[Any], last: bool) -> int:
-    """The number of layers without experts. Of the layers outside `without`, one in every `every` has experts: the last
-    of each group if `last`, else the first."""
+    """Counts the layers without experts. Outside `without`, one of every `every` layers has experts: the last of each
+    group if `last`, else the first."""
     return sum(i in without or i % every != (every - 1 if last else 0) for i in range(layers))
 
 
 def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
-    """The format of quantized weights, if [model] knows it, and whether attention is left unquantized. For an unknown
-    format the dtype is assumed, which is larger."""
+    """Returns the format of quantized weights, and whether attention is unquantized. {} for an unsupported format: the
+    dtype is then assumed, which overestimates the size."""
     quant = config.get("quantization_config")
     if not isinstance(quant, dict):
         return {}
@@ -234,7 +235,7 @@ def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
-    """Whether the attention projections stay unquantized in most layers, listed by a pattern or one by one."""
+    """Whether the attention projections of most layers are excluded from quantization, by a pattern or one by one."""
     left = [str(name) for key in _LEFT_OUT if isinstance(quant.get(key), list) for name in quant[key]]
     found = [name for name in left if _OF_ATTENTION.search(name)]
     named = {number[1] for name in found if (number := re.search(r"layers\.(\d+)\.", name))}
@@ -242,8 +243,8 @@ def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
 
 
 def _compressed(quant: dict[str, Any]) -> str:
-    """The format of the largest group of layers in LLM Compressor's files, which describe weights by group; "" if any
-    format is unknown."""
+    """Returns the quantization format of LLM Compressor's files, which have one format per group of layers: that with
+    the most bytes. "" if any format is unknown."""
     groups = part(quant, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""
@@ -264,20 +265,20 @@ def _of_group(group: dict[str, Any]) -> str:
 
 
 def part(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a config; {} if it is absent or something else."""
+    """Returns a nested table of a config; {} if it is missing or not a table."""
     return found if isinstance(found := config.get(name), dict) else {}
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
-    """Norms of queries and keys, and biases of their projections, which a training's arguments must state."""
+    """Returns the model's QK norm and QKV bias settings, which a training's arguments must include."""
     norm = kind in ("qwen3", "qwen3_moe") or bool(config.get("use_qk_norm"))
     bias = kind == "qwen2" or (kind == "glm4_moe" and bool(config.get("attention_bias")))
     return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
 
 
 def _windows(path: Path, config: dict[str, Any], kind: str, layers: int) -> dict[str, int]:
-    """The windows, or chunks, of an architecture that has them: in the layers that the file lists, or all but every
-    nth."""
+    """Returns the size of sliding windows (or attention chunks) and the number of layers with them: those that the file
+    lists, else all but every nth; {} without windows."""
     if kind not in _EVERY_WHOLE:
         return {}
     window = _number(path, config, "sliding_window") or _number(path, config, "attention_chunk_size")

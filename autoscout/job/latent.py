@@ -1,4 +1,4 @@
-"""Multi-head latent attention in a job: problems with its settings, and what expressions and simulators read of it."""
+"""Multi-head latent attention (MLA) of a job: its problems, and its attributes for expressions and simulators."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def latent_problems(job: Job) -> Iterator[str]:
-    """A sentence for each problem with a job's latent attention."""
+    """Yields the problems of a job's latent attention, one sentence each."""
     model = job.model
     if not model.latent:
         return
@@ -50,7 +50,7 @@ def _size_problems(latent: Latent) -> Iterator[str]:
 
 
 def attributes(model: Model) -> dict[str, Any]:
-    """`latent`, and its sizes (numbers of elements) if the model has it."""
+    """Returns `latent` (whether the model has MLA) and, if so, its dimensions."""
     latent = model.latent
     return {
         "latent": latent is not None,
@@ -59,6 +59,7 @@ def attributes(model: Model) -> dict[str, Any]:
 
 
 def kept_of_a_token(model: Model) -> int:
-    """Numbers in the KV cache per token and layer: the latent and the key's positional part, else keys and values."""
+    """Returns the number of elements in the KV cache per token and layer. With MLA these are the latent vector and the
+    rotary part of the key, otherwise keys and values."""
     latent = model.latent
     return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

@@ -1,8 +1,7 @@
-"""Lengths of fine-tuning samples, and their effect on a batch. `traffic.lengths` names their file or gives quantiles.
+"""Lengths of fine-tuning samples and their effect on batches. `traffic.lengths` is a file, or a list of quantiles.
 
-A sample that is alone in a sequence is padded to the length of the sequence, or of the longest sample in its micro
-batch. When packed, several samples share a sequence, and each attends only to itself.
-"""
+Without packing, each sample is padded to the sequence length, or to the longest sample of its micro batch. With
+packing, several samples share a sequence, and each attends only to itself."""
 
 import csv
 import functools
@@ -14,12 +13,12 @@ from pathlib import Path
 from kb.records import AutoscoutError, Traffic
 
 QUANTILES = 101  # number of quantiles that represent a file
-_DRAWN = 4096  # samples used to estimate packing
+_DRAWN = 4096  # number of samples drawn to estimate packing
 
 
 def of_file(path: Path) -> list[int]:
-    """Tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of a CSV, gzipped or
-    not; reduced to quantiles if there are many. Errors: AutoscoutError (exit 2) naming the line."""
+    """Reads the tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of a CSV,
+    optionally gzipped. Many samples are reduced to quantiles. Errors: AutoscoutError (exit 2) naming the line."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -57,21 +56,21 @@ def mean(lengths: Sequence[int]) -> float:
 
 
 def tokens_of_step(traffic: Traffic) -> float:
-    """Tokens of one optimizer step, without padding; 0 if the job does not give them."""
+    """Returns the tokens of an optimizer step without padding; 0 if the job does not define them."""
     known = traffic.lengths if isinstance(traffic.lengths, list) else []
     return traffic.global_batch * (mean(known) if known else traffic.seq_len)
 
 
 @functools.lru_cache(maxsize=64)
 def packed_share(lengths: tuple[int, ...], seq_len: int) -> float:
-    """Sequences per sample when samples are packed (see `packed`)."""
+    """Returns the number of sequences per sample with packing (see `packed`)."""
     drawn = random.Random(0).choices(lengths, k=_DRAWN)
     return len(packed(drawn, seq_len)) / _DRAWN
 
 
 def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Which samples share a sequence, as indices into `lengths`: best-fit decreasing, the longest first, each into the
-    fullest sequence with room for it."""
+    """Packs samples into sequences by best-fit decreasing: longest first, each into the fullest sequence with room for
+    it. Returns the indices into `lengths` of each sequence's samples."""
     rows: list[list[int]] = []
     by_room: list[list[int]] = [[] for _ in range(seq_len + 1)]
     for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -87,7 +86,7 @@ def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 
 
 def _number(text: str) -> int:
-    """The number in a text; 0 if it is not a whole number of at least 1."""
+    """Parses an integer of at least 1; 0 if the text is none."""
     try:
         value = float(text)
     except ValueError:

@@ -1,5 +1,4 @@
-"""Reads a job file: strict TOML, where every mistake gives one sentence that says what is wrong, where, and what to
-do."""
+"""Reads a job file: strict TOML. Each mistake is reported in a sentence with its place, cause and remedy."""
 
 import hashlib
 import os
@@ -27,7 +26,7 @@ from kb.door import shown
 from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-# Sizes computed from these values fit into 64 bits.
+# Bounds that keep the sizes computed from these values below 2**64.
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}
 _MOST |= {"window": 2**28}
 _NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
@@ -39,11 +38,12 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-_STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
+# files from which `init` creates a job, a likely mistake
+_STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
-    ("traffic", "lengths"),  # a file, or quantiles
+    ("traffic", "lengths"),  # the name of a file, or a list of quantiles
     ("cluster", "hosts"),
     ("launch", "recorded"),
     ("launch", "model_path"),
@@ -54,10 +54,9 @@ _PATHS = (
 
 
 def read_job(path: str | Path) -> Job:
-    """Checks what holds for every target; targets/jobs.py checks the rest.
+    """Reads a job file and checks what is valid for every target; targets/jobs.py makes the target's own checks.
 
-    Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
-    """
+    Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
     path = job_file(path)
     if path.suffix == ".py" and path.is_file():
         line = f"autoscout init --out job.toml -- torchrun --nproc-per-node 2 {path}"
@@ -70,7 +69,7 @@ def read_job(path: str | Path) -> Job:
 
 
 def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
-    """The job of a file's content. `folder`: where its relative paths start. Errors: as `read_job`."""
+    """Returns the job of a parsed file. `folder`: the base of its relative paths. Errors: see `read_job`."""
     data = _with_paths_from(folder, data)
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
@@ -88,17 +87,17 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     job = unsaid(converted(path, data, Job))
     traffic = _with_trace(job.traffic)
     if job.objective.metric == HIGHEST_RATE and not (traffic.rate or traffic.concurrency or traffic.trace):
-        traffic = msgspec.structs.replace(traffic, rate=1.0)  # requests a second, from which the search goes up or down
+        traffic = msgspec.structs.replace(traffic, rate=1.0)  # requests per second with which the search begins
     job = msgspec.structs.replace(job, traffic=traffic, cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
-    kinds()  # reads the device records first, so that a mistake in one is not reported as one of this file
+    kinds()  # reads the device records now, since a mistake in one would otherwise be reported for this file
     refuse(path, _problems(job))
     return job
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
-    """Reports the first problem of a job file, or one raised while looking. Errors: AutoscoutError (exit 2)."""
+    """Raises the first problem of a job file, or the first error of the check. Errors: AutoscoutError (exit 2)."""
     try:
         problem = next(problems, None)
     except AutoscoutError as error:
@@ -108,23 +107,23 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def from_here(text: bytes) -> bytes:
-    """A job file that has no folder of its own, with paths made relative to the working directory; unchanged if it is
-    not a job file."""
+    """Makes the paths of a job file from a pipe absolute, relative to the working directory. A text that is not a job
+    file is returned unchanged."""
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)
         return text if placed == data else toml(placed).encode()
-    except (ValueError, TypeError, RecursionError):  # the reader of the file reports the problem
+    except (ValueError, TypeError, RecursionError):  # the file is read again later, which reports the problem
         return text
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether a job file comes from standard input or another process, and so has no folder."""
+    """Whether a job file comes from standard input or another process, so that it has no folder for relative paths."""
     return path == Path("-") or path.is_relative_to("/dev") or path.is_fifo()
 
 
 def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Makes a job file's paths, which are relative to its folder, absolute. Values of a wrong type stay as they are."""
+    """Makes a job file's relative paths absolute; values of a wrong type are not changed."""
 
     def absolute(name: Any) -> Any:
         is_path = isinstance(name, str) and name and not Path(name).is_absolute()
@@ -139,15 +138,15 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(keys, dict) and keys.get(key) not in (None, "slurm", "ray"):
             keys[key] = [absolute(each) for each in keys[key]] if isinstance(keys[key], list) else absolute(keys[key])
     draft = launch.get("draft") if isinstance(launch, dict) else None
-    # Otherwise it is a name on the Hugging Face Hub.
+    # A draft model that is not a folder here is a name on the Hugging Face Hub.
     if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):
         launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
     return placed
 
 
 def _of_records(cluster: Cluster) -> Cluster:
-    """Replaces device names of drivers, schedulers and tables with those of the hardware records, so that a job spelled
-    in two ways is the same job. A node that states its memory keeps its device name."""
+    """Replaces device names by those of the device records, so that different spellings give the same job. A node with
+    its own memory size keeps its name."""
     nodes = [
         node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
         for node in cluster.nodes
@@ -156,18 +155,18 @@ def _of_records(cluster: Cluster) -> Cluster:
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
-    """Identifies a trace by its content, since its path is private and may change."""
+    """Adds the digest of a trace, which identifies it, since its path is private and may change."""
     if not traffic.trace:
         return msgspec.structs.replace(traffic, trace_id="")
     try:
         with open(traffic.trace, "rb") as file:
             return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
-    except OSError:  # the reader of the trace reports it
+    except OSError:  # the error is reported when the trace is read
         return traffic
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: str | None = None) -> Job:
-    """The job with another budget. Errors: AutoscoutError (exit 2) for a budget that allows no experiment."""
+    """Returns the job with another budget. Errors: AutoscoutError (exit 2) if this allows no experiment."""
     asked = {"profiles": profiles, "wall": wall or None, "device_time": device_time or None}
     budget = msgspec.structs.replace(job.budget, **{name: value for name, value in asked.items() if value is not None})
     if budget.profiles < 1:
@@ -179,7 +178,7 @@ def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: s
 
 
 def _tables(table: Any, name: str) -> list[dict[str, Any]]:
-    """The tables in a list, which may be missing or of another type."""
+    """Returns the tables of a list; [] if the list is missing or of another type."""
     found = table.get(name) if isinstance(table, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -282,7 +281,7 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
     for name, most in _MOST.items():
         if getattr(model, name) > most:
             yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
-            return  # the checks below divide by this value
+            return  # the next checks divide by this value
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not (model.head_dim or model.latent):
@@ -301,7 +300,7 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     for name, most in _MOST_TRAFFIC.items():
         if getattr(traffic, name) > most:
             yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
-    if job.task != "serve":  # a user's own script states both, or the configuration decides
+    if job.task != "serve":  # a user's script or the knobs may determine batch and sequence length
         own = job.launch.command or job.launch.script or job.task == "rl"
         refused = _negative if own else _not_positive
         yield from refused("traffic", traffic, ("seq_len", "global_batch"))

@@ -1,4 +1,4 @@
-"""The metrics that runs report, by name; each name ends in its unit."""
+"""The names of the metrics that runs report. Each name ends in its unit."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,11 @@ from kb.records import Job, Objective, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
-# An experiment searches for it, with at most this many requests per load and this many loads.
+# The highest rate within the limits, found by a search: at most this many requests per load, and this many loads.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
-DEVICES = "devices"  # number of devices that serve; with an objective or limit on it a job may use only some of them
-RATES_APART = 1.25 ** (1 / 8)  # ratio between two neighbouring rates that are simulated
+DEVICES = "devices"  # number of serving devices; a job with an objective or limit on it may use only some devices
+RATES_APART = 1.25 ** (1 / 8)  # ratio of neighbouring rates in the simulated search for the highest rate
 SERVING_METRICS = (
     *LATENCIES,
     "requests_per_s",
@@ -34,18 +34,19 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # for any other metric it is unknown whether more is better
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # for other metrics it is unknown whether a higher value is better
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
 def named_metrics(objective: Objective) -> list[str]:
-    """The metrics of the objectives, then those of the limits. Errors: AutoscoutError (exit 2) for an invalid one."""
+    """Returns the metrics of the objectives, then of the constraints. Errors: AutoscoutError (exit 2) for invalid
+    ones."""
     further = [one.metric for one in others(objective)]
     return [objective.metric, *further, *(constraint(text)[0] for text in objective.constraints)]
 
 
 def counts_devices(job: Job) -> bool:
-    """Whether the objective or a limit names the number of devices, so that only a part of a node may serve."""
+    """Whether an objective or constraint is on the number of devices, so that serving may use only part of a node."""
     return job.task == "serve" and DEVICES in named_metrics(job.objective)
 
 
@@ -54,8 +55,8 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 
 def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
-    """A sentence for each problem with the job's objectives and constraints. `known`: the metrics that its runs report,
-    () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
+    """Yields the problems of the job's objectives and constraints, one sentence each. `known`: the metrics that its
+    runs report, () if unknown. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
     objective = job.objective
     further = others(objective)
     wanted = [objective.metric, *(o.metric for o in further)]
@@ -86,7 +87,7 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
 
 
 def _not_reported(metric: str, known: tuple[str, ...]) -> str:
-    """Continues a sentence about a metric that runs do not report. Of several units only the first is listed."""
+    """Ends a message about a metric that runs do not report. A metric known in several units is listed in one."""
     in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
     if metric == HIGHEST_RATE:
         more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"

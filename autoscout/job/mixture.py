@@ -1,5 +1,4 @@
-"""Problems with a job's mixture of experts: its shared experts, its first layers without experts, and the fields that
-only servers read, which are formats of stored weights and windows of attention."""
+"""Checks a job's mixture of experts, weight formats and attention windows."""
 
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ FIELDS = {"shared_ffn": "the experts that every token takes", "dense_layers": "t
 
 
 def mixture_problems(job: Job) -> Iterator[str]:
-    """A sentence for each problem with a job's mixture of experts."""
+    """Yields the problems of a job's mixture of experts, one sentence each."""
     model = job.model
     given = {name: getattr(model, name) for name in FIELDS if getattr(model, name)}
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""A model's files on this machine: its shape, and the number of tokens that its tokenizer knows."""
+"""Finds a model's shape and vocabulary in its files on this machine."""
 
 import os
 from pathlib import Path
@@ -11,15 +11,15 @@ from kb.records import AutoscoutError, Task
 
 
 def folder_of(named: str) -> Path | None:
-    """The folder with a model's config.json: the named folder, or the one in the download cache."""
+    """Returns the folder with a model's config.json: `named` itself, or its snapshot in the Hugging Face cache."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
 
 
 def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
-    """[model] for the model that a line serves or trains: from a folder, a config.json, the download cache, or a known
-    model of that name (for training without its stored format); {} with a note if nothing is found."""
+    """Returns the [model] table for the model in a launch line: from its folder, config.json, the Hugging Face cache,
+    or the known model of this name (for training without its stored format). {} with a note if nothing is found."""
     folder = folder_of(named)
     path = Path(named) if folder is None else folder / "config.json"
     if path.is_file():
@@ -33,8 +33,8 @@ def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """[model] of a server's or a DeepSpeed line, from a config.json; {} if we do not support the shape, with a note on
-    what is `lost`, and why."""
+    """Returns the [model] table for a config.json. If its shape is unsupported: {}, with a note that begins with
+    `lost`, the consequence."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:
@@ -45,13 +45,13 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
             f"model: {lost}: it has latent attention, which is modelled for Megatron-core and for servers only"
         )
         return {}
-    # In a download cache the file is a link to one whose name means nothing to people.
+    # In the cache, config.json is a link to a file named by a hash, so this must not resolve the last component.
     return {"from": str(config.parent.resolve() / config.name)}
 
 
 def tokens_of(named: str) -> int:
-    """The number of tokens that a model's tokenizer knows: len() of the tokenizer.json in the given folder, or in the
-    model's; else the vocabulary in config.json; 0 if neither can be read here."""
+    """Returns the number of tokens of a model's tokenizer.json, in the given folder or the model's, else the vocabulary
+    size in config.json; 0 if neither is on this machine."""
     for folder in (Path(named), folder_of(named)):
         if folder is None:
             continue

@@ -1,15 +1,14 @@
-"""The names that jobs may have, and names made from other texts."""
+"""Valid job names, and job names derived from other names."""
 
 import re
 
-LONGEST_NAME = 170  # of a job, in characters; sessions' names, which become file names, are longer
+LONGEST_NAME = 170  # in characters; sessions add to the job's name and use it for file names
 
 
 def is_name(text: str) -> bool:
-    """Whether a job may have this name."""
     return len(text) <= LONGEST_NAME and bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", text, re.ASCII))
 
 
 def as_name(text: str, otherwise: str) -> str:
-    """A job's name made from that of a file, a folder or a model; `otherwise` if no allowed character is left."""
+    """Derives a job name from the name of a file, folder or model; `otherwise` if no allowed character is left."""
     return re.sub(r"[^\w.-]", "-", text, flags=re.ASCII).lstrip("-_.")[:LONGEST_NAME] or otherwise

@@ -1,4 +1,5 @@
-"""Converts a measurement to a cost: positive, lower is better, None if the measurement does not qualify."""
+"""Converts a measurement to a cost: positive, lower is better, None if the measurement failed or breaks a
+constraint."""
 
 import functools
 import math
@@ -12,17 +13,17 @@ import msgspec
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
-# Larger metrics and costs, or ones below its inverse, cannot be measurements. Within these bounds, ratios and squares
-# are finite doubles.
+# Larger metrics or costs, or ones below the inverse, are measurement errors. Within the bounds, ratios and squares are
+# finite doubles.
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
-# Measurement condition: how many times slower the machine was than when the session's reference was first measured.
+# Key of Measurement.conditions: the machine's slowdown since the session's reference was first measured, as a factor.
 DRIFT = "drift"
 
 
 def constraint(text: str) -> tuple[str, str, float]:
-    """ "peak_memory_gib <= 78" → (metric, operator, bound). Errors: AutoscoutError (exit 2)."""
+    """Parses a constraint: "peak_memory_gib <= 78" → (metric, operator, bound). Errors: AutoscoutError (exit 2)."""
     match = _CONSTRAINT.match(text)
     if not match:
         raise AutoscoutError(f"'{text}' is not a constraint; write for example peak_memory_gib <= 78", 2)
@@ -30,14 +31,14 @@ def constraint(text: str) -> tuple[str, str, float]:
 
 
 def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
-    """Whether metrics (numbers, or (n,) each) meet the objective's constraints."""
+    """Whether metrics (numbers, or arrays of shape (n,)) satisfy the objective's constraints."""
     limits = map(constraint, objective.constraints)
     kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
     return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:
-    """Latency limits in ms that make a request good, by ttft, tpot and e2el, taken from the constraints."""
+    """Returns the constraints' latency limits in ms, which define a good request, by ttft, tpot and e2el."""
     found: dict[str, float] = {}
     for metric, bound in latency_limits(objective):
         what = metric.split("_")[0]
@@ -47,7 +48,7 @@ def request_limits(objective: Objective) -> dict[str, float]:
 
 
 def latency_limits(objective: Objective) -> list[tuple[str, float]]:
-    """(metric, bound in ms) of each constraint on a latency."""
+    """Returns (metric, bound in ms) of each latency constraint."""
     limited = [constraint(text) for text in objective.constraints]
     return [
         (metric, bound)
@@ -57,11 +58,10 @@ def latency_limits(objective: Objective) -> list[tuple[str, float]]:
 
 
 def cost(objective: Objective, measurement: Measurement) -> float | None:
-    """The metric (minimize) or its inverse (maximize); None for failures and broken constraints.
+    """Returns the metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A constraint on a metric that was not measured counts as broken, except for predictions: simulators predict only the
-    objective's metric.
-    """
+    A constraint on an unmeasured metric counts as broken, except for predictions, which have only the objective's
+    metric."""
     found = cost_of_run(objective, measurement)
     if found is None:
         return None
@@ -76,9 +76,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
-    """Like `cost`, but also for a run that breaks a constraint: its measurement is still true of the configuration,
-    which just may not be recommended. Times on a machine that drifted (tuning/anchors.py) are converted to the
-    session's start."""
+    """Like `cost`, but also for a run that breaks a constraint, because a search can learn from its measurement. The
+    cost is corrected for drift of the machine's speed since the session began (tuning/anchors.py)."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
         return None
@@ -86,12 +85,13 @@ def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def measurable(value: float) -> bool:
-    """Whether a clock or a counter can have produced the value: above 0, finite, and neither tiny nor immense."""
-    return 1 / _MOST <= value <= _MOST  # also excludes NaN
+    """Whether the value is positive, finite, and within the bounds of plausible measurements."""
+    return 1 / _MOST <= value <= _MOST  # False for NaN
 
 
 def others(objective: Objective) -> list[Objective]:
-    """The further objectives, each as a separate one. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
+    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for one that cannot be
+    parsed."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -105,8 +105,8 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """The costs by the first objective and by each of `also`; None if it does not qualify by one of them."""
-    raw = msgspec.structs.replace(measurement, conditions={})  # the drift applies to the first objective only
+    """Returns the costs by the first objective and by each of `also`; None if any of them is None."""
+    raw = msgspec.structs.replace(measurement, conditions={})  # drift is corrected only for the first objective
     found = [cost(objective, measurement), *(cost(other, raw) for other in others(objective))]
     return _all_known(found)
 
@@ -120,8 +120,8 @@ def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] 
 def rows_of(
     objective: Objective, measurements: Iterable[Measurement]
 ) -> tuple[list[Row], list[tuple[Configuration, float]]]:
-    """The rows from which a search learns: the cost of each (None: it failed), and separately the costs of those that
-    ran but broke a constraint."""
+    """Returns the data from which a search learns: (configuration, cost), with None for failures; and separately the
+    same for runs that broke a constraint."""
     rows: list[Row] = []
     broken: list[tuple[Configuration, float]] = []
     for m in measurements:
@@ -139,13 +139,13 @@ def _all_known(found: list[float | None]) -> list[float] | None:
 
 
 def memory_bounds(objective: Objective) -> list[float]:
-    """The limits in GiB that constraints set on peak_memory_gib."""
+    """Returns the upper bounds of constraints on peak_memory_gib."""
     limits = [constraint(text) for text in objective.constraints]
     return [bound for metric, compare, bound in limits if (metric, compare) == ("peak_memory_gib", "<=") and bound > 0]
 
 
 def broken(objective: Objective, measurement: Measurement) -> str:
-    """Which constraint a successful run breaks, as a sentence; "" if it meets all."""
+    """Returns a sentence on the first constraint that a successful run breaks; "" if it breaks none."""
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
         known = measurement.metrics.get(metric)
@@ -156,15 +156,15 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """A sentence on the successful run that comes nearest to meeting all constraints, and the constraint that it
-    breaks; "" if none breaks any."""
+    """Returns a sentence on the run that breaks the constraints least, and on the broken constraint; "" if no run
+    breaks one."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""
 
 
 def _excess(objective: Objective, measurement: Measurement) -> float:
-    """The largest factor by which a limit is missed; infinite if its metric was not measured."""
+    """Returns the largest factor by which a limit is exceeded; infinity if a metric was not measured."""
     factors = [1.0]
     for text in objective.constraints:
         metric, compare, bound = constraint(text)

@@ -1,4 +1,4 @@
-"""Requests to a serving engine: arrivals and lengths, from a trace, from quantiles, or fixed."""
+"""Generates requests to a serving engine, with arrivals and lengths from a trace, from quantiles, or fixed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,23 +9,26 @@ from autoscout.job.sessions import Talks, drawn, talks
 from autoscout.job.trace import read_blocks, read_trace
 from kb.records import AutoscoutError, Traffic
 
-DEFAULT_REQUESTS = 1000  # as many as `vllm bench serve` sends
+DEFAULT_REQUESTS = 1000  # the default of `vllm bench serve`
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Arrays (n,). `concurrency` > 0: a closed loop of that many users, each of whom sends the next request when one
-    has ended. `arrival_s` is then unused; if all are 0, the requests are a fixed batch. `front_end_s`, for closed
-    loops: mean seconds until the engine has a request, and the part of this time in which the front end serves no other
-    request. `received`: prompts were prefilled elsewhere and arrive with the KV cache of all but their last token."""
+    """Requests, as arrays of shape (n,).
+
+    `concurrency` > 0: a closed loop, in which this many users each send the next request when the previous one has
+    ended; `arrival_s` is then unused. If all arrivals are 0, the requests are a fixed batch. `front_end_s`: in a closed
+    loop, the mean seconds from sending a request until the engine gets it, and the part of these in which the front end
+    serves only this request. `received`: prompts were prefilled by another engine and arrive with the KV cache of all
+    tokens but the last."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
     output_len: np.ndarray
     shared_prefix: int = 0
     concurrency: int = 0
-    talks: Talks | None = None  # how requests continue each other in sessions
-    blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, if a trace has them
+    talks: Talks | None = None  # how requests of a session continue each other
+    blocks: list[list[int]] | None = None  # for each prompt, the hashes of its blocks; None if no trace has them
     received: bool = False
     front_end_s: tuple[float, float] = (0.0, 0.0)
 
@@ -34,20 +37,20 @@ class Requests:
 
     @property
     def mean_rate(self) -> float:
-        """Requests per second, from the first to the last; 1 if all arrive at once."""
+        """Returns requests per second between the first and the last arrival; 1 if all arrive at once."""
         last = float(self.arrival_s[-1])
         return (len(self) - 1) / last if last > 0 else 1.0
 
 
 def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
-    """Requests that all arrive at once, as an offline benchmark submits them."""
+    """Returns requests that all arrive at once, as in an offline benchmark."""
     full = np.ones(batch, dtype=int)
     return Requests(np.zeros(batch), full * int(input_len), full * int(output_len))
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """The requests of a job; the same seed gives the same requests. `requests`: how many; without it the job's number,
-    else 1,000 (or all of a trace with arrivals)."""
+    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: their number (0: the job's
+    number, else 1,000, or all requests of a trace with arrivals)."""
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None
@@ -65,7 +68,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
         if own_arrivals and arrival is not None:
             first = blocks[:count] or None
             return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
-        # Cached blocks are reused by requests that follow soon, so their order is kept.
+        # A random sample would break up requests that share cached blocks, so the first ones are taken, in order.
         some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
         hashed = [blocks[i] for i in some] if blocks else None
@@ -79,8 +82,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
-    """Requests in sessions. Sessions start at the rate that gives the traffic's mean rate of requests. `arrival_s` has
-    the sessions' arrivals."""
+    """Returns the requests of sessions. `arrival_s` has the sessions' arrivals, at the traffic's mean request rate."""
     begun = np.zeros(int(found.session[-1]) + 1)
     if traffic.rate:
         begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)
@@ -89,6 +91,6 @@ def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Re
 
 
 def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(count,) arrival times in seconds, the first at 0; scaled so that the rate is met exactly, as in vLLM's bench."""
+    """Returns Poisson arrival times in seconds, (count,), from 0, scaled to the exact rate as in vLLM's benchmark."""
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, count - 1))])
     return arrivals * ((count - 1) / max(rate, 1e-9) / arrivals[-1] if count > 1 else 1.0)

@@ -1,4 +1,4 @@
-"""Requests that continue each other: conversations, and agents with side calls."""
+"""Sessions: requests that continue each other, in conversations or in agents with side calls."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,17 @@ import numpy as np
 
 from kb.records import Sessions, Traffic
 
-_PART = 4  # an agent's side call adds 1/4 of the tokens that a turn adds
+_PART = 4  # an agent's side call adds 1/4 of the tokens of a turn
 
 
 @dataclass(frozen=True)
 class Talks:
-    """Arrays (n,), ordered by session, and by stage within a session. The requests of a stage are sent when all of the
-    previous stage have been answered: turns have even stages, side calls odd ones. `on`: the index of the request whose
-    prompt and answer this prompt continues, -1 for none. `own`: tokens that the prompt adds (on a first turn, after the
-    prefix that its `group` shares). `input_len`: tokens of the whole prompt."""
+    """Requests of sessions, as arrays of shape (n,), ordered by session and by stage in the session. The requests of a
+    stage are sent when all those of the previous stage are answered. Turns have even stages, and the side calls after a
+    turn have the next odd one.
+
+    `on`: index of the request whose prompt and answer begin this prompt, -1 for none. `own`: number of new tokens in
+    the prompt (in a first turn, after the prefix shared by its `group`). `input_len`: tokens of the whole prompt."""
 
     session: np.ndarray
     stage: np.ndarray
@@ -29,7 +31,7 @@ class Talks:
 
 
 def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Generator) -> Talks:
-    """Whole sessions with at least `count` requests in total; lengths are drawn as without sessions."""
+    """Draws whole sessions until there are at least `count` requests."""
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     number = 0
     while len(rows) < count:
@@ -50,7 +52,7 @@ def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Gener
 
 
 def longest(traffic: Traffic, sessions: Sessions) -> int:
-    """Tokens of the longest possible prompt."""
+    """Returns the maximum prompt length in tokens."""
     turns, asked, answered = (
         max(given) if isinstance(given, list) else given
         for given in (sessions.turns, traffic.input_len, traffic.output_len)
@@ -59,7 +61,7 @@ def longest(traffic: Traffic, sessions: Sessions) -> int:
 
 
 def drawn(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
-    """A fixed number, or draws by linear interpolation between values at evenly spaced quantiles; each at least 1."""
+    """Returns `count` copies of a number, or draws interpolated between evenly spaced quantiles; at least 1 each."""
     if not isinstance(given, list):
         return np.full(count, int(given))
     at = np.linspace(0, 1, len(given))

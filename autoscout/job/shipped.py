@@ -1,4 +1,4 @@
-"""Files that ship with AutoScout: jobs and recordings, which can be named without a path, and hardware files."""
+"""Files that ship with AutoScout: device records, and jobs and recordings, which can be named without a path."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from kb.records import AutoscoutError
 
 
 def folder() -> Path:
-    """The folder of these files, inside the installed package or in the repository."""
+    """Returns the folder of shipped files, in the installed package or in the repository."""
     installed = Path(__file__).parents[1] / "shipped"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures"
 
@@ -16,7 +16,7 @@ def jobs() -> list[str]:
 
 
 def job_file(given: str | Path) -> Path:
-    """The given file, or the shipped job of that name.
+    """Returns the path if it exists, else the shipped job of that name.
 
     Errors: AutoscoutError (exit 2) for a bare name that is neither."""
     given = Path(given)

@@ -1,4 +1,4 @@
-"""Strict TOML for files that people write: every mistake gives one sentence that names file and key."""
+"""Parses TOML files of users strictly: each mistake is reported in a sentence that names the file and the key."""
 
 import codecs
 import math
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML. `what`: the kind of file."""
+    """Reads a TOML file. Errors: AutoscoutError (exit 2) if that is impossible. `what`: the kind of file."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         _check_values(path, data, "")
@@ -37,7 +37,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
-    """Errors: AutoscoutError (exit 2) naming the file and the key; an unknown key also gets the nearest known one."""
+    """Converts parsed TOML to a struct. Errors: AutoscoutError (exit 2) naming the file, the key and a similar key."""
     _check_keys(path, data, kind, "")
     try:
         return msgspec.convert(data, kind)
@@ -46,8 +46,8 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
 
 
 def unsaid(value: Any) -> Any:
-    """A record whose written defaults (`rate = 0.0`) look unwritten: of the defaults, msgspec leaves only the very
-    object out of a hash, not its equals."""
+    """Replaces written values that equal a default (`rate = 0.0`) by the default object itself, so that they do not
+    change the job's hash: msgspec's omit_defaults compares by identity."""
     if isinstance(value, list):
         return [unsaid(each) for each in value]
     if not isinstance(value, msgspec.Struct):
@@ -58,7 +58,7 @@ def unsaid(value: Any) -> Any:
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """Reports unknown keys with the nearest known one, which msgspec cannot name."""
+    """Reports unknown keys with the nearest known one, which msgspec's errors do not give."""
     if typing.get_origin(kind) is typing.Literal:
         known = typing.get_args(kind)
         if data not in known and type(data) is type(known[0]):
@@ -72,9 +72,9 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
             _check_keys(path, item, typing.get_args(kind)[1], f"{where}.{key}")
             try:
                 msgspec.convert(item, typing.get_args(kind)[1])
-            except msgspec.ValidationError as error:  # the error names no key inside a table
+            except msgspec.ValidationError as error:  # msgspec's error does not name the key inside a table
                 raise AutoscoutError(f"{path}: {_in_words(error, f'{where}.{key}')}", 2) from error
-    if isinstance(kind, types.UnionType):  # an optional struct
+    if isinstance(kind, types.UnionType):  # an optional struct: take the struct
         kind = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)), kind)
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
         return
@@ -88,8 +88,7 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
 
 
 def _check_values(path: Path, data: Any, where: str) -> None:
-    """Refuses values that TOML allows but that cannot be used: infinity and nan, which journals (JSON) cannot hold, and
-    NUL in paths and programs."""
+    """Rejects infinity and nan, which journals (JSON) cannot contain, and NUL, which paths cannot."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:
@@ -103,8 +102,8 @@ def _check_values(path: Path, data: Any, where: str) -> None:
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:
-    """Rewrites an error of msgspec: "Expected `int`, got `str` - at `$.layers`", within "model" → "model.layers:
-    expected `int`, got `str`"."""
+    """Rewrites an error of msgspec: "Expected `int`, got `str` - at `$.layers`" in the table "model" becomes
+    "model.layers: expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
     key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):

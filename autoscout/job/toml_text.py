@@ -1,4 +1,4 @@
-"""Writes plain data as a person would write it in TOML: plain keys first, then tables; nested tables are inline."""
+"""Writes TOML in a readable style: plain keys first, then tables; nested tables are inline."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Traces of requests, with arrivals and lengths, which a serving job's traffic may name."""
+"""Reads request traces (arrivals and lengths) for a serving job's traffic."""
 
 import csv
 import gzip
@@ -14,15 +14,15 @@ from kb.records import AutoscoutError, Job
 
 HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
 BLOCK = 512  # tokens per block
-_SAMPLE = 200  # number of requests that stand for all sessions
+_SAMPLE = 200  # number of requests that represent all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
-# Column names of the Azure LLM inference traces (AzurePublicDataset), in which arrivals are times of day.
+# Columns of the Azure LLM inference traces (AzurePublicDataset). TIMESTAMP is a time of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
 def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """(arrivals in seconds from the first or None, input tokens, output tokens) of a trace in CSV or JSON lines,
-    gzipped or not, in order of arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    """Reads a trace in CSV or JSON lines, optionally gzipped: (seconds since the first arrival or None, input tokens,
+    output tokens), sorted by arrival. Errors: AutoscoutError (exit 2) naming the line."""
     if path.name.endswith(HASHED):
         rows = _hashed(path)
         times = np.array([float(row["timestamp"]) / 1000 for row in rows])
@@ -52,7 +52,7 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
 
 
 def read_blocks(path: Path) -> list[list[int]]:
-    """The hashes of each prompt's blocks of `BLOCK` tokens, in order of arrival; [] for a trace without hashes."""
+    """Returns the hashes of each prompt's `BLOCK`-token blocks, sorted by arrival; [] for a trace without hashes."""
     return [list(row["hash_ids"]) for row in _hashed(path)] if path.name.endswith(HASHED) else []
 
 
@@ -91,7 +91,7 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _seconds(arrival: str) -> float:
-    """Parses a number, or a date and time (to seconds since 1970)."""
+    """Parses a number, or a date and time (as seconds since 1970)."""
     if ":" not in arrival:
         return float(arrival)
     whole, _, fraction = arrival.partition(".")
@@ -114,10 +114,9 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
 
 
 def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Input and output tokens of the job's requests: all rows of its trace, else the quantiles from the job file.
+    """Returns the input and output tokens of the job's requests: all rows of its trace, else the job file's quantiles.
 
-    Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
-    """
+    Errors: AutoscoutError (exit 2) if the trace cannot be read or is empty."""
     traffic = job.traffic
     if traffic.sessions:
         sample = talks(traffic, traffic.sessions, _SAMPLE, np.random.default_rng(0))

@@ -11,7 +11,7 @@ _SPELLINGS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "msec": "m
 
 
 def unit_of(name: str) -> str:
-    """The unit with which a column's name ends, "" if it states none; rates such as tokens_per_s have none."""
+    """Returns the unit at the end of a column's name; "" if there is none, as in rates such as tokens_per_s."""
     lower = name.lower().strip().rstrip(")").replace(" (", "_").replace("(", "_").replace(" ", "_")
     if lower.endswith(("_per_s", "_rps", "/s")):
         return ""
@@ -21,7 +21,7 @@ def unit_of(name: str) -> str:
 
 
 def quantity(text: str, wanted: str) -> float | None:
-    """ "12 ms" in seconds; None when the text has no unit, or a unit of another kind."""
+    """Converts a text such as "12 ms" to the unit `wanted`; None if it has no unit, or one of another kind."""
     match = _QUANTITY.match(text)
     unit = _SPELLINGS.get(match[2].lower(), match[2].lower()) if match else ""
     for kind in (_TIME, _SIZE):
@@ -35,7 +35,7 @@ def factor(column: str, unit: str, wanted: str) -> float:
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
-            # Equal units give exactly 1, and a thousandth is exactly 0.001 instead of 0.0009999….
+            # Division gives exactly 1 for equal units, and exactly 0.001 instead of 0.0009999… for a thousandth.
             return kind[unit] / kind[wanted]
     known = ", ".join((*_TIME, *_SIZE))
     raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

@@ -1,4 +1,4 @@
-"""Parts of sentences for people: lists, and the known name nearest to an unknown one."""
+"""Builds parts of messages: lists, and suggestions for unknown names."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,20 +6,20 @@ from typing import Any
 
 
 def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
-    """Ends a sentence that begins with an unknown name: "… is unknown; did you mean 'mbs'?" `listing`: the names to
-    list if no known one is near, if not all known names."""
+    """Ends a message that begins with an unknown name: " is unknown; did you mean 'mbs'?" `listing`: names to list if
+    no known one is similar (default: all known names)."""
     return f" is unknown{meant(name, known, listing)}"
 
 
 def meant(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
-    """Like `nearest_name`, for a sentence that already says that there is no such name."""
+    """Like `nearest_name`, for a message that already states that the name is unknown."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; known: {listed(sorted(listing or known))}"
 
 
 def none_of(name: str, known: Iterable[str]) -> str:
-    """Continues a sentence about a value that must be one of a few names."""
+    """Ends a message about a value that is not one of a few allowed names."""
     few = list(known)
     close = difflib.get_close_matches(name, few, n=1, cutoff=0.5)
     return f" is not one of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")

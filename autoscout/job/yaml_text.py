@@ -1,4 +1,4 @@
-"""Reads and edits users' YAML: manifests, compose files, and settings files of servers and trainers."""
+"""Reads and edits YAML files of users: manifests, compose files, and settings files of servers and trainers."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyY
 
 
 class _Loader(_FASTEST):
-    """Accepts any tag, since only the program that reads the settings knows tags such as !ENV."""
+    """A YAML loader that accepts unknown tags, such as !ENV, which only the file's own program can interpret."""
 
 
 def _tagged(loader: Any, node: yaml.Node) -> Any:
@@ -32,8 +32,7 @@ _Loader.add_constructor(None, _tagged)
 
 
 def emitted(value: Any) -> str:
-    """A value on one line of YAML: written as JSON, except for characters that JSON escapes as surrogate pairs, which
-    YAML does not support."""
+    """Writes a value as one line of YAML: as JSON, unless this needs surrogate pairs, which YAML does not support."""
     text = json.dumps(value)
     if not re.search(r"\\ud[89ab]", text):
         return text
@@ -44,7 +43,7 @@ def emitted(value: Any) -> str:
 
 
 def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
-    """Errors: ValueError."""
+    """Parses all YAML documents of a text. Errors: ValueError."""
     try:
         return list(yaml.load_all(text, Loader=loader))
     except yaml.YAMLError as error:
@@ -54,20 +53,20 @@ def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
 
 
 def settings(text: str) -> dict[Any, Any]:
-    """The first document that has keys. Errors: ValueError."""
+    """Returns the first document that is a mapping. Errors: ValueError."""
     return next((page for page in _pages(text) if isinstance(page, dict)), {})
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names mean the same key: GPT-NeoX accepts a-b for a_b, and no file has both."""
+    """Whether two names denote the same key. GPT-NeoX accepts a-b for a_b; no file has both as different keys."""
     return one.replace("-", "_") == other.replace("-", "_")
 
 
 def put(text: str, values: Mapping[str, Any]) -> str:
-    """The text with these values at paths (a.b.c) of keys, in block or flow style ({a: 1}); the rest is unchanged.
+    """Sets values at paths of keys (a.b.c), in block or flow style ({a: 1}), without changing the rest of the text.
 
-    Errors: ValueError if the text is not YAML, a path leads through a value without keys, or one value would change
-    several places at once."""
+    Errors: ValueError if the text is not YAML, if a path leads through a value that is not a mapping, or if the value
+    is an anchor that other keys share."""
     wanted = _pages(text) or [None]
     for path, value in values.items():
         keys = path.split(".")
@@ -92,7 +91,7 @@ def _pages(text: str) -> list[Any]:
 
 
 def _page_of(pages: Sequence[Any], key: str) -> int:
-    """The index of the document that has a key, else of the first that has keys, or could have some."""
+    """Returns the index of the document with this key, else of the first mapping, else of the first empty document."""
     having = [at for at, page in enumerate(pages) if isinstance(page, dict)]
     saying = [at for at in having if any(alike(str(name), key) for name in pages[at])]
     could = [at for at, page in enumerate(pages) if page is None]
@@ -103,14 +102,14 @@ def _page_of(pages: Sequence[Any], key: str) -> int:
 
 
 def _written_out(tree: Any) -> Any:
-    """A copy of the tree in which aliases are replaced by what they refer to."""
+    """Returns a copy of the tree with separate copies for aliases."""
     if isinstance(tree, list):
         return [_written_out(each) for each in tree]
     return {name: _written_out(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
 
 
 def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
-    """Sets a value in a parsed tree; returns whether it was different before."""
+    """Sets a value in a parsed tree; returns whether this changed it."""
     for depth, key in enumerate(keys):
         key = key if key in tree else next((name for name in tree if alike(str(name), key)), key)
         if depth == len(keys) - 1:
@@ -134,18 +133,18 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
     if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):
-        assert isinstance(node, yaml.MappingNode)  # as in the parsed tree
+        assert isinstance(node, yaml.MappingNode)  # ensured by the parsed tree
         same = [pair for pair in node.value if pair[0].value == key]
         same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
         if not same:
             return _with_key(text, node, keys[depth:], value)
-        name, inner = same[-1]  # of repeated keys, the last one counts
+        name, inner = same[-1]  # a repeated key: the last one counts
         # An alias: its value is written elsewhere, and used by other keys, too.
         if inner.start_mark.index < name.end_mark.index:
             raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write its value")
         if depth == len(keys) - 1:
             return _with_value(text, name, inner, json.dumps(value) if node.flow_style else _scalar(value))
-        if inner.tag == _NOTHING:  # a key without a value gets a block of keys
+        if inner.tag == _NOTHING:  # a key without a value becomes a mapping
             return _with_value(text, name, inner, _flow(keys[depth + 1 :], value))
         node = inner
     return text
@@ -153,7 +152,7 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
 
 def _with_value(text: str, name: yaml.Node, node: yaml.Node, new: str) -> str:
     begin, end = node.start_mark.index, _end(text, node)
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # a block begins on a line of its own
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # a block value begins on the next line
         begin = text.index(":", name.end_mark.index) + 1
     pad = " " if text[begin - 1] == ":" else ""
     anchor = _ANCHOR.match(text, node.start_mark.index)
@@ -172,7 +171,7 @@ def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """The end of a node's own text; a block node's mark is after the comments that follow it."""
+    """Returns the end of a node's text. PyYAML's mark for a block is too late: after the comments that follow."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         name, node = last if isinstance(last, tuple) else (last, last)
@@ -196,7 +195,7 @@ def _block(keys: Sequence[str], value: Any, pad: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Plain words without quotes, as people write them."""
+    """Writes plain words without quotes."""
     return (
         value
         if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]

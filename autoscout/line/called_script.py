@@ -47,8 +47,7 @@ def called(line: Sequence[str], folder: Path) -> Called | None:
 
 
 def with_asked(text: str, asked: Sequence[str]) -> str:
-    """Appends sbatch's own options as an #SBATCH line to the script. They take precedence, because the last line
-    counts."""
+    """Appends sbatch's own options as an #SBATCH line, which takes precedence because the last line counts."""
     return f"{text}\n#SBATCH {shlex.join(asked)}\n" if asked else text
 
 

@@ -1,5 +1,4 @@
-"""Reads host files of DeepSpeed and MPI ("node1 slots=8", one host per line), and DeepSpeed's --include and
---exclude."""
+"""Reads host files of DeepSpeed and MPI ("node1 slots=8" per line), and DeepSpeed's --include and --exclude."""
 
 import re
 from pathlib import Path

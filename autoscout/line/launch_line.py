@@ -33,10 +33,9 @@ class Batch(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, dict=True):
-    """A launch line. `words`: the shell words of the command, in which placeholders of a job file may remain.
-    `environment`: variables set for the command. `allocation`: what a scheduler or a container provides. `place`: the
-    working directory. `for_shell`: the line needs a shell: it has variables, pipes, redirections or several
-    commands."""
+    """A launch line. `words`: the shell words of the command, which may have placeholders of a job file. `environment`:
+    variables set for the command. `allocation`: what a scheduler or a container provides. `place`: the working
+    directory. `for_shell`: the line needs a shell: it has variables, pipes, redirections or several commands."""
 
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -77,8 +76,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """Like `flags`, but names with hyphens are added with underscores too, since a Hugging Face Trainer accepts
-        both."""
+        """Like `flags`, but also with underscores in names that have hyphens. Hugging Face's Trainer accepts both."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:
@@ -89,8 +87,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return _after(self.words, script)
 
     def value(self, flag: str) -> Value | None:
-        """Returns the value of a flag, or of a word name=value: True for a flag without a value, None if it is
-        missing."""
+        """Returns the value of a flag, or of a word name=value: True if the flag has none, None if it is missing."""
         on, off = switch(flag)
         if off and off in self.words:
             return False

@@ -8,8 +8,7 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the variables that do not look like secrets, since jobs are stored and shared, and notes about the
-    rest."""
+    """Returns the variables without those that look like secrets, and notes about these. (Jobs are shared.)"""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:

@@ -1,6 +1,5 @@
 """Determines the working directory of a launch line inside a script. bash and sbatch start a script in the directory
-from which they are called (for `init` the current one), not in the script's own; `#SBATCH --chdir` and `cd` change
-it."""
+from which they are called (for `init` the current one), not in its own; `#SBATCH --chdir` and `cd` change it."""
 
 import re
 from pathlib import Path
@@ -15,7 +14,7 @@ _FILE = re.compile(r"(?!/)[\w./-]{1,200}")
 
 def with_folders(text: str, script: Path, folder: Path) -> str:
     """Replaces $SLURM_SUBMIT_DIR in a script by the directory in which it is started, and $(dirname "$0") by the
-    script's own directory (also for sbatch, although sbatch runs a copy of the script in another directory)."""
+    script's own directory, although sbatch runs a copy elsewhere."""
     text = _SUBMITTED.sub(lambda _: str(folder.resolve()), text)
     return _PRINTED.sub(r"\1", _OWN.sub(lambda _: str(script.resolve().parent), text))
 

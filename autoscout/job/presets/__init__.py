@@ -1,4 +1,4 @@
-"""The sizes of published models (models.toml): those that job files may name, and all models by any of their names."""
+"""The sizes of published models (models.toml): the presets for job files, and a lookup of any model by its names."""
 
 import functools
 import re
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-# Sizes of latent attention, by their names in a config.json.
+# Dimensions of latent attention, named as in config.json.
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-# Keys of models.toml that do not belong to a [model].
+# Keys of models.toml that are not fields of [model].
 _FURTHER = ("like", "also", "preset", "context", "stored", "as_published", "window", "windowed_layers", "sinks")
 
 
 @functools.cache
 def models() -> Mapping[str, dict[str, Any]]:
-    """[model] by preset name."""
+    """Returns the [model] table of each preset."""
     return {name: _described(m) for m in _all().values() for name in m["preset"]}
 
 
 @functools.cache
 def preset_names() -> Mapping[str, str]:
-    """The preset by each name, in small letters, of a model that has one."""
+    """Maps each name (in lower case) of a model that has a preset to the preset."""
     listed = ((m["preset"], m["also"]) for m in _all().values() if m["preset"])
     return {
         name: max(filter(name.startswith, own), key=len, default=own[0])
@@ -37,8 +37,8 @@ def _described(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_of(name: str) -> dict[str, Any]:
-    """Everything known about a published model, however its name is spelled (LLAMA3_70B, meta-llama/Meta-Llama-3-8B),
-    with or without a suffix in brackets that tells how the model was run; {} for an unknown model."""
+    """Returns all known data of a published model; {} for an unknown one. Spellings such as LLAMA3_70B or
+    meta-llama/Meta-Llama-3-8B are recognized; a suffix in brackets is ignored."""
     plain = _plain(name)
     return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})
 
@@ -52,7 +52,7 @@ def _by_name() -> dict[str, dict[str, Any]]:
 def _all() -> dict[str, dict[str, Any]]:
     text = files("autoscout.job.presets").joinpath("models.toml").read_text(encoding="utf-8")
     written = tomllib.loads(text)
-    own = {"also": [], "preset": []}  # names belong to a single record
+    own = {"also": [], "preset": []}  # `like` must not copy a model's names
     return {name: {**written.get(model.get("like"), {}), **own, **model} for name, model in written.items()}
 
 
