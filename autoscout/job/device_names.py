@@ -77,8 +77,7 @@ def is_cpu(name: str) -> bool:
 
 
 def vendor_of(name: str) -> str:
-    """Returns the vendor. A device without a record gets that of all records with the same first letters, or "" if
-    these differ."""
+    """The vendor. Without a record it is that of all records with the same first letters, "" if these differ."""
     known = record_of(name)
     return known.vendor if known else _alike(name, lambda record: record.vendor) or ""
 
@@ -167,8 +166,7 @@ def _spelled(series: str) -> str:
 
 
 def _alike(name: str, figure: Callable[[DeviceRecord], Any]) -> Any:
-    """Returns the value that all records with the same first letters share (as "cpu-old" and "cpu"); None if they
-    differ."""
+    """The value that all records with the same first letters share (as "cpu-old" and "cpu"); None if they differ."""
     begins = re.match(r"[a-z]+", name.lower())
     alike = begins and re.compile(rf"{begins[0]}(?![a-z])")
     values = {figure(record) for stem, record in records().items() if alike and alike.match(stem)}

@@ -39,8 +39,7 @@ MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
 def named_metrics(objective: Objective) -> list[str]:
-    """Returns the metrics of the objectives, then of the constraints. Errors: AutoscoutError (exit 2) for invalid
-    ones."""
+    """Returns the metrics of the objectives, then of the constraints. Errors: AutoscoutError (exit 2) if invalid."""
     further = [one.metric for one in others(objective)]
     return [objective.metric, *further, *(constraint(text)[0] for text in objective.constraints)]
 

@@ -1,5 +1,4 @@
-"""Converts a measurement to a cost: positive, lower is better, None if the measurement failed or breaks a
-constraint."""
+"""Converts a measurement to a cost: positive, lower is better, None for failures and broken constraints."""
 
 import functools
 import math
@@ -13,8 +12,7 @@ import msgspec
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
-# Larger metrics or costs, or ones below the inverse, are measurement errors. Within the bounds, ratios and squares are
-# finite doubles.
+# Metrics or costs outside the range from 1 / _MOST to _MOST are errors. Ratios and squares in it are finite doubles.
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
@@ -60,8 +58,7 @@ def latency_limits(objective: Objective) -> list[tuple[str, float]]:
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """Returns the metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A constraint on an unmeasured metric counts as broken, except for predictions, which have only the objective's
-    metric."""
+    A constraint on an unmeasured metric is broken, except in predictions, which have only the objective's metric."""
     found = cost_of_run(objective, measurement)
     if found is None:
         return None
@@ -90,8 +87,7 @@ def measurable(value: float) -> bool:
 
 
 def others(objective: Objective) -> list[Objective]:
-    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for one that cannot be
-    parsed."""
+    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for invalid ones."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -156,8 +152,7 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """Returns a sentence on the run that breaks the constraints least, and on the broken constraint; "" if no run
-    breaks one."""
+    """Returns a sentence on the run that breaks the constraints least, and on the broken constraint; else "" (none)."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""

@@ -19,8 +19,7 @@ class Requests:
     `concurrency` > 0: a closed loop, in which this many users each send the next request when the previous one has
     ended; `arrival_s` is then unused. If all arrivals are 0, the requests are a fixed batch. `front_end_s`: in a closed
     loop, the mean seconds from sending a request until the engine gets it, and the part of these in which the front end
-    serves only this request. `received`: prompts were prefilled by another engine and arrive with the KV cache of all
-    tokens but the last."""
+    serves only this request. `received`: another engine prefilled all but the last token of each prompt."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray

@@ -1,4 +1,4 @@
-"""What a job tells its space: the attributes that expressions may read, and knobs for its kinds of device."""
+"""The job's attributes that expressions in catalogs may read, and one knob per kind of device."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from autoscout.space.language.functions import divisors
 from kb.records import Job, Node, shape
 from kb.sizes import expert_parameters, parameters, stored_bytes
 
-_LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of every smaller one too
+_LARGEST_BLOCK = 128  # in tokens; block sizes are powers of two, so multiples of the largest are multiples of all
 
 
 def device_counts(job: Job) -> dict[str, int]:
-    """Devices by kind, in the job's order; the kind's name is its knob's name on a mixed cluster."""
+    """Counts the devices of each kind, in the job's order. On a mixed cluster, kinds are also names of knobs."""
     counts: dict[str, int] = {}
     for node in job.cluster.nodes:
         kind = node.device.replace("-", "_")
@@ -26,7 +26,7 @@ def device_counts(job: Job) -> dict[str, int]:
 
 
 def attributes_of(job: Job) -> Mapping[str, Any]:
-    """The attributes that expressions may read, computed once per job. Sizes in elements and GiB, lengths in tokens."""
+    """The attributes for expressions, computed once per job. Sizes are in elements or GiB, lengths in tokens."""
     kept = vars(job)
     if "attributes" not in kept:
         kept["attributes"] = _attributes(job)
@@ -80,7 +80,7 @@ def _attributes(job: Job) -> dict[str, Any]:
 
 
 def _network(job: Job) -> dict[str, float]:
-    """Bandwidth of a node in GB/s, to other nodes and to other kinds of device; absent if the job does not say."""
+    """The bandwidth of a node in GB/s to other nodes and to other kinds of device, as far as the job gives it."""
     speeds = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
     return {name: gbps / 8 for name, gbps in speeds.items() if gbps}
 
@@ -102,10 +102,10 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _serving(job: Job) -> dict[str, Any]:
-    """Attributes of serving. `longest`: most tokens of one request, answer included; `model_len`: the length that an
-    engine must be built for, in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length,
-    in the model's dtype. `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to
-    half of a device's memory."""
+    """Returns the attributes of a serving job. `longest`: maximum tokens of a request, including its answer.
+    `model_len`: the required maximum model length, a multiple of all block sizes. `kv_mib`: KV cache of a request of
+    that length in the model's dtype. `kv_steps`: cache sizes to choose from in MiB, the powers of two from half of
+    `kv_mib` to half of a device's memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
     token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # bytes per token and layer
@@ -142,24 +142,25 @@ def _serving(job: Job) -> dict[str, Any]:
 
 
 def shares_beginnings(job: Job) -> bool:
-    """Whether prompts share beginnings, which a cache can reuse."""
+    """Whether prompts share prefixes, which a cache can reuse."""
     return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
 
 
 def _capability(job: Job) -> float:
-    """CUDA compute capability of the weakest device; 0 if it is unknown."""
+    """Returns the lowest CUDA compute capability of the cluster's devices; 0 if it is unknown."""
     return min(capability_of(node.device) for node in job.cluster.nodes)
 
 
 def memory_gib(node: Node) -> float:
-    """GiB of one of its devices; what the driver reports if the job states the size under which a device is sold."""
+    """Returns the memory of one of the node's devices as its driver reports it, even if the job states the nominal
+    size. Another size in the job takes precedence."""
     stated, reported = node.memory_gib, memory_gib_of(node.device) or 0.0
     usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
     return reported if usual else stated
 
 
 def _memory_of_kinds(job: Job) -> dict[str, float]:
-    """GiB of a device by its kind ("a100_gib"), where nodes state it."""
+    """Returns the GiB per device of each kind (as "a100_gib") for which the job states it."""
     found: dict[str, float] = {}
     for stated in (node for node in job.cluster.nodes if node.memory_gib):
         alike = (node for node in job.cluster.nodes if node.device == stated.device)
@@ -168,13 +169,13 @@ def _memory_of_kinds(job: Job) -> dict[str, float]:
 
 
 def chooses_devices(job: Job) -> bool:
-    """Whether the numbers of devices to use are knobs of the job's space."""
+    """Whether the number of devices to use is chosen: on mixed clusters, and with a limit or objective on it."""
     return len(device_counts(job)) > 1 or counts_devices(job)
 
 
 def _choices(job: Job) -> dict[str, list[int]]:
-    """Numbers of devices of each kind, by whole nodes: none, the first node's, the first two nodes' … Where devices are
-    counted, also parts of the first node."""
+    """Returns the possible numbers of devices of each kind: 0 and the sums over the first nodes. With an objective or
+    limit on the number of devices, a part of the first node is also possible."""
     found: dict[str, list[int]] = {}
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         whole = list(itertools.accumulate(node.count for node in job.cluster.nodes if node.device == kind))
@@ -184,8 +185,8 @@ def _choices(job: Job) -> dict[str, list[int]]:
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """On a mixed cluster, or where devices are counted, one knob per kind of device: how many are used, in whole nodes,
-    or none (the paper's a100 and a40); `gpus` is their sum."""
+    """Returns derived expressions (`gpus`: the number of all devices) and one knob per kind of device: how many to use.
+    Both are empty unless `chooses_devices` (the paper's knobs a100 and a40 are an example)."""
     counts = device_counts(job)
     if not chooses_devices(job):
         return {}, []
@@ -212,7 +213,7 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
 
 
 def whole_devices() -> RuleEntry:
-    """On a mixed cluster, at least one device must be used."""
+    """Requires that at least one device of a mixed cluster is used."""
     return RuleEntry(
         id="H1",
         holds="gpus > 0",

@@ -1,7 +1,6 @@
-"""How configurations are written: as rows of codes, and as short names.
+"""Two notations of a configuration: a row of integer codes, and a short name.
 
-A *code* is the index of a knob's value in its domain, −1 (`INACTIVE`) where the knob does not act.
-"""
+A *code* is the index of a knob's value in the knob's domain, or −1 (`INACTIVE`) if the knob is inactive."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,8 +17,8 @@ Point = dict[str, Value]  # dense knobs
 
 
 class Coding:
-    """Rows have one code per knob, in the order of the knobs. `place`: a knob's index in that order, by name; `code`: a
-    value's code, by the knob's name and the value's `key`."""
+    """Converts values to codes and back. A row has one code per knob, in the order of the knobs. `place`: each knob's
+    index in this order. `code`: code by knob name and `key` of the value."""
 
     def __init__(self, knobs: list[Knob]) -> None:
         self.knobs = knobs
@@ -27,7 +26,7 @@ class Coding:
         self.code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in knobs}
 
     def row(self, assigned: Mapping[str, Value]) -> list[int] | None:
-        """Codes of the assigned values; None for an unknown knob or value."""
+        """Returns the codes of the assigned values; None if a knob or a value is unknown."""
         codes = [INACTIVE] * len(self.knobs)
         for name, value in assigned.items():
             code = self.code.get(name, {}).get(key(value))
@@ -37,12 +36,12 @@ class Coding:
         return codes
 
     def configuration(self, codes: Sequence[int]) -> Configuration:
-        """The configuration of a row of codes, with active knobs only."""
+        """Returns the configuration of a row of codes. Inactive knobs are omitted."""
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """Each knob's values, (n,), for rows of codes (n, knobs). Where a knob is inactive: its `off` value; without
-        one, NaN for numbers and "" for names."""
+        """Returns each knob's values, (n,), for rows of codes, (n, knobs). An inactive knob has its `off` value, or if
+        there is none, NaN for numbers and "" for names."""
         return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.knobs)}
 
     def point(self, codes: Sequence[int]) -> Point:
@@ -52,12 +51,12 @@ class Coding:
 
 
 def short_name(configuration: Configuration, off: Mapping[str, Value | None]) -> str:
-    """The values in which a configuration differs from `off`, for example tp2_pp2_sp_mbs1."""
+    """Lists the values in which a configuration differs from `off`, for example tp2_pp2_sp_mbs1."""
     return "_".join(name_of(name, value) for name, value in configuration.knobs.items() if value != off.get(name))
 
 
 def name_of(knob: str, value: Value) -> str:
-    """A knob's part of a configuration's name: tp2, sp, no-sp, zero1x2, ar-full."""
+    """Returns the part of a configuration's name for one knob, such as tp2, sp, no-sp, zero1x2, ar-full."""
     if isinstance(value, bool):
         return knob if value else f"no-{knob}"
     if isinstance(value, str):
@@ -66,7 +65,7 @@ def name_of(knob: str, value: Value) -> str:
 
 
 def _lookup(knob: Knob) -> np.ndarray:
-    """The values by code; code −1 indexes the last entry."""
+    """Returns an array of the values by code; code −1 selects the last entry, the `off` value."""
     absent = knob.off
     if absent is None:
         absent = "" if isinstance(knob.values[0], str) else float("nan")

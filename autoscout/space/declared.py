@@ -1,9 +1,7 @@
-"""The catalog of a job: what ships for its target, as far as the installed version has it, and the user's own files.
+"""Builds a job's catalog from the one for its target (in the installed version) and the user's own files.
 
-A user's file is TOML in the form of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target (or
-redeclares some, with `replace = true`); with `target = "anything"` it is the whole catalog of a job whose target is
-"command".
-"""
+A user's file has the format of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target, or redeclares
+existing ones (with `replace = true`). With `target = "anything"` it is the whole catalog of a "command" job."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -21,15 +19,15 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
-    """The new knobs that a user declares, by name: the field that each one sets, and its default."""
+    """Returns the knobs that the user adds, by name: (the setting that the knob changes, its default)."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
     knobs += _in_job(job).knob
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
 def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) -> Catalog:
-    """A target's catalog with the user's declarations; `refuses`: why the target cannot be given a user's knob, "" if
-    it can. Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """Returns a target's catalog with the user's additions. `refuses`: returns why the target cannot set a user's knob,
+    "" if it can. Errors: AutoscoutError (exit 2) naming the file and the key."""
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
     for file in job.space.catalog:
@@ -52,7 +50,7 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
 
 
 def _in_job(job: Job) -> Catalog:
-    """A catalog with the job's own declarations."""
+    """Returns the knobs and rules in the job file as a catalog."""
     rules = [
         RuleEntry(
             id=rule.id or f"own-{i}",
@@ -68,14 +66,14 @@ def _in_job(job: Job) -> Catalog:
 
 
 def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
-    """A knob's name for each kind of the job's devices; {} if it has one value for all."""
+    """The names of a knob's variants for each kind of device in the job; {} if the knob has one value for all."""
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     return {k: f"{knob.name}_{k.replace('-', '_')}" for k in kinds} if knob.by_kind and len(kinds) > 1 else {}
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """The catalog's entries for a knob of the job: one, or one per kind of device. Errors: AutoscoutError (exit 2) for
-    values that cannot be passed on for each kind."""
+    """Returns the catalog entries of a knob in the job file: one, or one per kind of device. Errors: AutoscoutError
+    (exit 2) for values that cannot be set per kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]
@@ -98,7 +96,7 @@ def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
 
 
 def _entry(knob: OwnKnob) -> KnobEntry:
-    """The knob as a catalog entry: numbers are dense, switches and names sparse."""
+    """Converts a knob to a catalog entry: numbers become dense knobs, switches and names sparse ones."""
     names = isinstance(knob.values, list) and any(isinstance(v, bool | str) for v in knob.values)
     return KnobEntry(
         name=knob.name,
@@ -135,7 +133,8 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         if knob.name in names or knob.name in catalog.derived:
             taken = "the job already uses this name; choose another"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
-        if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # a known knob with other values
+        # the knob of the catalog gets other values
+        if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:
             knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)
     for rule in own.rule:

@@ -1,4 +1,4 @@
-"""From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest valid one."""
+"""Converts user input KNOB=VALUE to a configuration, or explains why it is invalid and which valid one is nearest."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from autoscout.space.network import distance
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
 
-_USUAL = {  # names in papers and in other tools → our knobs, of which the first that a space has is meant
+_USUAL = {  # names in papers and other tools → our knobs; the first one that the space has is meant
     "zero zero_stage zero_optimization": "zero stage distopt fsdp",
     "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
     "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
@@ -27,22 +27,22 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration`: what was asked for, completed; None if no valid one agrees with `given`. `name`: its short name,
-    or what was given."""
+    """`configuration`: the requested one, completed; None if no valid configuration agrees with `given`. `name`: its
+    short name, else the input."""
 
     given: dict[str, Value]
     configuration: Configuration | None
     name: str
     violations: list[Violation]
-    inactive: list[str]  # given knobs that cannot act in this configuration, and why
-    nearest: Configuration | None  # set when the configuration is not valid
+    inactive: list[str]  # given knobs that are inactive in this configuration, with the reason
+    nearest: Configuration | None  # set if the requested configuration is not valid
     nearest_name: str
 
 
 def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}; a configuration's name alone → all of its knobs.
+    """Parses ["tp=2", "sp=true"] to {"tp": 2, "sp": True}. A single configuration name gives the values of all knobs.
 
-    Errors: AutoscoutError naming the nearest knob, or why this one is left out."""
+    Errors: AutoscoutError that suggests the nearest knob, or gives the reason why the space lacks this one."""
     if len(assignments) == 1 and "=" not in assignments[0] and (whole := named(space, assignments[0])) is not None:
         return dict(whole.knobs)
     given: dict[str, Value] = {}
@@ -62,8 +62,8 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def _meant(name: str, space: Space) -> str:
-    """Continues a sentence about an unknown knob: suggests the one usually called `name`, else one that sets an engine
-    argument of that name, else the one spelled most like it."""
+    """Ends a message about an unknown knob with a suggestion: the knob usually called `name`, else the one that sets an
+    engine argument of that name, else the one with the most similar name."""
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     usual = next((knobs for names, knobs in _USUAL.items() if "_".join(parts) in names.split()), "")
     if ours := next((knob for knob in usual.split() if knob in space.knob), ""):
@@ -81,7 +81,7 @@ def _meant(name: str, space: Space) -> str:
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
-    """Knobs that are not given follow `default` where that is valid; those that `default` omits follow the catalog."""
+    """Completes the given values: other knobs follow `default` where that is valid, else the catalog's defaults."""
     default = _with_catalogs(space, default)
     if all(_possible(space.knob[n], v) for n, v in given.items()) and (
         found := space.nearest({**default.knobs, **given}, firm=given)
@@ -110,7 +110,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """Like `parse`. Errors: AutoscoutError (exit 2) also for a value that the knob does not have."""
+    """Like `parse`, but a value outside the knob's domain is also an error: AutoscoutError (exit 2)."""
     given = parse(space, assignments)
     if outside := _out_of_domain(space, given):
         raise AutoscoutError("; ".join(violation.sentence for violation in outside), 2)
@@ -118,7 +118,7 @@ def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def completed(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """The valid configuration that was asked for. Errors: AutoscoutError (exit 2) with the reasons in words."""
+    """The requested configuration, completed. Errors: AutoscoutError (exit 2) with the reasons if it is invalid."""
     explanation = explain(space, given, default)
     if explanation.configuration is None:
         reasons = "; ".join(v.sentence for v in explanation.violations)
@@ -143,8 +143,8 @@ def _not_among(knob: Knob, value: Value) -> str:
 
 
 def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
-    """The rules that the given values break, apart from values that no configuration has. Rules that other
-    values of knobs not given would satisfy are left out, unless all rules are such."""
+    """Returns the rules that the given values break (values outside the domain are reported elsewhere). Omits rules
+    that other values of unspecified knobs could satisfy, unless all broken rules are such."""
     known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
     if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
         return []
@@ -167,7 +167,7 @@ def _repairs(knob: Knob, rule: Rule, env: Mapping[str, Any]) -> bool:
 
 
 def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:
-    """What was given, with impossible values moved to the nearest possible ones, so that rules can be evaluated."""
+    """Replaces values outside the domain by the nearest possible ones, so that rules can be evaluated."""
     return {
         n: v if _possible(space.knob[n], v) else min(space.knob[n].values, key=lambda known, w=v: distance(w, known))
         for n, v in given.items()
@@ -184,8 +184,8 @@ def _with_catalogs(space: Space, default: Configuration) -> Configuration:
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """The given values, completed for the other active knobs: by implied values, else by the default's (for dense knobs
-    by the nearest valid one), so that only the given values can be wrong."""
+    """Completes the given values with implied values, else the default's, else for dense knobs the nearest valid ones,
+    so that a broken rule is due to a given value."""
     knobs: dict[str, Value] = {}
     for knob in space.sparse:
         env = space.environment(knobs)
@@ -212,7 +212,7 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """The text as the type of the knob's values; unchanged if it is not one, to be explained as out of domain."""
+    """Converts a text to the type of the knob's values. Other text is returned unchanged and rejected later."""
     sample = knob.values[0]
     if isinstance(sample, bool):
         return _SWITCH.get(text.lower(), text)
@@ -225,8 +225,7 @@ def _value(knob: Knob, text: str) -> Value:
 
 
 def named(space: Space, name: str) -> Configuration | None:
-    """The valid configuration with this name; None if there is none. Knobs that the name omits are as in a plain
-    run."""
+    """The valid configuration with this name; None if there is none. Knobs missing in the name have `off` values."""
     plain = {knob.name: knob.off for knob in space.knobs if knob.off is not None and knob.off in knob.values}
     for reading in _readings(name, space.knobs):
         found = space.nearest({**plain, **reading}, given={**plain, **reading}, firm=reading)
@@ -236,7 +235,7 @@ def named(space: Space, name: str) -> Configuration | None:
 
 
 def _readings(name: str, knobs: Sequence[Knob]) -> Iterator[dict[str, Value]]:
-    """Every way to read a name as knobs in their order: names and values may themselves contain "_" and digits."""
+    """Yields all ways to parse a configuration name, since knobs' names and values may contain "_" and digits."""
     if not name:
         yield {}
         return

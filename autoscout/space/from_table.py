@@ -1,4 +1,4 @@
-"""Converts a table of measured rows to knobs and codes."""
+"""Derives knobs and codes from a table of measured configurations."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
 Columns = dict[str, list[Value | None]]
-Table = list[dict[str, Value]] | Mapping[str, Any] | str | Path  # rows, columns, or a file of them
+Table = list[dict[str, Value]] | Mapping[str, Any] | str | Path  # rows, columns by name, or a file's path
 _MOST_VALUES = 2**15 - 1
 
 
 def columns_of(table: Table) -> Columns:
-    """Columns of plain values, None where a row has none. A path is CSV (also .gz) or Parquet.
+    """Returns columns of plain values, None for missing ones. Files may be CSV (also .gz) or Parquet.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read as a table."""
     if isinstance(table, str | Path):
@@ -52,11 +52,10 @@ def _plain(value: Any) -> Value | None:
 
 
 def knobs_of(columns: Columns, sparse: Iterable[str] | None, dense: Iterable[str] | None) -> list[Knob]:
-    """Sparse knobs, then dense ones, in the given order. If neither is given, columns of names and those of at most two
-    values are sparse, all others dense. The domains are the values that occur, sorted.
+    """Returns sparse knobs, then dense ones, in the given order. If neither list is given, columns of text and those of
+    at most two values are sparse, all others dense. A knob's domain is the sorted list of its values in the table.
 
-    Errors: AutoscoutError (exit 2) for a column that the table lacks, that is empty, or that has too many values.
-    """
+    Errors: AutoscoutError (exit 2) for a column that is missing, empty, or has too many values."""
     if sparse is None and dense is None:
         sparse = [name for name, column in columns.items() if _is_choice(column)]
         dense = [name for name in columns if name not in sparse]
@@ -67,13 +66,13 @@ def knobs_of(columns: Columns, sparse: Iterable[str] | None, dense: Iterable[str
 
 
 def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
-    """(n, knobs) codes of the rows; a knob that a row lacks is inactive there."""
+    """Returns the rows' codes, (n, knobs). A missing value means that the knob is inactive."""
     n = len(next(iter(columns.values()), []))
     codes = np.empty((n, len(knobs)), dtype=np.int16, order="F")
     for i, knob in enumerate(knobs):
         column = columns[knob.name]
         place: dict[Any, int] = {key(v): code for code, v in enumerate(knob.values)} | {None: INACTIVE}
-        if not _mixes_switches(column):  # values can serve as keys themselves
+        if not _mixes_switches(column):  # the values themselves can be dictionary keys
             place = {v: code for code, v in enumerate(knob.values)} | {None: INACTIVE}
             codes[:, i] = [place[v] for v in column]
         else:
@@ -82,7 +81,7 @@ def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
 
 
 def _mixes_switches(column: list[Value | None]) -> bool:
-    """Whether the column may have both True and 1, which Python takes for equal."""
+    """Whether the column may contain both True and 1, which are equal in Python."""
     return bool in (kinds := set(map(type, column))) and len(kinds - {type(None)}) > 1
 
 

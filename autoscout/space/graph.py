@@ -1,14 +1,13 @@
-"""The conditional space: which knobs act, which values they may take, what is valid, and why not.
+"""The space of configurations: which knobs are active, which values they may take, what is valid, and why not.
 
-Notation (paper §3.2): a *structure* s assigns the sparse knobs, x the dense ones. `mask(s)` is M(s): the dense knobs
-that s activates with the values that they take in the feasible subspace X(s).
+Notation (paper §3.2): a *structure* s assigns the sparse knobs, and x the dense ones. X(s) is the set of valid x. The
+mask M(s), `mask(s)`, has the active dense knobs with the values that they take in X(s).
 
-What is valid is compiled once into a diagram (`diagram.py`) that has no dead ends: values are masked, never tried and
-rejected, whether the space has ten configurations or 10²⁰. If they are few enough to list (`enumerable`), `structures`
-and `feasible` hold them as tables of codes, made on first use.
+The valid configurations are compiled once into a diagram (`diagram.py`) without dead ends, so that no search has to
+reject invalid candidates, however large the space is. If they are few enough to list (`enumerable`), `structures` and
+`feasible` are tables of codes, built on first use.
 
-`Space` is the only interface to all of this; the files that it imports do the work.
-"""
+`Space` is the interface; the modules that this one imports contain the algorithms."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,17 +51,17 @@ class Space:
         derived: Mapping[str, str] | None = None,
         measured: np.ndarray | None = None,
     ) -> None:
-        """`measured`: exactly these rows of codes (n, knobs) are valid, instead of all that the rules allow.
+        """`measured`: rows of codes (n, knobs) that are the only valid ones, instead of all those that the rules allow.
 
-        Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain, an expression that cannot be
-        evaluated (exit 2), or when nothing is feasible (exit 3).
-        """
+        Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain, or an invalid expression (exit
+        2), and if no configuration is valid (exit 3)."""
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
-        self.simulated: dict[str, Expression] = {}  # column of the simulators → its expression, if no knob has its name
-        self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
-        self.capacities: dict[str, float] = {}  # GiB per device, by kind, in rank order, if known
+        self.simulated: dict[str, Expression] = {}  # simulators' inputs that are not knobs: name → expression
+        self.closed: dict[str, str] = {}  # knobs of the catalog that the space lacks → the reason
+        # memory in GiB per device of each kind, in rank order; missing if unknown
+        self.capacities: dict[str, float] = {}
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
         self.knob = {knob.name: knob for knob in self.knobs}
@@ -89,56 +88,56 @@ class Space:
         dense: Iterable[str] | None = None,
         objective: Objective | None = None,
     ) -> "Space":
-        """Any table of measured rows is a space: its domains are the values that occur, sorted, and its rows are the
-        valid configurations; repeated rows are one. A knob that a row lacks is inactive there. `table`: rows, columns
-        by name, or the path of a CSV (also .gz) or Parquet file. If neither `sparse` nor `dense` is given, every column
-        is a knob: names, and columns of at most two values, are sparse, all others dense."""
+        """Creates a space from a table of measured configurations. The rows are the valid configurations (duplicates
+        are merged), and the values in a column are a knob's domain. A missing value means that the knob is inactive.
+        `table`: rows, columns by name, or the path of a CSV (also .gz) or Parquet file. If neither `sparse` nor `dense`
+        is given, every column is a knob: text, and columns of at most two values, are sparse, all others dense."""
         columns = tables.columns_of(table)
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
     @property
     def reference(self) -> Configuration | None:
-        """The configuration that others are compared with: the first recipe."""
+        """The baseline for comparisons: the first recipe, if there is one."""
         return self.recipes[0] if self.recipes else None
 
     @property
     def recipes(self) -> list[Configuration]:
-        """The configurations that experts start from; may be empty."""
+        """Expert configurations from which searches start; may be empty."""
         return []
 
     @cached_property
     def graph(self) -> "nx.DiGraph":
-        """The knobs, and how they depend on each other: edges with their `kind` and `rule` (`network.py`)."""
+        """The dependency graph of the knobs. Edges have a `kind` and a `rule` (see `network.py`)."""
         return network(self.knobs, self.rules)
 
     # ---- codes and configurations ------------------------------------------------------------------------
 
     def codes_of(self, assigned: Mapping[str, Value]) -> list[int] | None:
-        """Codes in the order of the knobs; None for a knob or value that the space does not have."""
+        """Returns the codes in the order of the knobs; None for an unknown knob or value."""
         return self._coding.row(assigned)
 
     def of_codes(self, codes: Sequence[int]) -> Configuration:
-        """A row of codes as a configuration: active knobs only, in the space's order."""
+        """Returns the configuration of a row of codes: active knobs only, in the space's order."""
         return self._coding.configuration(codes)
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns that simulators compute on, (n,) each, for rows of codes (n, knobs): each knob's values
-        (`Coding.columns`), and the columns derived from them (`with_simulated`)."""
+        """Returns the columns that simulators need, (n,) each, for rows of codes (n, knobs): each knob's values
+        (`Coding.columns`) and the derived columns (`with_simulated`)."""
         return self.with_simulated(self._coding.columns(codes), len(codes))
 
     def with_simulated(
         self, columns: dict[str, np.ndarray], n: int, attributes: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """The columns of n rows of knobs, with those that `simulated` makes of them. `attributes`: of the rows' job, if
-        it is another one."""
+        """Adds the derived columns in `simulated` to n rows' columns. `attributes`: another job's, if the rows are
+        its."""
         return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
-        """One configuration as simulators see it: its active knobs, and the columns derived from these."""
+        """Returns a configuration's active knobs together with the derived columns for simulators."""
         env, columns = self.environment(configuration.knobs), dict(configuration.knobs)
         for name, expression in self.simulated.items():
-            with contextlib.suppress(AutoscoutError):  # skips columns that read an inactive knob
+            with contextlib.suppress(AutoscoutError):  # skips columns whose expression needs an inactive knob
                 columns[name] = expression(env)
         return Configuration(columns)
 
@@ -148,25 +147,24 @@ class Space:
         return s, x
 
     def name(self, configuration: Configuration) -> str:
-        """Short canonical name: what differs from a plain single-device run, e.g. tp2_pp2_sp_mbs1."""
+        """Returns a short unique name: the differences from a plain single-device run, such as tp2_pp2_sp_mbs1."""
         return short_name(configuration, self._off)
 
     # ---- M(s) and projection -----------------------------------------------------------------------------
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        """M(s): the active dense knobs with the values that they take in X(s), in the order of the domains."""
+        """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""
         return self._projection.mask(s)
 
     def project(self, s: Structure, x: Mapping[str, Value]) -> Point:
-        """The point of X(s) nearest to x, coordinate by coordinate in steps of the domain; x may lack knobs."""
+        """Returns the point of X(s) nearest to x, knob by knob in steps of the domain. x need not have all knobs."""
         return self._projection.nearest(s, x)
 
     def points(self, s: Structure) -> Iterator[Point]:
-        """All points of X(s)."""
         return self._projection.points(s)
 
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
-        """(s, x projected onto X(s)) as a configuration."""
+        """Returns the configuration of s and the point of X(s) nearest to x."""
         both = {**s, **self.project(s, x)}
         return Configuration({knob.name: both[knob.name] for knob in self.knobs if knob.name in both})
 
@@ -179,7 +177,7 @@ class Space:
 
     @cached_property
     def feasible(self) -> Feasible:
-        """Every valid configuration as a row of codes. Errors: AutoscoutError if there are too many to list."""
+        """All valid configurations as rows of codes. Errors: AutoscoutError if there are too many to list."""
         if not self.enumerable:
             raise AutoscoutError(f"{self.count:,} valid configurations are too many to list; sample them instead", 1)
         return self._lists.feasible
@@ -190,27 +188,26 @@ class Space:
 
     @property
     def structures(self) -> np.ndarray:
-        """Every valid structure, (n, sparse knobs) int16 codes. Errors: AutoscoutError if there are too many."""
+        """All valid structures: codes (n, sparse knobs) int16. Errors: AutoscoutError if there are too many."""
         return self._lists.structures
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """|X(s)| of every structure."""
+        """The number of points |X(s)| of each structure."""
         return self._lists.sizes
 
     def structure(self, row: int) -> Structure:
         return self._lists.structure(row)
 
     def row(self, s: Structure) -> int | None:
-        """The row of a structure in `structures`; None if it is not valid."""
+        """Returns the row index of a structure in `structures`; None if it is not valid."""
         return self._lists.row(s)
 
     def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
-        """The tree over the prefixes of an ordering of knobs: on the rows of `structures` if the ordering has only
-        sparse knobs, else on those of `feasible`; if these are too many to list, on configurations.
+        """Returns the prefix tree of an ordering of knobs: over `structures` if it has sparse knobs only, else over
+        `feasible`. If these are too many to list, it is a lazy tree over configurations.
 
-        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states.
-        """
+        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that needs too many states."""
         for name in ordering:
             if name not in self.knob:
                 raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
@@ -223,40 +220,40 @@ class Space:
     # ---- partial assignments and moves -------------------------------------------------------------------
 
     def domain(self, name: str, partial: Mapping[str, Value | None] | None = None) -> tuple[Value, ...]:
-        """The values that a knob takes in the valid configurations that agree with a partial assignment (None: the knob
-        is inactive), in the order of its domain; empty if it is inactive in all of them, or if there are none."""
+        """Returns a knob's values in the valid configurations that agree with a partial assignment (in which None means
+        inactive), in the order of its domain. Empty if the knob is inactive in all of them, or if there are none."""
         return partials.domain(self._diagram, self._coding, name, partial or {})
 
     def levels(self) -> list[np.ndarray]:
-        """For each knob the codes, ascending, that it has in any valid configuration (−1: inactive)."""
+        """Returns the ascending codes of each knob that occur in valid configurations (−1: inactive)."""
         found = self._diagram.domains({})
         assert found is not None, "a space is not empty"
         return found
 
     def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
-        """Whether each knob is active: in all valid configurations that agree with a partial assignment (True), in none
-        of them (False), or in some (None)."""
+        """Returns whether each knob is active in all (True), no (False) or some (None) valid configurations that agree
+        with a partial assignment."""
         return partials.active(self._diagram, self._coding, partial or {})
 
     def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
-        """The sparse knobs in an order in which every knob comes after those that activate or imply it: `front` as
-        early as that allows, the rest as declared, or at random."""
+        """Orders the sparse knobs such that each comes after those that activate or imply it. Those in `front` come as
+        early as possible, the others in declared or (with `rng`) random order."""
         return topological(self._conditions, [knob.name for knob in self.sparse], rng, front)
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
-        """All one-knob moves from a valid configuration, projected so that they are valid (`moves.py`)."""
+        """Returns the valid configurations that are one move of a knob away (see `moves.py`)."""
         codes = self.codes_of(configuration.knobs)
         if codes is None or self._diagram.walk(codes) is None:
             raise AutoscoutError(f"{self.name(configuration)} is not a valid configuration", 2)
         return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
 
     def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
-        """Like `neighbours`, from a valid row of codes, as rows of codes."""
+        """Like `neighbours`, for rows of codes."""
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
-        """An assignment without the knobs that are inactive in it, in the space's order: the same run always has the
-        same form, and with it the same hash (`Configuration.id`) and `name`."""
+        """Removes inactive knobs from an assignment and orders the rest, so that assignments with the same effect have
+        the same hash (`Configuration.id`) and `name`."""
         kept: dict[str, Value] = {}
         for knob in self.knobs:
             if knob.name in assigned and (knob.when is None or knob.when(self.environment(kept))):
@@ -267,38 +264,37 @@ class Space:
 
     @property
     def count(self) -> int:
-        """Number of valid configurations, exact or estimated (`count_is_exact`)."""
+        """The number of valid configurations. It is an estimate unless `count_is_exact`."""
         return self._diagram.count if self._estimate is None else self._estimate
 
     @property
     def count_is_exact(self) -> bool:
-        """False if rules couple so many knobs that the space is a sample of the valid configurations (`entangled.py`),
-        and its count an estimate."""
+        """False if the space is a sample of the valid configurations (`entangled.py`), so that `count` is estimated."""
         return self._estimate is None
 
     def sample(self, rng: np.random.Generator) -> Configuration:
-        """Uniform over all valid configurations."""
+        """Draws uniformly from all valid configurations."""
         return self.of_codes(self._diagram.draw(rng))
 
     def any(self) -> Configuration:
-        """One valid configuration: always the first."""
+        """Returns the first valid configuration."""
         return self.of_codes(next(self._diagram.every()))
 
     def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """(n, knobs) codes, each row uniform over all valid configurations."""
+        """Draws n configurations uniformly: codes (n, knobs)."""
         return self._diagram.sample(n, rng)
 
     def sample_towards(self, weight: Mapping[int, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-        """(n, knobs) codes, in proportion to the product of the weights of their values (`tilted.py`)."""
+        """Draws in proportion to the product of the values' weights (`tilted.py`): codes (n, knobs)."""
         return tilted(self._diagram, weight, n, rng)
 
     def sample_varied(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """(n, knobs) codes, evenly over the structures rather than over the configurations (`tilted.py`)."""
+        """Draws evenly over structures rather than over configurations (`tilted.py`): codes (n, knobs)."""
         return varied(self._diagram, n, rng)
 
     def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
-        """A space of at most n uniformly drawn valid configurations, and the given ones: for searches that need every
-        configuration as a row, if there are too many."""
+        """Returns a space of at most n uniformly drawn valid configurations and the given ones, for searches that need
+        all configurations as rows although there are too many."""
         rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
         codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
         space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
@@ -308,7 +304,7 @@ class Space:
         return space
 
     def configurations(self) -> Iterator[Configuration]:
-        """All valid configurations; in the order of `feasible` if that exists."""
+        """Yields all valid configurations, in the order of `feasible` if they are few enough for it."""
         if self.enumerable:
             yield from (self.of_codes(row) for row in self.feasible.codes.tolist())
         else:
@@ -321,7 +317,7 @@ class Space:
         return codes is not None and self._diagram.walk(codes) is not None
 
     def violations(self, configuration: Configuration) -> list[Violation]:
-        """Everything that is wrong with an assignment, in words; empty for a valid configuration."""
+        """Returns all problems of an assignment, with sentences; empty for a valid configuration."""
         knobs = configuration.knobs
         env = self.environment(knobs)
         found = violations(knobs, self.knobs, self.rules, env, self.derived, self.measured)
@@ -330,7 +326,7 @@ class Space:
         return found
 
     def environment(self, assigned: Mapping[str, Value]) -> dict[str, Any]:
-        """The values that expressions read for an assignment of active knobs."""
+        """Returns the values that expressions use for an assignment of active knobs."""
         return {**self.attributes, **self._off, **assigned}
 
     def nearest(
@@ -339,11 +335,10 @@ class Space:
         firm: Mapping[str, Value] | None = None,
         given: Iterable[str] = (),
     ) -> Configuration | None:
-        """The valid configuration nearest to `wanted` among those that agree with `firm` on its active knobs.
+        """Returns the valid configuration nearest to `wanted` whose active knobs agree with `firm`.
 
-        Distance (`nearness.py`): the structure first, |log₂| of the ratio for numbers and 1 for another choice; then
-        the point, in steps of the domains. Knobs in `given` count before all others.
-        """
+        The distance (`nearness.py`) compares structures first: |log₂| of the ratio for numbers, 1 for any other
+        difference. Then it compares points, in steps of the domains. Knobs in `given` take precedence over others."""
         codes = self._diagram.nearest(self._nearness.costs(self.knobs, wanted, firm or {}, set(given)))
         return None if codes is None else self.of_codes(codes)
 
@@ -364,8 +359,8 @@ class Space:
 def _meanings(
     simulated: Mapping[str, Expression], attributes: Mapping[str, Any], knobs: Mapping[str, np.ndarray], n: int
 ) -> dict[str, np.ndarray]:
-    """(n,) each: the columns that the expressions make of n rows of knobs. NaN or "" where one reads a knob that is
-    inactive and has no `off` value."""
+    """Evaluates the derived columns, (n,) each, for n rows of knobs. NaN or "" if an expression needs an inactive knob
+    without an `off` value."""
     if not simulated:
         return {}
     env = {**attributes, **{name: v.astype(object) if v.dtype.kind == "U" else v for name, v in knobs.items()}}
@@ -373,7 +368,7 @@ def _meanings(
 
 
 def _plain(values: Any, undefined: np.ndarray, n: int) -> np.ndarray:
-    """Numbers or text instead of objects, which simulators do not accept."""
+    """Converts objects to numbers or text, since simulators accept no objects."""
     found = np.broadcast_to(np.asarray(values), n)
     named = found.dtype.kind in "OU" and any(isinstance(v, str) for v in found[~undefined])
     found = found.astype(str if named else float)

@@ -1,4 +1,4 @@
-"""Knobs, rules and the catalogs that declare them: a space is data."""
+"""Knobs, rules, and the catalogs (TOML files) that declare them."""
 
 import functools
 import keyword
@@ -16,45 +16,44 @@ from kb.records import AutoscoutError, SpaceLimits, Strict, Value
 
 
 class KnobEntry(Strict, frozen=True, kw_only=True):
-    """A `[[knob]]` of a catalog, as written."""
+    """A `[[knob]]` entry of a catalog."""
 
     name: str
     kind: Literal["sparse", "dense"]
     layer: str  # layer of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
-    values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
+    values: str | list[Value]  # a list, or an expression over the job's attributes that returns one
     meaning: str
-    sets: str  # the target's flag or field that it sets
+    sets: str  # the target's flag or field for the knob
     unit: str = ""
-    default: Value | None = None  # what the target does if nobody sets it
-    off: Value | None = None  # what the target does while the knob is inactive
-    when: str = ""  # active only where this holds
-    keeps: list[str] = []  # ids of the target's own rules that `when` and `values` enforce
-    implied: str = ""  # the only value that earlier knobs leave
-    asks: list[Value] = []  # values that only a job's [space] can allow …
-    asks_for: str = ""  # … and why: other numerics, another package, never seen running
-    priced: bool = True  # whether our simulators model its effect on time and memory
-    since: str = ""  # the target's first version that has it, if older versions are still in use
-    until: str = ""  # the target's first version that refuses it
-    defaults: dict[str, Value] = {}  # later defaults of the target, by the first version that has each
-    newer: dict[str, str] = {}  # values added after the knob itself, and the first version of each
-    replace: bool = False  # redeclares the knob of the same name
-    each: int = 0  # number of copies: name_1, name_2 …; {i} in its texts is the copy's number
+    default: Value | None = None  # the target's behaviour if the knob is not set
+    off: Value | None = None  # the target's behaviour if the knob is inactive
+    when: str = ""  # condition under which the knob is active
+    keeps: list[str] = []  # ids of the target's own rules that `when` and `values` already enforce
+    implied: str = ""  # expression for the only possible value, given other knobs
+    asks: list[Value] = []  # values that are available only if the job's [space] allows them
+    asks_for: str = ""  # the reason: other numerics, an extra package, or never tested
+    priced: bool = True  # whether our simulators model the knob's effect on time and memory
+    since: str = ""  # the target's first version with the knob, if older versions are still in use
+    until: str = ""  # the target's first version that rejects the knob
+    defaults: dict[str, Value] = {}  # changed defaults of the target, by the first version with each
+    newer: dict[str, str] = {}  # values added later than the knob, with the first version of each
+    replace: bool = False  # replaces the knob of the same name instead of adding one
+    each: int = 0  # number of copies: name_1, name_2 …; {i} in the entry's texts is replaced by the copy's number
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
-    """A `[[rule]]`: what must hold, the reason in words ({names} are filled in), and the reason's source.
+    """A `[[rule]]` entry: a condition, the reason as a text (with {names} to fill in), and the source of the reason.
 
-    `checked`: who rejects a violation: the target, by its name or that of its package (such as "megatron-core",
-    "vllm"), "nobody" (it would run, wrongly or in vain, or crash later), or "ours".
-    """
+    `checked`: who rejects a violation: the target, by its name or its package's (such as "megatron-core", "vllm");
+    "nobody" (the run would be wrong, useless, or crash later); or "ours" (AutoScout only)."""
 
     id: str
     holds: str
     reason: str
     source: str
     checked: str
-    since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
-    until: str = ""  # the target's first version for which it does not hold
+    since: str = ""  # the target's first version that rejects a violation; earlier ones run, but wrongly or uselessly
+    until: str = ""  # the target's first version to which the rule does not apply
     replace: bool = False
     each: int = 0  # number of copies, as for a knob
 
@@ -63,16 +62,16 @@ Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
 class Renamed(Strict, frozen=True):
-    """A flag's new name as of a version of the target, which rejects the old name or warns about it."""
+    """The new name of a flag since a version of the target that rejects the old name or warns about it."""
 
     now: str
     since: str
 
 
 class Catalog(Strict, frozen=True, kw_only=True):
-    """`version`: the target's version that names and defaults are from. A person's file has `extends`, the target that
-    it adds to, or declares a whole target. `simulated`: columns of the simulators (training/inputs.py) by what the
-    target's knobs mean in them, where these have other names."""
+    """`version`: the target's version to which names and defaults refer. A user's file either has `extends`, the target
+    to extend, or declares a whole target. `simulated`: inputs of the simulators (training/inputs.py) whose names differ
+    from the target's knobs → expressions over these."""
 
     target: str = ""
     version: str = ""
@@ -82,8 +81,9 @@ class Catalog(Strict, frozen=True, kw_only=True):
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
     renamed: dict[str, Renamed] = {}  # flags that were renamed, by their names in `version`
-    needs: dict[str, str] = {}  # package that its import needs but its metadata does not list → since which version
-    closed: dict[str, str] = {}  # knobs that are left out of this job → a sentence with the reason (opened.py)
+    # package that the target imports but does not declare as a dependency → first version that imports it
+    needs: dict[str, str] = {}
+    closed: dict[str, str] = {}  # knobs that this job's space lacks → a sentence with the reason (see opened.py)
 
 
 def reached(version: str, since: str) -> bool:
@@ -102,12 +102,12 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 def reads_batches(knob: "Knob") -> bool:
-    """Whether the knob only decides how a host reads batches (unlike packing, which is in the data layer, too)."""
+    """Whether the knob only affects how the host loads batches (unlike packing, which has the same layer)."""
     return knob.layer == "data" and knob.name == "workers"
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """One tunable parameter with its domain for one job, in the order of the domain's steps."""
+    """A tunable parameter with its domain for one job. Searches step through `values` in their order."""
 
     name: str
     kind: Literal["sparse", "dense"]
@@ -120,8 +120,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
-    asks: tuple[Value, ...] = ()  # values that the job's [space] could allow …
-    asks_for: str = ""  # … and why they are not allowed by default
+    asks: tuple[Value, ...] = ()  # values that the job's [space] does not allow, but could
+    asks_for: str = ""  # why these values are not allowed by default
     priced: bool = True  # whether our simulators model its effect
 
     @property
@@ -141,17 +141,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_catalog(path: Path) -> Catalog:
-    """Errors: AutoscoutError (exit 2), which names the file and the key."""
+    """Reads a catalog. Errors: AutoscoutError (exit 2) naming the file and the key."""
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
-        changed = 0  # reading the file raises the error
+        changed = 0  # _read raises the error
     return _read(path, changed)
 
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
-    """`changed`: the modification time, so that an edited file is read again."""
+    """`changed`: the modification time, which is part of the cache key, so that an edited file is read again."""
     catalog = converted(path, read_toml(path, "catalog"), Catalog)
     knobs = [one for knob in catalog.knob for one in _each(knob)]
     rules = [one for rule in catalog.rule for one in _each(rule)]
@@ -159,7 +159,7 @@ def _read(path: Path, changed: int) -> Catalog:
 
 
 def _each(entry: Replicated) -> list[Replicated]:
-    """Expands an entry that stands for several."""
+    """Expands an entry with `each` to its copies."""
     return [_numbered(entry, str(i)) for i in range(1, entry.each + 1)] if entry.each else [entry]
 
 
@@ -171,7 +171,7 @@ def _numbered(entry: Replicated, i: str) -> Replicated:
 
 
 def checked(path: Path, catalog: Catalog) -> Catalog:
-    """Returns the catalog. Errors: AutoscoutError (exit 2) for mistakes that the TOML schema cannot catch."""
+    """The catalog unchanged. Errors: AutoscoutError (exit 2) for mistakes that the TOML schema cannot detect."""
     seen: set[str] = set()
     for knob in catalog.knob:
         for problem in _knob_problems(knob):
@@ -218,7 +218,7 @@ def _kind(value: Value) -> type:
 
 
 def expressions(catalog: Catalog) -> list[tuple[str, str]]:
-    """Every expression of a catalog as written, and where it stands."""
+    """Returns every expression of a catalog, with its location in the file."""
     found = [(f"derived.{name}", text) for name, text in catalog.derived.items()]
     found += [(f"simulated.{name}", text) for name, text in catalog.simulated.items()]
     for knob in catalog.knob:
@@ -230,8 +230,8 @@ def expressions(catalog: Catalog) -> list[tuple[str, str]]:
 def instantiate(
     catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits | None = None
 ) -> tuple[list[Knob], list[Rule]]:
-    """The catalog's knobs and rules for one job, whose attributes determine the domains that are expressions. Values
-    that need permission (`asks`) are included if the limits allow or name the knob."""
+    """Returns a job's knobs and rules. The job's attributes determine domains that are expressions. Values that need
+    permission (`asks`) are included if the limits allow or name the knob."""
     limits = limits or SpaceLimits()
     allowed = {*limits.allow, *limits.fix, *limits.limit}
     knobs = []

@@ -1,15 +1,14 @@
-"""Moves from one configuration to its neighbours."""
+"""Generates the neighbours of a configuration."""
 
 from autoscout.space.compiled.diagram import Diagram
 
 
 def neighbours(diagram: Diagram, codes: list[int]) -> list[list[int]]:
-    """Every one-knob move from a valid configuration (codes by knob index); all results are valid, no two are equal.
+    """Returns all valid configurations one move away from a valid one, as codes by knob index without duplicates.
 
-    One knob takes another value that the knobs before it (in the diagram's order) allow; the knobs after it keep theirs
-    where that is valid, else take the nearest valid code. Once a walk is back on a state of the configuration's own
-    path, everything after it stays.
-    """
+    A move gives one knob another value that the preceding knobs (in the diagram's order) allow. Each following knob
+    keeps its value if that is valid, and otherwise takes the nearest valid code. Once the path through the diagram
+    returns to a state of the original path, all remaining knobs keep their values."""
     order = diagram.order
     path = [0]
     for i, knob in enumerate(order):

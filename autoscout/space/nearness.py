@@ -1,9 +1,8 @@
-"""Distances of a knob's values from a wanted one, as integers: the nearest is the same on every machine.
+"""Distances between a knob's values. They are integers, so that the nearest configuration is the same on every machine.
 
-A sparse knob's distance is |log₂| of the ratio for numbers, and 1 for another choice or (in)activity, in 64ths; a dense
-knob's is in steps of its domain. Sums compare lexicographically: what a person gave, then the structure, then the
-point.
-"""
+For a sparse knob, the distance is |log₂| of the ratio of numbers, and 1 for any other difference (including
+inactivity), in units of 1/64. For a dense knob, it is the number of steps in its domain. Sums are compared
+lexicographically: knobs that the user gave, then other sparse knobs, then other dense ones."""
 
 from collections.abc import Collection, Mapping
 
@@ -14,17 +13,18 @@ from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
 from kb.records import Configuration, Value
 
-_PARTS, _STRUCTURE, _GIVEN = 64, 20, 36  # parts of a doubling; bit shifts that rank one sum above another
+# units per factor of 2; bit shifts that make the sums comparable lexicographically
+_PARTS, _STRUCTURE, _GIVEN = 64, 20, 36
 
 
 class Nearness:
-    """Costs by code + 1 for `Diagram.nearest`, each computed once."""
+    """Computes and caches the costs (arrays by code + 1) for `Diagram.nearest`."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
-        """Costs of a knob's values. `given`: a person asked for `wanted`, which counts before everything else."""
+        """Returns the costs of a knob's values. `given`: the user gave `wanted`, so that it takes precedence."""
         place = (knob.name, key(wanted), given)
         if place not in self._known:
             if knob.kind == "sparse":
@@ -39,7 +39,7 @@ class Nearness:
     def costs(
         self, knobs: list[Knob], wanted: Mapping[str, Value], firm: Mapping[str, Value], given: Collection[str]
     ) -> dict[int, np.ndarray]:
-        """By knob index. `firm`: nothing else is allowed; `given`: what a person asked for."""
+        """Returns the costs by knob index. `firm`: values without alternatives; `given`: knobs that the user gave."""
         found: dict[int, np.ndarray] = {}
         for i, knob in enumerate(knobs):
             if knob.name in wanted:
@@ -49,7 +49,7 @@ class Nearness:
         return found
 
     def only(self, knob: Knob, value: Value) -> np.ndarray:
-        """Allows nothing but a value, or inactivity if that does the same."""
+        """Allows only this value (or inactivity, if this is the `off` value)."""
         place = (knob.name, key(value), "only")
         if place not in self._known:
             agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
@@ -58,7 +58,7 @@ class Nearness:
 
 
 def step(knob: Knob, value: Value) -> int:
-    """The index of a value in the domain, or of the nearest one there."""
+    """Returns the index of a value in the domain, or of the nearest value there."""
     wanted = key(value)
     for i, known in enumerate(knob.values):
         if key(known) == wanted:

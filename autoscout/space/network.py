@@ -1,4 +1,4 @@
-"""Knobs before they form a space: the job's limits applied, in dependency order, with the graph between them."""
+"""Prepares the knobs of a space: applies the job's limits, orders knobs by dependency, and builds their graph."""
 
 import graphlib
 import heapq
@@ -20,8 +20,8 @@ _MOST_VALUES = 2**15 - 1  # codes are 16 bits
 
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
-    """The knob with the job's limits applied. Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside
-    it."""
+    """Returns the knob with the job's limits applied. Errors: AutoscoutError (exit 2) if no value is left, or for a
+    limit outside the domain."""
     if not knob.values:
         raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
     if len(knob.values) > _MOST_VALUES:
@@ -51,8 +51,8 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 
 
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
-    """Topological order of the activation graph; the order of declaration decides ties. Errors:
-    AutoscoutError (exit 2) for limits of unknown knobs, and for knobs that activate each other."""
+    """Orders knobs topologically by the activation graph, and otherwise as declared. Errors: AutoscoutError (exit 2)
+    for limits of unknown knobs, and for knobs that activate each other."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
@@ -60,20 +60,20 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     try:
         order = _by_rank(conditions(knobs), place)
     except graphlib.CycleError as error:
-        circle = " → ".join(error.args[1][:-1])  # the cycle without its last name, which repeats the first
+        circle = " → ".join(error.args[1][:-1])  # graphlib's cycle ends with its first name again
         raise AutoscoutError(f"the conditions of these knobs form a cycle: {circle}", 2) from error
     return [knobs[place[name]] for name in order]
 
 
 def conditions(knobs: list[Knob]) -> dict[str, set[str]]:
-    """Knob → the knobs that activate or imply it."""
+    """Returns for each knob the knobs that activate or imply it."""
     names = {knob.name for knob in knobs}
     of = {knob.name: [e for e in (knob.when, knob.implied) if e is not None] for knob in knobs}
     return {name: {other for e in expressions for other in e.names} & names for name, expressions in of.items()}
 
 
 def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> list[str]:
-    """The names in an order in which each comes after those `before` it, and else by rank, then by place. Errors:
+    """Orders names such that each comes after those in `before[name]`; otherwise by rank, then by position. Errors:
     graphlib.CycleError."""
     place = {name: i for i, name in enumerate(before)}
     sorter = graphlib.TopologicalSorter(before)
@@ -89,8 +89,8 @@ def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> 
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute (it suggests the nearest), and
-    for a condition on a dense knob."""
+    """Errors: AutoscoutError (exit 2) for a condition on a dense knob, and for a name that is neither a knob nor an
+    attribute (with the most similar name)."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [
@@ -105,8 +105,8 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
-    """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
-    import networkx as nx  # imported late: it takes a quarter of a command's start, and few commands need it
+    """Returns the graph: `activates` and `implies` (conditions), `narrows` (a rule's other knobs → its last)."""
+    import networkx as nx  # imported late: it takes a quarter of a command's start-up time, and few commands need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()
@@ -127,21 +127,21 @@ def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
 def topological(
     before: Mapping[str, set[str]], names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
 ) -> list[str]:
-    """`names` in an order in which each comes after those `before` it: `front` as early as that allows, the rest as
-    given, or at random."""
+    """Orders `names` such that each comes after those in `before[name]`: those in `front` as early as possible, the
+    others as given, or at random."""
     rank = {name: float(i) for i, name in enumerate(names)}
     if rng is not None:
         rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # they must precede `name`, so they move up with it
+        for other in _all_before(before, name) & rank.keys():  # names that must precede `name` move up with it
             rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
 
 
 def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
-    """All names that must come before `name`, directly or indirectly."""
+    """Returns all names that must precede `name`, directly or indirectly."""
     found, left = set[str](), [name]
     while left:
         fresh = before[left.pop()] - found
@@ -151,7 +151,7 @@ def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
 
 
 def distance(a: Value, b: Value) -> float:
-    """Between two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
+    """The distance of two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
     if key(a) == key(b):
         return 0.0
     if isinstance(a, bool | str) or isinstance(b, bool | str) or a <= 0 or b <= 0:
@@ -160,5 +160,5 @@ def distance(a: Value, b: Value) -> float:
 
 
 def key(value: Value) -> tuple[str, Value]:
-    """Tells True from 1, which Python takes for equal."""
+    """Returns a key for dictionaries that distinguishes True from 1, which are equal in Python."""
     return ("bool" if isinstance(value, bool) else "", value)

@@ -1,10 +1,9 @@
-"""A catalog for one job: without the knobs that leave nothing to choose.
+"""Removes knobs without a choice from a job's catalog.
 
-If all but one of a knob's values need the job's permission (`asks`), the knob is closed until [space] names it, and so
-is a knob that the installed version lacks: it is left out of the space, its count and its names. Expressions read such
-a knob as what the target does without it. Naming such a knob in [space] gives an error with the reason,
-except for fixing it to what the target does without it.
-"""
+A knob is closed, i.e. missing in the space, its count and the names of configurations, if the installed version lacks
+it, or if all but one of its values need the job's permission (`asks`) and [space] does not name the knob. In
+expressions, a closed knob has the value of the target's behaviour without it. A [space] that names a knob which the
+installed version lacks is an error, unless it fixes the knob to this value."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from kb.records import AutoscoutError, SpaceLimits, Value
 
 
 def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits) -> Catalog:
-    """Without the knobs that the job would have to allow. Errors: AutoscoutError (exit 2) if [space] names one that is
-    not available."""
+    """Returns the catalog without the knobs that need the job's permission. Errors: AutoscoutError (exit 2) if [space]
+    names a knob that is not available."""
     named = [*limits.fix, *limits.limit, *limits.allow]
     for name in named:
         if name in catalog.closed:
@@ -29,26 +28,26 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
 
 
 def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
-    """The limits without knobs that the catalog lacks and that are fixed to what the target does without them: a job
-    file outlives the release that had the knob."""
+    """Returns the limits without knobs that the installed version lacks and that are fixed to its behaviour without
+    them, so that a job file remains valid after an upgrade."""
     done = {n for n, v in limits.fix.items() if n in catalog.closed and catalog.derived.get(n) == repr(v)}
     return msgspec.structs.replace(limits, fix={n: v for n, v in limits.fix.items() if n not in done})
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether the knob, without the job's permission, can only do what the target does anyway."""
+    """Whether, without the job's permission, the knob has no other value than the target's behaviour without it."""
     if not knob.asks:
         return False
     return {v for v in values_of(knob, catalog, attributes) if v not in knob.asks} <= {instead(knob)}
 
 
 def can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether its condition holds for some values of the knobs that it reads."""
+    """Whether the knob's condition is true for some values of the knobs in it."""
     if not knob.when:
         return True
     when = Expression(knob.when, catalog.derived)
     knobs = {k.name: k for k in catalog.knob}
-    if not {*when.names} <= {*knobs, *attributes}:  # devices of a mixed cluster
+    if not {*when.names} <= {*knobs, *attributes}:  # a name for devices of a mixed cluster, whose knobs are added later
         return True
     read = [
         [*values_of(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]
@@ -58,7 +57,7 @@ def can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) ->
 
 
 def values_of(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> list[Any]:
-    """The values that it has in a job of these attributes."""
+    """Returns the knob's values in a job with these attributes."""
     if isinstance(knob.values, str):
         return list(Expression(knob.values, catalog.derived)(attributes))
     return list(knob.values)
@@ -70,7 +69,7 @@ def unless_allowed(knob: KnobEntry) -> str:
 
 
 def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:
-    """The catalog without some knobs (`gone`: name → why, in a sentence)."""
+    """Returns the catalog without some knobs. `gone`: name → reason, as a sentence."""
     if not gone:
         return catalog
     constants = {k.name: repr(instead(k)) for k in catalog.knob if k.name in gone}
@@ -83,5 +82,5 @@ def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:
 
 
 def instead(knob: KnobEntry) -> Value | None:
-    """What the target does without the knob; None if unknown."""
+    """Returns the value that corresponds to the target's behaviour without the knob; None if unknown."""
     return knob.default if knob.off is None else knob.off

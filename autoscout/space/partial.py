@@ -1,7 +1,6 @@
-"""Partial assignments: what the valid configurations that agree with one leave to each knob.
+"""Which values a partial assignment of knobs leaves to the other knobs in valid configurations.
 
-A value None means that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob.
-"""
+In a partial assignment, None means that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob."""
 
 from collections.abc import Mapping
 
@@ -13,12 +12,11 @@ from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
-_NO_CODE = -2  # code of a value outside the domain: matches no row
+_NO_CODE = -2  # code of a value outside the domain, which matches no edge
 
 
 def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Value | None]) -> tuple[Value, ...]:
-    """The values that a knob takes, in the order of its domain; empty if it is always inactive, or if no configuration
-    agrees."""
+    """A knob's values in the order of its domain; empty if it is always inactive, or if no configuration agrees."""
     taken = _taken(diagram, coding, partial)
     place = _place(coding, name)
     codes = [] if taken is None else taken[place].tolist()
@@ -26,7 +24,7 @@ def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Va
 
 
 def active(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> dict[str, bool | None]:
-    """Whether each knob is active in all completions of `partial` (True), in none (False), or in some (None)."""
+    """Returns whether each knob is active in all (True), no (False) or some (None) completions of `partial`."""
     taken = _taken(diagram, coding, partial)
     if taken is None:
         return dict.fromkeys(coding.place, False)
@@ -37,7 +35,7 @@ def active(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]
 
 
 def _taken(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
-    """For each knob the codes that it takes; None if no valid configuration agrees."""
+    """Returns the codes that occur for each knob; None if no valid configuration agrees."""
     allowed = {}
     for name, value in partial.items():
         place = _place(coding, name)

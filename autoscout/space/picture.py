@@ -1,8 +1,7 @@
-"""The graph of a space as a picture: layers of the stack as columns, knobs as boxes, activation as arrows.
+"""Draws the graph of a space: layers of the stack as columns, knobs as boxes, activation as arrows.
 
-Our own small SVG, because a layout in columns is all it needs. Shapes, not colours, distinguish the kinds, so that it
-is readable in print, in light and in dark.
-"""
+The SVG is written directly, since a layout in columns needs no library. Kinds of knobs and edges differ by shape rather
+than colour, so that they are distinguishable in print, and in light and dark themes."""
 
 import itertools
 from html import escape
@@ -19,8 +18,8 @@ _HEIGHT = 44  # height of a box
 _NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
 _GAP, _ROW = 120, 66  # distance between columns; distance between boxes
 _LEFT, _TOP = 28, 104
-_MOST_ARRANGED = 8  # up to this many layers, all orders are tried
-_TEXT, _VALUE = 25, 11  # characters of values per box, and per value
+_MOST_ARRANGED = 8  # with up to this many layers, all orders of columns are tried
+_TEXT, _VALUE = 25, 11  # maximum characters of values in a box, and of one value
 
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1b1f24 }
@@ -54,7 +53,7 @@ class Box(NamedTuple):
 
 
 def svg(space: Space, title: str) -> str:
-    """The knobs that act in some configuration are drawn; names of the others are listed below."""
+    """Draws the knobs that are active in at least one configuration and lists the names of the others below."""
     acts = space.active()
     shown = [knob for knob in space.knobs if acts[knob.name] is not False]
     columns = _columns(shown, space.graph)
@@ -75,7 +74,7 @@ def svg(space: Space, title: str) -> str:
     ]
     for c, column in enumerate(columns):
         parts.append(f'<text class="layer" x="{_LEFT + c * (wide + _GAP):g}" y="88">{escape(column[0].layer)}</text>')
-    for kind in ("narrows", "implies", "activates"):  # the important ones on top
+    for kind in ("narrows", "implies", "activates"):  # draws the more important edges last, on top
         for a, b, data in space.graph.edges(data=True):
             if data["kind"] == kind and a in boxes and b in boxes:
                 parts.append(_edge(boxes[a], boxes[b], kind, f"{a} {kind} {b}: {data['rule']}"))
@@ -101,8 +100,8 @@ def svg(space: Space, title: str) -> str:
 
 
 def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
-    """One column per layer, layers that activate each other side by side; within a column, knobs at about the height of
-    their neighbours (a few sweeps of the barycentre heuristic)."""
+    """Arranges the knobs: one column per layer, with connected layers side by side. In a column, knobs are placed at
+    about the height of their neighbours by a few sweeps of the barycentre heuristic."""
     columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
     for _ in range(6):
         height = {knob.name: float(r) for column in columns for r, knob in enumerate(column)}
@@ -117,7 +116,7 @@ def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
 
 
 def _layers(knobs: list[Knob], graph: "nx.DiGraph") -> list[str]:
-    """The order of layers with the shortest arrows; of several, the one nearest to the declared order."""
+    """Returns the order of layers with the shortest arrows; of several, the one nearest to the declared order."""
     layer = {knob.name: knob.layer for knob in knobs}
     declared = list(dict.fromkeys(layer.values()))
     arrows = [
@@ -136,7 +135,7 @@ def _layers(knobs: list[Knob], graph: "nx.DiGraph") -> list[str]:
 
 
 def _connected(graph: "nx.DiGraph", name: str) -> list[str]:
-    """Neighbours by activation or implication."""
+    """Returns the knobs connected by activation or implication."""
     return [
         a if b == name else b
         for a, b, kind in [*graph.in_edges(name, data="kind"), *graph.out_edges(name, data="kind")]
@@ -149,9 +148,9 @@ def _mean(values: list[float], otherwise: float) -> float:
 
 
 def _edge(a: Box, b: Box, kind: str, title: str) -> str:
-    """From side to side of the boxes; within a column, a bow on its right."""
+    """Draws an edge between the facing sides of two boxes; in the same column, as an arc on the right."""
     y1, y2 = a.y + _HEIGHT / 2, b.y + _HEIGHT / 2
-    if kind != "narrows":  # arrows leave and enter at different heights
+    if kind != "narrows":  # separates arrowheads from arrow tails vertically
         y1, y2 = y1 + (4 if y2 > y1 else -4), y2 - (4 if y2 > y1 else -4)
     if a.column == b.column:
         x1 = x2 = a.x + a.width
@@ -167,7 +166,7 @@ def _edge(a: Box, b: Box, kind: str, title: str) -> str:
 
 
 def _box(knob: Knob, box: Box) -> str:
-    """Sparse: a rectangle; dense: rounded ends."""
+    """Draws a sparse knob as a rectangle, a dense one with rounded ends."""
     radius = 2 if knob.kind == "sparse" else _HEIGHT / 2
     values = _values(knob)
     middle = box.x + box.width / 2
@@ -180,7 +179,7 @@ def _box(knob: Knob, box: Box) -> str:
 
 
 def _values(knob: Knob) -> str:
-    """The domain, as much of it as fits: 1 2 4 … 128."""
+    """Writes as much of the domain as fits: 1 2 4 … 128."""
     texts = ["on" if v is True else "off" if v is False else str(v) for v in knob.values]
     shown = (
         texts if len(" ".join(texts)) <= _TEXT else [t if len(t) <= _VALUE else t[: _VALUE - 1] + "…" for t in texts]
@@ -188,7 +187,7 @@ def _values(knob: Knob) -> str:
     if len(" ".join(shown)) <= _TEXT:
         return " ".join(shown)
     kept = 1
-    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # ends: all values together do not fit
+    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # terminates, because not all values fit
         kept += 1
     return " ".join([*shown[:kept], "…", shown[-1]])
 

@@ -1,4 +1,4 @@
-"""What a structure leaves to the dense knobs (paper §3.2): the mask M(s), the points X(s), and the nearest of them."""
+"""The points X(s) of a structure s, its mask M(s), and the point nearest to given values (paper §3.2)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,20 +10,19 @@ from kb.records import Value
 
 
 class Projection:
-    """On one diagram, in which structures that leave the same points share a state. An invalid structure leaves
-    nothing."""
+    """Structures with the same points share a state of the diagram. An invalid structure has no points."""
 
     def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
         self._diagram, self._coding, self._nearness = diagram, coding, nearness
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}  # by state
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        """M(s): the active dense knobs with the values that they take in X(s), in the order of the domains."""
+        """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""
         state = self._state(s)
         return {} if state is None else self._mask(state)
 
     def nearest(self, s: Structure, x: Mapping[str, Value]) -> Point:
-        """The point of X(s) nearest to x, coordinate by coordinate in steps of the domain; x may lack knobs."""
+        """Returns the point of X(s) nearest to x, knob by knob in steps of the domain. x need not have all knobs."""
         state = self._state(s)
         if state is None:
             return {}
@@ -41,7 +40,6 @@ class Projection:
         return self._coding.point(codes)
 
     def points(self, s: Structure) -> Iterator[Point]:
-        """All points of X(s)."""
         state = self._state(s)
         if state is not None:
             yield from (self._coding.point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
@@ -57,6 +55,6 @@ class Projection:
         return self._masks[state]
 
     def _state(self, s: Structure) -> int | None:
-        """The state of the diagram after the sparse knobs have the values in s."""
+        """Returns the diagram's state after the assignment s of the sparse knobs; None if it is not valid."""
         codes = self._coding.row(s)
         return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)

@@ -1,4 +1,4 @@
-"""Why a configuration is invalid, and why a space is empty: the rules at fault, in words."""
+"""Explains with sentences why a configuration is invalid or why a space is empty, by the responsible rules."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
-_MOST_TRIED = 10_000  # most combinations of a rule's knobs that are searched for one that shows why nothing is feasible
+_MOST_TRIED = 10_000  # maximum number of value combinations that are searched for an example of a violation
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -32,22 +32,23 @@ def violations(
     derived: Mapping[str, Expression],
     measured: bool,
 ) -> list[Violation]:
-    """What the knobs and rules find wrong with an assignment. `env`: what expressions read for it; `measured`: any knob
-    of a table of measured rows may be absent."""
+    """Returns the problems of an assignment. `env`: the values that expressions use. `measured`: the space is a table
+    of measured rows, in which any knob may be missing."""
     names = [knob.name for knob in knobs]
     unknown = [Violation("unknown", f"'{n}'{nearest_name(n, names)}", "") for n in assigned if n not in names]
     wrong = {k.name: v for k in knobs if (v := _of_knob(k, assigned.get(k.name), env, measured)) is not None}
     found = list(wrong.values())
     if unknown or any(v.rule == "missing" for v in found):
         return unknown + found
-    in_words: set[str] = set()  # knobs that a rule explains better than their implied value does
+    in_words: set[str] = set()  # knobs whose implied value is better explained by a rule
     for rule in rules:
         shown = _Shown(env, derived)
         try:
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
                 in_words |= set(rule.holds.names)
-        except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
+        # the assignment is invalid (for valid ones, the build already evaluated all rules)
+        except AutoscoutError as error:
             found.append(Violation(rule.id, str(error), rule.source))
     return [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
 
@@ -55,19 +56,19 @@ def violations(
 def by_itself(
     name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> list[Violation]:
-    """The rules that the value of one knob breaks, whatever values the others have."""
+    """Returns the rules that a knob's value breaks regardless of the other knobs."""
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:
-            with contextlib.suppress(AutoscoutError):  # the rule cannot be evaluated for this value
+            with contextlib.suppress(AutoscoutError):  # the rule is undefined for this value
                 if not rule.holds(env):
                     found.append(Violation(rule.id, rule.sentence(_Shown(env, derived)), rule.source))
     return found
 
 
 def absent(measured: bool, count: int) -> Violation:
-    """Why a configuration is invalid although no knob or rule forbids it. `measured`: only the rows of a table are
-    valid; else only a sample of about `count` configurations is."""
+    """Returns why a configuration is invalid although it breaks no rule: either only the rows of a table are valid
+    (`measured`), or the space is a sample of about `count` valid configurations."""
     if measured:
         return Violation("table", "no row of the table has this combination", "")
     sentence = f"only a sample of the roughly {count:,} valid configurations is searched, and this one is not in it"
@@ -75,7 +76,7 @@ def absent(measured: bool, count: int) -> Violation:
 
 
 def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: bool) -> Violation | None:
-    """What is wrong with one knob by itself."""
+    """Returns the problem of a single knob; None if it has none."""
     try:
         active = knob.when is None or bool(knob.when(env))
         implied = knob.implied(env) if knob.implied is not None and active else None
@@ -95,14 +96,14 @@ def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: 
 def why_nothing_is_feasible(
     knobs: list[Knob], constraints: list[Constraint], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """Names a minimal set of conflicting rules: without any one of them something is feasible. The conditions of knobs
-    (when they are active, what is implied) are taken as given, unless these alone leave nothing."""
+    """Returns a sentence with a minimal set of conflicting rules: without any one of them, some configuration would be
+    valid. Conditions of knobs are blamed only if they leave no valid configuration even without the rules."""
     plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
     conditions = [c for c in constraints if c.knob is not None and c not in plain]
     rules = [c for c in constraints if c.rule is not None]
     if _feasible(knobs, plain + conditions, columns):
         guilty = _conflict(knobs, plain + conditions, rules, columns)
-    else:  # implied values often repeat what a rule says in words
+    else:  # implied values often repeat a rule, whose sentence is better
         free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
         in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
         guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
@@ -116,8 +117,8 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence for the last combination of its knobs' values that is possible and breaks it (all possible ones
-    do); "" if there is none."""
+    """Returns the rule's sentence for an example: the last possible combination of its knobs' values. (No combination
+    satisfies the rule.) "" if no example is found."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]
@@ -143,14 +144,14 @@ def _not_implied(knob: Knob, value: Value, env: Mapping[str, Any]) -> bool:
 
 
 def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:
-    """A rule's sentence with the values of its knobs that have only one; without such a knob, the rule itself."""
+    """Returns the rule's sentence with the knobs' values, if any knob has only one value; else the rule itself."""
     only = {k.name: k.values[0] for k in knobs if k.name in constraint.names and len(k.values) == 1}
     if constraint.rule is None or not only:
         return constraint.text
     others = dict.fromkeys(constraint.names, "(any)")
     try:
         sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
-    except (KeyError, ValueError):  # the sentence refers to something derived from knobs without a value yet
+    except (KeyError, ValueError):  # the sentence uses a derived name that needs other knobs, too
         return constraint.text
     return f"{sentence} ({constraint.rule.id})"
 
@@ -158,8 +159,8 @@ def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) ->
 def _conflict(
     knobs: list[Knob], background: list[Constraint], constraints: list[Constraint], columns: Columns
 ) -> list[Constraint]:
-    """A minimal set of constraints that leaves nothing, given a feasible background. Splits in halves, because most
-    have nothing to do with the conflict (QuickXplain: Junker, AAAI 2004)."""
+    """Returns a minimal conflicting subset of the constraints, given a feasible background. Splits into halves, since
+    most constraints are not involved (QuickXplain: Junker, AAAI 2004)."""
 
     def explain(background: list[Constraint], added: bool, open_: list[Constraint]) -> list[Constraint]:
         if added and not _feasible(knobs, background, columns):
@@ -175,8 +176,8 @@ def _conflict(
 
 
 def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
-    """A set that cannot be decided (too wide, or undefined without the others) counts as feasible, so that it is not
-    offered as the reason."""
+    """Whether the constraints can be satisfied. If this cannot be decided (too many states, or undefined expressions),
+    returns True, so that they are not blamed."""
     touched = {name for c in constraints for name in c.names}
     involved = [knob for knob in knobs if knob.name in touched]
     try:
@@ -186,7 +187,7 @@ def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns
 
 
 class _Shown(dict):
-    """Fills a rule's sentence; an inactive knob without an `off` value reads as a dash."""
+    """Fills in the names of a rule's sentence. An inactive knob without an `off` value is shown as a dash."""
 
     def __init__(self, env: Mapping[str, Any], derived: Mapping[str, Expression]) -> None:
         super().__init__(env)

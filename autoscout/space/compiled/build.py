@@ -1,10 +1,9 @@
-"""Builds the diagram of a space from its constraints.
+"""Builds the decision diagram of a space from its constraints.
 
-Sparse knobs come first, then dense ones. A constraint is applied when its last knob is assigned, to every combination
-of its knobs that occurs and to no other. Until then, states remember what it reads: the codes of its knobs or, if that
-would take too many states, only the values of those parts of it that are already known (of `a * b * c <= 64`, after a
-and b, their product). States that remember the same are merged.
-"""
+Knobs are assigned level by level, sparse knobs first. A constraint is applied at the level of its last knob, and only
+to combinations of values that occur. Until then, each state stores what the constraint needs: the codes of its assigned
+knobs, or (if that gives too many states) only the values of the subexpressions that are already determined. For `a * b
+* c <= 64`, after a and b, that is their product. States with equal contents are merged."""
 
 import contextlib
 import math
@@ -19,9 +18,9 @@ from autoscout.space.compiled.packing import distinct, packed
 from autoscout.space.knob import Knob
 from autoscout.space.language.columns import Known
 
-# Limits on the states of one level: all ways of building are tried with the first limit, then with the next.
+# Limits on the states of a level. All orders are tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
-# Limits on states × values of a level, and on the valid ones among them.
+# Limits on a level's states × values, and on the valid ones among these.
 _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
@@ -30,19 +29,18 @@ class TooWide(Exception):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What states remember: the code of a knob, or the value of a part of an expression, as its index in `known`."""
+    """A column of the states' contents: a knob's code, or the value of a subexpression as its index in `known`."""
 
-    key: int | str  # the knob's index, or the part's text
+    key: int | str  # the knob's index, or the text of the subexpression
     radix: int
     known: Known | None = None
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """The diagram of the constraints: knobs in declared order or in that of `_frugal`, states that remember codes or
-    values of parts, whichever stays small. None if nothing is valid.
+    """Builds the diagram; None if no configuration is valid. Tries the declared order of knobs and that of `_frugal`,
+    and states of codes and of values, until the diagram is small enough.
 
-    Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow.
-    """
+    Errors: TooWide; AutoscoutError if an expression is undefined for an assignment that all other constraints allow."""
     declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
     with contextlib.suppress(TooWide):
         return in_order(declared, knobs, constraints, columns, _MOST_STATES[0])
@@ -52,8 +50,8 @@ def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: 
 def smallest(
     orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
 ) -> Diagram | None:
-    """The first diagram within the limits, in one of the orders, with states that remember codes or values of parts;
-    the limits are raised until there is one. Errors: as above."""
+    """Returns the first diagram within the limits, over all orders and both kinds of states, raising the limits as long
+    as there is none. Errors: see `from_constraints`."""
     for limit in _MOST_STATES:
         for parts in (False, True):
             for order in orders:
@@ -70,14 +68,14 @@ def in_order(
     most_states: int = _MOST_STATES[-1],
     parts: bool = False,
 ) -> Diagram | None:
-    """The diagram that assigns the knobs in a given order. `parts`: states remember values of parts, not codes."""
+    """Builds the diagram with the knobs in this order. `parts`: states store subexpressions' values, not codes."""
     place = {knobs[k].name: i for i, k in enumerate(order)}
     if parts:
         whole = columns.whole
         constraints = [rearranged(c, place, whole) for c in constraints]
     ends = [max((place[n] for n in c.names), default=0) for c in constraints]
     slots: list[Slot] = []
-    states = np.zeros((1, 0), dtype=np.int32)  # (states, slots)
+    states = np.zeros((1, 0), dtype=np.int32)  # shape (states, slots)
     raw: list[Raw] = []
     suspects: list[tuple[int, Constraint, np.ndarray]] = []
     assigned: set[str] = set()
@@ -112,7 +110,7 @@ def in_order(
 
 
 class _Level:
-    """The assignment of one knob: what each state allows, and what is remembered after it."""
+    """The assignment of one knob: which codes each state allows, and what the next states must store."""
 
     def __init__(
         self,
@@ -131,8 +129,8 @@ class _Level:
         self.column = {slot.key: j for j, slot in enumerate(slots)}
 
     def relation(self, c: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which codes of the knob (at code + 1) a constraint allows in each state, (states, values + 1), and those for
-        which it is undefined, in the same shape (they are allowed until something else forbids them)."""
+        """Evaluates a constraint for each state and each code of the knob: (allowed, undefined), both of shape (states,
+        values + 1), with the column code + 1. Undefined ones are allowed until another constraint forbids them."""
         places = self._places(self._read(c, self.assigned))
         which, one = self._distinct(places)
         mine = np.tile(np.arange(-1, self.radix - 1), len(one))
@@ -146,7 +144,7 @@ class _Level:
     def remembered(
         self, open_: list[Constraint], assigned: set[str], source: np.ndarray, code: np.ndarray
     ) -> tuple[list[Slot], np.ndarray]:
-        """Slots, and their contents (edges, slots), after the edges from `source` with `code` + 1."""
+        """Returns the next states' slots and contents, (edges, slots), given each edge's `source` and `code` + 1."""
         wanted: dict[int | str, ConstraintPart] = {}
         for c in open_:
             for part in self._read(c, assigned):
@@ -170,7 +168,7 @@ class _Level:
         return slots, after
 
     def _part(self, key: str, part: ConstraintPart) -> tuple[Slot, np.ndarray]:
-        """A part of an expression that this knob completes: its slot, and its contents by state and code + 1."""
+        """Evaluates a subexpression that this knob completes: (its slot, its contents by state and code + 1)."""
         places = self._places(part.inside(self.assigned))
         which, one = self._distinct(places)
         mine = np.tile(np.arange(-1, self.radix - 1), len(one))
@@ -194,7 +192,7 @@ class _Level:
     def _values(
         self, places: list[int], rows: np.ndarray, mine: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, Known]]:
-        """Columns of the knobs' codes and of the known parts, for rows of states and codes of the knob itself."""
+        """The columns of knobs' codes and of known subexpressions. `rows`: states; `mine`: codes of this knob."""
         codes = {self.knobs[self.k].name: mine}
         known: dict[str, Known] = {}
         for j in places:
@@ -207,8 +205,8 @@ class _Level:
 
 
 def _frugal(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
-    """Sparse knobs, then dense ones; among each, greedily the knob that leaves the fewest codes to remember (in log₂;
-    an implied knob adds nothing once the knobs that imply it are assigned)."""
+    """Orders the sparse knobs, then the dense ones, greedily such that the states have to store few codes (their total
+    log₂). An implied knob needs no storage once the knobs that imply it are assigned."""
     bit = {knob.name: 1 << i for i, knob in enumerate(knobs)}
     touched = [sum(bit[n] for n in c.names) for c in constraints]
     implied_by = {c.knob.name: t for c, t in zip(constraints, touched, strict=True) if c.knob and c.knob.implied}
@@ -250,10 +248,11 @@ def _is_free(knob: Knob, implied_by: Mapping[str, int], assigned: int) -> bool:
 def _check_defined(
     raw: list[Raw], suspects: list[tuple[int, Constraint, np.ndarray]], knobs: list[Knob], columns: Columns
 ) -> None:
-    """Raises for an expression that is undefined on an edge of a valid configuration, and shows that configuration."""
+    """Raises an error with an example if an expression is undefined on an edge of a valid configuration."""
     if not suspects:
         return
-    alive = [np.ones(1, dtype=bool)]  # by level, from the last to the first: can the state be continued?
+    # by level, from the last to the first: whether the state leads to a valid configuration
+    alive = [np.ones(1, dtype=bool)]
     for _, n, source, _, to in reversed(raw):
         before = np.zeros(n, dtype=bool)
         before[source[alive[-1][to]]] = True
@@ -267,7 +266,7 @@ def _check_defined(
 
 
 def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
-    """The codes on one path to an edge of level i, including that edge's."""
+    """Returns the codes on one path to an edge of level i, including the edge's own."""
     knob, _, source, code, _ = raw[i]
     codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
     for knob, _, source, code, to in reversed(raw[:i]):

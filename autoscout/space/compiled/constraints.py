@@ -1,5 +1,4 @@
-"""Everything that couples knobs, as tests on columns of codes: the rules, and the conditions under which each knob is
-active or has an implied value."""
+"""Evaluates constraints on columns of codes: rules, and conditions that make a knob active or imply its value."""
 
 import ast
 import copy
@@ -20,19 +19,19 @@ from kb.records import AutoscoutError, Value
 
 
 class ConstraintPart(msgspec.Struct, frozen=True):
-    """A part of an expression over `names` (knobs only); `tree` is None if it is just a knob's name."""
+    """A subexpression over the knobs `names`. `tree` is None if it is a single knob."""
 
     text: str
     names: frozenset[str]
     tree: ast.expr | None = None
 
     def inside(self, assigned: set[str]) -> list["ConstraintPart"]:
-        """The largest parts of this part that the `assigned` knobs determine."""
+        """Returns the largest subexpressions of this one that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
-    """Either `rule`, or the conditions of `knob`. `names`: the knobs that it couples."""
+    """A constraint on the knobs `names`: a rule of the catalog, or the conditions of a knob."""
 
     names: tuple[str, ...]
     rule: Rule | None = None
@@ -54,11 +53,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
     def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """The constraint's knobs among `assigned`."""
+        """Returns those of the constraint's knobs that are in `assigned`."""
         return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """The largest parts of its expressions that the `assigned` knobs determine."""
+        """Returns the largest subexpressions of the constraint that the `assigned` knobs determine."""
         names = frozenset(self.names)
         parts = [part for e in self.expressions for part in known_parts(e.tree, names, assigned)]
         mine = self.knob.name if self.knob is not None else ""
@@ -66,8 +65,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
-    """The constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so that
-    what is known of them is always a single part."""
+    """Reorders integer sums and products of a rule by the level at which their knobs are assigned (`place`), so that
+    the determined operands always form a single subexpression. `whole`: names of integers."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
@@ -96,11 +95,11 @@ class _Rearranged(ast.NodeTransformer):
         return [node]
 
     def _last(self, node: ast.expr) -> int:
-        """The position of the node's last knob, from which on its value is known."""
+        """Returns the level of the node's last knob, from which on the node's value is determined."""
         return max((self.place.get(n.id, -1) for n in ast.walk(node) if isinstance(n, ast.Name)), default=-1)
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """Whether the node has no fractions, for which the order of summation matters."""
+        """Whether the node is an integer expression. (The order of summation affects the rounding of fractions.)"""
         return not any(
             isinstance(n, ast.Div)
             or (isinstance(n, ast.Name) and n.id not in self.whole)
@@ -111,7 +110,7 @@ class _Rearranged(ast.NodeTransformer):
 
 
 def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[ConstraintPart]:
-    """The largest subtrees over knobs (`names`) that are all `assigned`."""
+    """Returns the largest subtrees whose knobs (`names`) are all `assigned`."""
     read = names_in(tree) & names
     if not read & assigned:
         return []
@@ -122,7 +121,7 @@ def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> li
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
-# Compilation looks up the same trees at every knob. Nodes are hashed by identity, since they no longer change by then.
+# Compilation looks up the same trees at each level. They no longer change then, so they can be hashed by identity.
 
 
 @lru_cache(maxsize=50_000)
@@ -148,23 +147,24 @@ def constraints(knobs: list[Knob], rules: list[Rule]) -> list[Constraint]:
 
 
 class Columns:
-    """Turns codes into the values that expressions see."""
+    """Converts codes to the values that expressions use."""
 
     def __init__(self, knobs: list[Knob], attributes: Mapping[str, Any]) -> None:
         self.attributes = attributes
         self._knobs = {knob.name: knob for knob in knobs}
-        self._values = {knob.name: column([*knob.values, knob.off]) for knob in knobs}  # code −1 reads the last
+        self._values = {knob.name: column([*knob.values, knob.off]) for knob in knobs}  # code −1 selects the last entry
 
     @property
     def whole(self) -> set[str]:
-        """Names that are always whole numbers."""
+        """Returns the names whose values are always integers."""
         knobs = {name for name, column in self._values.items() if column.dtype.kind in "bi"}
         return knobs | {name for name, value in self.attributes.items() if isinstance(value, int)}
 
     def test(
         self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(holds, undefined), (n,) each, for columns of codes of the constraint's knobs, or of `known` parts of it."""
+        """Evaluates the constraint for n rows: (holds, undefined), each of shape (n,), given columns of the knobs'
+        codes or `known` values of subexpressions."""
         env = self._environment(codes)
         if constraint.rule is not None:
             value, undefined = constraint.rule.holds.on(env, n, known)
@@ -187,7 +187,7 @@ class Columns:
         return holds, undefined
 
     def part(self, part: ConstraintPart, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]) -> Known:
-        """The values of a part of an expression."""
+        """Evaluates a subexpression."""
         assert part.tree is not None
         value, undefined = evaluate(part.tree, self._environment(codes), n, known)
         return Known(value if isinstance(value, np.ndarray) else np.full(n, value), undefined)
@@ -196,7 +196,7 @@ class Columns:
         return {**self.attributes, **{name: self._values[name][column] for name, column in codes.items()}}
 
     def values(self, constraint: Constraint, codes: Mapping[str, int]) -> dict[str, Value | None]:
-        """The values of the names in a constraint's expressions, for a message."""
+        """Returns the values of the names in the constraint's expressions, for an error message."""
         read = [n for e in constraint.expressions for n in e.names]
         shown: dict[str, Any] = {n: self.attributes[n] for n in read if n in self.attributes}
         for name in constraint.names:
@@ -206,7 +206,7 @@ class Columns:
 
 
 def undefined_error(constraint: Constraint, values: Mapping[str, Any]) -> AutoscoutError:
-    """The error for an expression without a value on an assignment that everything else allows."""
+    """Returns the error for an expression that is undefined for an assignment which all other constraints allow."""
     shown = ", ".join(f"{name} = {'(inactive)' if v is None else repr(v)}" for name, v in values.items())
     return AutoscoutError(
         f"{constraint.text}: cannot be evaluated at {shown} (a division by zero, or arithmetic on an inactive knob); "

@@ -1,30 +1,29 @@
-"""All valid configurations of a space as a layered diagram: the form in which it is counted, sampled and searched.
+"""All valid configurations of a space as a layered decision diagram, in which they are counted, sampled and searched.
 
-Each level assigns one knob. Partial assignments that can be continued in the same ways are one *state*, so the diagram
-stays small when the space is large: the choices of independent knobs are stored once, not once per combination of the
-others. A state's edges are the codes that its knob may take *and that lead to a valid configuration*; there are no dead
-ends. The number of valid configurations below every state is known, which makes counting exact, sampling uniform, and
-the nearest configuration a shortest path.
+Each level assigns one knob. Partial assignments with the same valid completions share one *state*, which keeps the
+diagram of a large space small: choices of independent knobs are stored once instead of once per combination. The edges
+of a state are the codes of the level's knob that lead to at least one valid configuration. Each state also has the
+number of valid configurations below it, for exact counting and uniform sampling. The nearest valid configuration is a
+shortest path.
 
-(A decision diagram of the constraint literature: Andersen, Hadzic, Hooker, Tiedemann, "A constraint store based on
-multivalued decision diagrams", CP 2007.)
-"""
+(Andersen, Hadzic, Hooker, Tiedemann, "A constraint store based on multivalued decision diagrams", CP 2007.)"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
-Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level under construction
+# an unfinished level: knob, number of states; source, code, to by edge
+Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
 
 FORBIDDEN = 2**61
-_MOST_STEPS = 300_000  # up to this many states, edges are kept as dictionaries for traversal
+_MOST_STEPS = 300_000  # up to this many states, edges are cached in dictionaries for traversal
 
 
 class Level:
-    """The edges of one level, sorted by state and code. `first`: (states + 1,) int64, where each state's edges begin;
-    `code`: (edges,) int16; `to`: (edges,) int64, states of the next level; `below`: (states,) int64 or Python
-    integers, valid configurations below each state."""
+    """The edges of one level, sorted by state and code. `first`, (states + 1,) int64: index of each state's first edge.
+    `code`, (edges,) int16. `to`, (edges,) int64: the state in the next level. `below`, (states,) int64 or Python
+    integers: number of valid configurations below each state."""
 
     def __init__(self, knob: int, first: np.ndarray, code: np.ndarray, to: np.ndarray, below: np.ndarray) -> None:
         self.knob = knob
@@ -38,8 +37,8 @@ class Level:
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def ladder(self, below_next: np.ndarray) -> np.ndarray:
-        """For each edge, its state + the share of the state's configurations up to and including that edge: the edge in
-        which state + u falls, with u uniform in [0, 1), is drawn in proportion to the configurations below it."""
+        """Returns for each edge its state plus the cumulative fraction of the state's configurations. To draw an edge
+        of a state in proportion to the configurations below it, search for state + u, with u uniform in [0, 1)."""
         weight = below_next[self.to].astype(np.float64)
         up_to = np.cumsum(weight / np.maximum(self.below.astype(np.float64), 1.0)[self.source])
         before = np.concatenate([[0.0], up_to])[self.first[:-1]]
@@ -47,8 +46,7 @@ class Level:
 
 
 class Diagram:
-    """`levels` in order of assignment; the first `sparse` of them are the sparse knobs. `radix`: values per knob, by
-    knob index."""
+    """`levels`: in the order of assignment, first the `sparse` sparse knobs. `radix`: number of values by knob."""
 
     def __init__(self, levels: list[Level], sparse: int, radix: Sequence[int]) -> None:
         self.levels = levels
@@ -64,7 +62,7 @@ class Diagram:
 
     @cached_property
     def structures(self) -> int:
-        """Number of different assignments of the sparse knobs."""
+        """Returns the number of different valid assignments of the sparse knobs."""
         paths = np.ones(self.states(self.sparse), dtype=object)
         for level in reversed(self.levels[: self.sparse]):
             paths = np.add.reduceat(paths[level.to], level.first[:-1])
@@ -81,7 +79,7 @@ class Diagram:
     # ---- one configuration -------------------------------------------------------------------------------
 
     def step(self, i: int, state: int) -> dict[int, int]:
-        """Code → next state, of one state of level i."""
+        """Returns the edges of a state in level i: code → next state."""
         found = self._steps[i].get(state)
         if found is None:
             level = self.levels[i]
@@ -94,7 +92,7 @@ class Diagram:
         return found
 
     def walk(self, codes: Sequence[int], start: int = 0, stop: int | None = None, state: int = 0) -> int | None:
-        """The state that an assignment (codes by knob index) leads to; None if it is not valid."""
+        """Follows an assignment (codes by knob index) to its state; None if the assignment is not valid."""
         for i in range(start, len(self.levels) if stop is None else stop):
             to = self.step(i, state).get(codes[self.order[i]])
             if to is None:
@@ -103,8 +101,8 @@ class Diagram:
         return state
 
     def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
-        """The codes of everything below a state, by knob index, depth first; it is always the same list,
-        overwritten."""
+        """Yields the codes (by knob index) of all valid configurations below a state, depth first. Yields the same list
+        each time, with new contents."""
         codes = [-1] * len(self.radix)
 
         def assign(i: int, state: int) -> Iterator[list[int]]:
@@ -120,8 +118,7 @@ class Diagram:
     # ---- many --------------------------------------------------------------------------------------------
 
     def sample(self, n: int, rng: np.random.Generator, start: int = 0, state: int = 0) -> np.ndarray:
-        """(n, knobs) codes, uniform over the valid configurations below a state; zero for the knobs assigned before
-        it."""
+        """Draws uniformly from the valid configurations below a state: codes (n, knobs), 0 for knobs before `start`."""
         out = np.zeros((n, len(self.radix)), dtype=np.int16)
         at = np.full(n, state, dtype=np.int64)
         for i in range(start, len(self.levels)):
@@ -133,7 +130,7 @@ class Diagram:
         return out
 
     def draw(self, rng: np.random.Generator) -> list[int]:
-        """One sample, codes by knob index."""
+        """Draws one configuration, as codes by knob index."""
         codes = [0] * len(self.radix)
         state = 0
         chance = rng.random(len(self.levels))
@@ -151,8 +148,8 @@ class Diagram:
         return [level.ladder(self.below(i + 1)) for i, level in enumerate(self.levels)]
 
     def paths(self, start: int, stop: int, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All paths between two levels, from each of `states`: (index of its start, codes (paths, stop − start) in
-        level order, end state)."""
+        """Returns all paths between two levels from each of `states`: (index of the first state, codes (paths, stop −
+        start) in level order, last state)."""
         at = states
         origin: list[np.ndarray] = []
         chosen: list[np.ndarray] = []
@@ -172,8 +169,8 @@ class Diagram:
         return path, codes, at
 
     def domains(self, allowed: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[np.ndarray] | None:
-        """For each knob by index, the codes (ascending) that it takes in the valid configurations below a state that
-        have only `allowed` codes (knob index → bool by code + 1); None if there is no such configuration."""
+        """Returns for each knob the ascending codes that occur in the valid configurations below a state that use only
+        `allowed` codes (knob index → boolean array by code + 1); None if there is no such configuration."""
         levels = self.levels[start:]
         reached = np.zeros(self.states(start), dtype=bool)
         reached[state] = True
@@ -197,9 +194,9 @@ class Diagram:
         return taken
 
     def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[int] | None:
-        """The valid configuration below a state with the smallest sum of costs, as codes by knob index; None if all are
-        forbidden. `cost`: knob index → int64 by code + 1, `FORBIDDEN` forbids; a knob without costs is free. Ties go to
-        the lower code of the earlier knob (costs are integers, so sums are exact)."""
+        """Returns the valid configuration below a state with the smallest total cost, as codes by knob index; None if
+        all are forbidden. `cost`: knob index → int64 array by code + 1, in which `FORBIDDEN` excludes a code. Knobs
+        without costs are free. Of equal sums, the lower code of the earlier knob wins; integer sums are exact."""
         best = np.zeros(1, dtype=np.int64)
         ways: list[np.ndarray] = []
         for level in reversed(self.levels[start:]):
@@ -220,14 +217,14 @@ class Diagram:
 
 
 def assembled(raw: list[Raw], sparse: int, radix: Sequence[int]) -> Diagram | None:
-    """A diagram from raw levels, edges sorted by source and code: removes dead ends and adds counts. None if nothing is
-    valid."""
+    """Builds a diagram from levels with edges sorted by source and code: removes dead ends and counts configurations.
+    None if no configuration is valid."""
     most = 1
     for r in radix:
         most *= r + 1
     exact = np.int64 if most < 2**62 else object
     below = np.ones(1, dtype=exact)
-    alive = np.zeros(1, dtype=np.int64)  # old state → new state, −1 where nothing is below
+    alive = np.zeros(1, dtype=np.int64)  # old state → new state, −1 for a dead end
     levels: list[Level] = []
     for knob, states, source, code, to in reversed(raw):
         kept = alive[to] >= 0

@@ -1,9 +1,9 @@
-"""Spaces whose rules couple too many knobs for any diagram: searched on a uniform sample of the valid configurations.
+"""Spaces whose rules couple too many knobs for a diagram. They are represented by a uniform sample of their valid
+configurations.
 
-Rules are left out, widest first, until the rest fits a diagram. Configurations that are drawn from it uniformly and
-pass the rules left out are uniform over the valid ones; the share that passes estimates their number. If the diagram
-itself is small enough to list, all of it is tested, and nothing is estimated.
-"""
+The rules with the most knobs are omitted until the rest fits a diagram. Configurations drawn uniformly from it that
+also satisfy the omitted rules are uniform over the valid ones, and the accepted fraction gives an estimate of their
+number. If the diagram is small enough to list, all its configurations are tested, and the number is exact."""
 
 from typing import NamedTuple
 
@@ -20,19 +20,19 @@ from kb.records import AutoscoutError
 
 _MOST_LISTED = 3_000_000
 _SAMPLE = 100_000  # configurations in the sample
-_DRAWS = 4_000_000  # most draws to obtain the sample
+_DRAWS = 4_000_000  # maximum number of draws for the sample
 _BATCH = 200_000
 
 
 class Sampled(NamedTuple):
-    codes: np.ndarray  # (n, knobs), no row twice
-    total: int  # valid configurations, drawn or not
+    codes: np.ndarray  # (n, knobs), all rows different
+    total: int  # number of valid configurations, or its estimate
     exact: bool
 
 
 def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram | None, int | None]:
-    """The diagram of the valid configurations, None if there are none; and their estimated number, if the diagram holds
-    only a sample."""
+    """Returns the diagram of the valid configurations (None if there are none). If it has only a sample of them, also
+    returns their estimated number, else None."""
     try:
         return build.from_constraints(knobs, constraints, columns), None
     except build.TooWide:
@@ -46,7 +46,7 @@ def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) 
 
 
 def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
-    """The configurations of a diagram that obey the constraints left out of it."""
+    """Returns the configurations of a diagram that satisfy the constraints omitted from it."""
     if diagram.count <= _MOST_LISTED:
         codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
         codes = codes[_valid(codes, left_out, knobs, columns)]
@@ -72,7 +72,7 @@ def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob]
 
 
 def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram, list[Constraint]]:
-    """The diagram of all constraints but a few, and those few."""
+    """Returns the diagram of as many constraints as possible, and the omitted constraints."""
     kept = list(constraints)
     by_width = sorted((c for c in constraints if c.rule is not None), key=lambda c: -len(c.names))
     for i, widest in enumerate(by_width):
@@ -90,7 +90,7 @@ def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns)
 
 
 def _valid(codes: np.ndarray, rules: list[Constraint], knobs: list[Knob], columns: Columns) -> np.ndarray:
-    """Which rows obey the rules; a rule that is undefined on a row is not obeyed."""
+    """Returns which rows satisfy the rules. A rule that is undefined on a row counts as broken."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     valid = np.ones(len(codes), dtype=bool)
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Valid configurations of a space as rows of numbers: what searches and simulators compute on."""
+"""Tables of the valid configurations of a space, for searches and simulators."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,14 +12,14 @@ from autoscout.space.compiled.prefixes import SortedTable
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Configuration
 
-_MOST_ROWS = 4_000_000  # row limit of a table of structures or configurations
+_MOST_ROWS = 4_000_000  # maximum rows of a table of structures or configurations
 _MOST_CELLS = 120_000_000
 
 
 class Feasible:
-    """`codes`: (n, knobs) int16, one row per valid configuration, columns in the order of the knobs; a code is an index
-    into the knob's `values`, −1 where it is inactive. Rows are sorted by the sparse knobs, then the dense ones, so that
-    all points of a structure are one range."""
+    """`codes`: (n, knobs) int16, one row per valid configuration, with columns in the order of the knobs. A code is an
+    index into the knob's `values`, or −1 if the knob is inactive. Rows are sorted by the sparse knobs first, so that
+    all points of a structure are contiguous."""
 
     def __init__(self, coding: Coding, codes: np.ndarray) -> None:
         self._coding = coding
@@ -34,12 +34,12 @@ class Feasible:
         return self._coding.configuration(self.codes[i].tolist())
 
     def index(self, configuration: Configuration) -> int | None:
-        """The row of a configuration; None if it is not among them."""
+        """Returns the row index of a configuration; None if it is not valid."""
         codes = self._coding.row(configuration.knobs)
         return None if codes is None else self._index.find([codes[i] for i in self._order])
 
     def columns(self, codes: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """`Coding.columns` of rows of codes (default: of all)."""
+        """Returns the columns of values (see `Coding.columns`) for rows of codes, by default for all rows."""
         return self._coding.columns(self.codes if codes is None else codes)
 
 
@@ -54,7 +54,7 @@ class Lists:
         self._sparse = [(i, knob) for i, knob in enumerate(coding.knobs) if knob.kind == "sparse"]
 
     def holds(self, n: int) -> bool:
-        """Whether that many rows can be listed."""
+        """Whether n rows are few enough to list."""
         return n <= _MOST_ROWS and n * len(self._coding.knobs) <= _MOST_CELLS
 
     @cached_property
@@ -76,13 +76,13 @@ class Lists:
         return {k.name: k.values[c] for (_, k), c in zip(self._sparse, codes, strict=True) if c != INACTIVE}
 
     def row(self, s: Structure) -> int | None:
-        """The row of a structure in `structures`; None if it is not valid."""
+        """Returns the row index of a structure in `structures`; None if it is not valid."""
         codes = self._coding.row(s)
         return None if codes is None else self._rows.find([codes[i] for i, _ in self._sparse])
 
     def sorted_by(self, order: list[int]) -> SortedTable | None:
-        """The tree over an order of knobs: on `structures` if all of them are sparse, else on `feasible`; None if that
-        is too long to list."""
+        """Returns the prefix tree over these knobs: over `structures` if all of them are sparse, else over `feasible`;
+        None if that is too long to list."""
         radices = [len(self._coding.knobs[i].values) + 1 for i in order]
         columns = [i for i, _ in self._sparse]
         if all(i in columns for i in order) and self.holds(self._diagram.structures):
@@ -101,8 +101,8 @@ class Lists:
 
 
 class Index:
-    """Finds a row of codes among (n, k) lexicographically sorted ones: a binary search on one integer per row, or on a
-    few in turn if 64 bits do not hold the product of the radices."""
+    """Finds a row of codes in (n, k) lexicographically sorted rows, by binary search on integers. Rows whose radices
+    have a product of more than 64 bits use several integers, searched in turn."""
 
     def __init__(self, codes: np.ndarray, radices: Sequence[int]) -> None:
         self._words: list[tuple[int, int, list[int], np.ndarray]] = []
@@ -132,16 +132,14 @@ class Index:
 
 
 def structures_of(diagram: Diagram, knobs: list[Knob]) -> tuple[np.ndarray, np.ndarray]:
-    """(structures, state): every valid structure, (m, sparse knobs) codes in the order of the knobs, sorted, and the
-    state of the diagram that each leads to."""
+    """Returns all valid structures, sorted: codes (m, sparse knobs) and the diagram's state after each structure."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     _, codes, state = diagram.paths(0, diagram.sparse, np.zeros(1, dtype=np.int64))
     return _sorted(codes, diagram.order[: diagram.sparse], sparse, knobs, state)
 
 
 def table_of(diagram: Diagram, knobs: list[Knob], structures: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """All valid configurations: lists the points below every state once, then joins every structure with those of its
-    state."""
+    """Returns all valid configurations: combines each structure with the points below its state, listed once."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     dense = [i for i, knob in enumerate(knobs) if knob.kind == "dense"]
     below = diagram.below(diagram.sparse).astype(np.int64)
@@ -167,8 +165,8 @@ def _sorted(
     companion: np.ndarray,
     within: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes rows with the knobs `columns` to the columns `wanted`, sorted by these (within groups `within`).
-    `companion` is reordered in the same way."""
+    """Reorders the columns of rows from `columns` to `wanted`, then sorts the rows (within groups, if `within` is
+    given). `companion` is sorted with them."""
     codes = codes[:, [columns.index(i) for i in wanted]]
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))

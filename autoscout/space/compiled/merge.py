@@ -1,5 +1,4 @@
-"""The diagram of a table's rows, from the last knob to the first: prefixes with the same continuations become one
-state."""
+"""Builds the diagram of a table's rows, from the last knob to the first, merging prefixes with equal continuations."""
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from autoscout.space.knob import Knob
 
 
 def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
-    """A diagram in which exactly the rows (n, knobs) of codes are valid; None if there are none."""
+    """Returns a diagram in which exactly these rows of codes, (n, knobs), are valid; None if there are none."""
     order = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
     key = packed(codes[:, order], [len(knobs[i].values) + 1 for i in order])[0]
     rows = codes[np.unique(key, return_index=True)[1]][:, order]
@@ -17,11 +16,11 @@ def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
         return None
     differs = np.zeros(len(rows), dtype=bool)
     differs[0] = True
-    starts = [np.flatnonzero(differs)]  # first row of each distinct prefix, by the prefix's length
+    starts = [np.flatnonzero(differs)]  # index of the first row of each distinct prefix, by prefix length
     for column in range(rows.shape[1]):
         differs[1:] |= rows[1:, column] != rows[:-1, column]
         starts.append(np.flatnonzero(differs))
-    same = np.zeros(len(rows), dtype=np.int64)  # prefix → state: prefixes with the same continuations share one
+    same = np.zeros(len(rows), dtype=np.int64)  # prefix → state; prefixes with equal continuations share a state
     raw: list[Raw] = []
     for column in range(rows.shape[1] - 1, -1, -1):
         first = starts[column + 1]
@@ -37,7 +36,7 @@ def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
 
 
 def _same_edges(source: np.ndarray, n: int, code: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Groups the n states whose edges (sorted by source) are equal: (group of each state, one state of each group)."""
+    """Groups n states with equal edges (sorted by source): (group of each state, one state per group)."""
     edge = code.astype(np.int64) * (int(to.max(initial=0)) + 1) + to
     degree = np.bincount(source, minlength=n)
     first = np.cumsum(degree) - degree

@@ -1,4 +1,4 @@
-"""Rows of codes as integers, for finding equal ones and for sorting."""
+"""Encodes rows of codes as integers, for sorting and for finding equal rows."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Rows of codes (from −1) as one integer each, and a bound that all of these are below."""
+    """Encodes each row of codes (≥ −1) as one integer. Also returns the exclusive upper bound of these integers."""
     key, size = np.zeros(len(codes), dtype=np.int64), 1
     for column, radix in enumerate(radices):
         if size * radix >= 2**62:
@@ -17,7 +17,7 @@ def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
 
 
 def distinct(key: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(index of each key among the distinct keys, one place of each distinct key), ascending; keys are below `size`."""
+    """Returns each key's index among the sorted distinct keys, and a position of each distinct key. Keys < `size`."""
     if size > 4 * len(key) + 100_000:
         _, place, which = np.unique(key, return_index=True, return_inverse=True)
         return which.reshape(-1), place

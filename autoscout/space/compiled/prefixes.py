@@ -1,9 +1,8 @@
-"""The tree over the prefixes of an ordering of knobs, which a tree search walks.
+"""The prefix tree of an ordering of knobs, for tree search.
 
-A node stands for all valid structures (or configurations) that agree on the first knobs of the ordering. Its branches
-are the codes that the next knob takes among them, looked up, never tried: in a sorted table a node is a range of rows,
-in a diagram that assigns the knobs in this order it is a state. Knobs that are inactive or forced make no branch.
-"""
+A node stands for all valid structures (or configurations) that share their first codes in this ordering. Its branches
+are the next knob's codes that occur among them. A node is a range of rows in a sorted table, or a state of a diagram
+that assigns the knobs in this order. Knobs that are inactive or have only one value are skipped."""
 
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -21,14 +20,14 @@ Node = TypeVar("Node")
 
 
 class Branches(NamedTuple, Generic[Node]):
-    """`knob`: index in `space.knobs`; `nodes`: code → node."""
+    """`knob`: the index in `space.knobs`; `nodes`: code → child."""
 
     knob: int
     nodes: dict[int, Node]
 
 
 class Range(NamedTuple):
-    """Rows first to last − 1 of the sorted table; they agree on the first `depth` knobs of the ordering."""
+    """The rows `first` to `last` − 1 of the sorted table, which agree on the first `depth` knobs of the ordering."""
 
     first: int
     last: int
@@ -42,17 +41,17 @@ class PrefixState(NamedTuple):
 
 
 class SortedTable:
-    """`rows`: the rows of the table in the order of the tree; those of a node are `rows[node.first : node.last]`."""
+    """`rows`: the table's row indices, sorted by the ordering. Those of a node are `rows[node.first : node.last]`."""
 
     def __init__(self, codes: np.ndarray, columns: Sequence[int], knobs: Sequence[int], radices: Sequence[int]) -> None:
-        """`columns`: those of `codes` in the ordering; `knobs`: the knob of each."""
+        """`columns`: the columns of `codes` in the ordering; `knobs`: the knob index of each."""
         self.rows = np.argsort(packed(codes[:, list(columns)], radices)[0], kind="stable")
         self._columns = [codes[self.rows, c] for c in columns]
         self._knobs = list(knobs)
         self.root = Range(0, len(codes), 0)
 
     def branches(self, node: Range) -> Branches[Range] | None:
-        """The branches of a node; None once all knobs of the ordering are decided."""
+        """Returns the branches of a node; None if all knobs of the ordering are assigned."""
         first, last, depth = node
         while depth < len(self._columns):
             column = self._columns[depth]
@@ -74,15 +73,15 @@ class SortedTable:
         return node.last - node.first
 
     def sample(self, node: Range, rng: np.random.Generator) -> int:
-        """A row of the table, uniform over those below a node."""
+        """Draws a row index uniformly from those below a node."""
         return int(self.rows[rng.integers(node.first, node.last)])
 
 
 class LazyTree:
-    """Like SortedTable, for spaces with too many structures to list; leaves are configurations."""
+    """Like SortedTable, for spaces with too many structures to list. The leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
-        """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""
+        """The first `depth` knobs that `diagram` assigns are those of the ordering."""
         self._diagram = diagram
         self._depth = depth
         self.root = PrefixState(0, 0, ())
@@ -103,7 +102,7 @@ class LazyTree:
         return int(self._diagram.below(node.depth)[node.state])
 
     def sample(self, node: PrefixState, rng: np.random.Generator) -> list[int]:
-        """Codes in the order of `space.knobs`, uniform over the valid configurations below a node."""
+        """Draws uniformly from the valid configurations below a node; returns codes in the order of `space.knobs`."""
         codes = self._diagram.sample(1, rng, node.depth, node.state)[0].tolist()
         for knob, code in zip(self._diagram.order, node.codes, strict=False):
             codes[knob] = code
@@ -113,8 +112,8 @@ class LazyTree:
 def lazy_tree(
     ordering: list[int], others: list[int], knobs: list[Knob], constraints: list[Constraint], columns: Columns
 ) -> LazyTree:
-    """The tree over an ordering of some knobs of a non-empty space. Errors: AutoscoutError for an ordering that would
-    need too many states."""
+    """Returns the tree over an ordering of some knobs of a non-empty space. Errors: AutoscoutError if the ordering
+    needs too many states."""
     order = [*ordering, *(i for i in others if i not in ordering)]
     try:
         diagram = build.smallest([order], knobs, constraints, columns)

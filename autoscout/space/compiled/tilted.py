@@ -1,4 +1,4 @@
-"""Non-uniform samples of a diagram: towards some values of each knob, or towards rare structures."""
+"""Non-uniform samples from a diagram, which favour some values or rare structures."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from autoscout.space.compiled.diagram import Diagram
 
 
 def tilted(diagram: Diagram, weight: Mapping[int, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, knobs) codes of valid configurations, each drawn in proportion to the product of its knobs' weights (knob
-    index → positive floats by code + 1; a knob without weights is free)."""
+    """Draws valid configurations in proportion to the product of their values' weights: codes (n, knobs). `weight`:
+    knob index → positive floats by code + 1. Knobs without an entry have equal weights."""
     ways: list[np.ndarray] = []
     below = np.ones(1)
     for level in reversed(diagram.levels):
@@ -17,20 +17,20 @@ def tilted(diagram: Diagram, weight: Mapping[int, np.ndarray], n: int, rng: np.r
         if level.knob in weight:
             way = way * weight[level.knob][level.code + 1]
         below = np.add.reduceat(way, level.first[:-1])
-        scale = below.max()  # over hundreds of levels the sums would leave the range of floats
+        scale = below.max()  # rescale, since sums over hundreds of levels would overflow
         ways.append(way / scale)
         below /= scale
     return _walked(diagram, ways[::-1], n, rng)
 
 
 def varied(diagram: Diagram, n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, knobs) codes: every edge of a state is equally likely, so that structures with few points come as often as
-    those with many."""
+    """Draws configurations with equal probability for each edge of a state, so that structures with few points occur as
+    often as those with many: codes (n, knobs)."""
     return _walked(diagram, [np.ones(len(level.code)) for level in diagram.levels], n, rng)
 
 
 def _walked(diagram: Diagram, ways: list[np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws edges: each in proportion to its `ways`, compared with those of the state's other edges."""
+    """Draws paths; each edge is drawn in proportion to its `ways` among the edges of its state."""
     out = np.zeros((n, len(diagram.radix)), dtype=np.int16)
     at = np.zeros(n, dtype=np.int64)
     for level, way in zip(diagram.levels, ways, strict=True):

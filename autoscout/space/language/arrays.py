@@ -1,7 +1,6 @@
-"""Python's semantics on arrays: what is true, equal or absent, elementwise.
+"""Python's truth, equality and absence, applied elementwise to arrays.
 
-Inactive knobs without an `off` value are NaN in columns of numbers and None in columns of objects.
-"""
+An inactive knob without an `off` value is NaN in a column of numbers and None in a column of objects."""
 
 import operator
 from collections.abc import Callable
@@ -9,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-_WIDEST = 2**62  # larger integers fall back to Python arithmetic
+_WIDEST = 2**62  # results of larger integers could exceed 64 bits, so these use Python's integers
 
 
 def truth(x: Any) -> Any:
-    """Python's truth, elementwise; an inactive knob is false."""
+    """Python's truth value, elementwise. An inactive knob is false."""
     if not isinstance(x, np.ndarray):
         return bool(x)
     if x.dtype == bool:
@@ -40,7 +39,7 @@ def equal(a: Any, b: Any) -> Any:
 
 
 def column(values: list[Any]) -> np.ndarray:
-    """Values as an array: bool, int64 or float64 where they are all numbers (an absent one NaN), else objects."""
+    """Converts values to an array: bool, int64 or float64 if all are numbers (NaN for a missing one), else objects."""
     kinds = {type(v) for v in values}
     present = kinds - {type(None)}
     narrow = all(abs(v) < _WIDEST for v in values if isinstance(v, int))
@@ -51,7 +50,7 @@ def column(values: list[Any]) -> np.ndarray:
     if present <= {bool, int, float} and all(abs(v) < 2**53 for v in values if isinstance(v, int)):
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
     out = np.empty(len(values), dtype=object)
-    for i, value in enumerate(values):  # not out[:] = values, which would make a second dimension of tuples
+    for i, value in enumerate(values):  # out[:] = values would turn tuples into a second dimension
         out[i] = value
     return out
 
@@ -82,7 +81,7 @@ def at(x: Any, where: np.ndarray) -> Any:
 
 
 def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
-    """(n,) with the values put in their places, in a type that holds them all."""
+    """Combines values for disjoint sets of rows to one (n,) array, in a type that can hold all of them."""
     arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
     types = {a.dtype for a in arrays}
     if len(types) > 1 and np.dtype(object) in types:
@@ -94,7 +93,7 @@ def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
 
 
 def too_wide(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
-    """Whether integers might leave 64 bits."""
+    """Whether the result of an integer operation may exceed 64 bits."""
     if is_float(a) or is_float(b) or isinstance(a, float) or isinstance(b, float):
         return any(isinstance(x, int) and abs(x) > 2**53 for x in (a, b))
     largest = [

@@ -1,10 +1,9 @@
-"""Expressions on columns: the same language as on one configuration, evaluated for many rows at once.
+"""Evaluates expressions for many rows at once, on columns of values.
 
-The semantics are exactly Python's, row by row: the right side of `and` and `or` and the branches of a conditional are
-evaluated only for the rows that reach them, so that `tp == 1 or x % (tp - 1) == 0` never divides by zero. Rows on which
-Python would raise are marked as undefined instead. Inactive knobs without an `off` value are NaN in columns of numbers
-and None in columns of objects; arithmetic on one is undefined.
-"""
+The semantics of each row are exactly Python's. In particular, the right side of `and` and `or` and the branches of a
+conditional are evaluated only for the rows that need them, so that `tp == 1 or x % (tp - 1) == 0` never divides by
+zero. Rows for which Python would raise an exception are marked as undefined. An inactive knob without an `off` value is
+NaN in a column of numbers and None in a column of objects; arithmetic with it is undefined."""
 
 import ast
 import operator
@@ -44,7 +43,7 @@ _ORDER: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class Known(NamedTuple):
-    """Precomputed values of a part of an expression, and where it is undefined."""
+    """Precomputed values of a subexpression, and the rows where it is undefined."""
 
     values: np.ndarray
     undefined: np.ndarray
@@ -53,7 +52,7 @@ class Known(NamedTuple):
         return Known(self.values[rows], self.undefined[rows])
 
     def numbered(self) -> tuple[np.ndarray, "Known"]:
-        """(index of each row's value, the distinct values); True and 1 are one: no expression can tell them apart."""
+        """Returns (index of each row's value, the distinct values). True and 1 are equal, as in expressions."""
         if self.values.dtype == object or self.values.dtype.kind == "f":
             place: dict[Any, int] = {}
             keys = [None if v != v else v for v in self.values.tolist()]
@@ -70,7 +69,7 @@ class Known(NamedTuple):
 
 
 def part_text(tree: ast.expr) -> str:
-    """The text of a part; equal parts of different expressions have equal texts."""
+    """Returns the normalized text of a subexpression, which identifies it in all expressions."""
     text = getattr(tree, "_text", None)
     if text is None:
         text = ast.unparse(tree)
@@ -81,14 +80,15 @@ def part_text(tree: ast.expr) -> str:
 def evaluate(
     tree: ast.expr, env: Mapping[str, Any], n: int, known: Mapping[str, Known] | None = None
 ) -> tuple[Any, np.ndarray]:
-    """(values, undefined): a value for all rows or an (n,) array, and where it is undefined. Parts of the expression
-    that are `known` (by `part_text`) are not recomputed."""
+    """Evaluates a tree for n rows: (values, undefined), each an (n,) array or a scalar for all rows. The subexpressions
+    in `known`, by their `part_text`, are not recomputed."""
     run = _Run(env, n, known or {})
     return run.value(tree, np.arange(n)), run.undefined
 
 
 class _Run:
-    """One evaluation. `rows`: which of the n rows a node is evaluated for; values have their length."""
+    """One evaluation of a tree. `rows`: indices of the rows for which a node is evaluated; its values have their
+    length."""
 
     def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
         self.env = env
@@ -138,7 +138,7 @@ class _Run:
         return self._each(operator.mul, value, -1, rows, calculating=True) if is_object(value) else -value
 
     def BoolOp(self, node: ast.BoolOp, rows: np.ndarray) -> Any:
-        stops = isinstance(node.op, ast.Or)  # `or` stops at the first true value, `and` at the first false one
+        stops = isinstance(node.op, ast.Or)  # `or` stops at the first true operand, `and` at the first false one
         result = self.value(node.values[0], rows)
         for operand in node.values[1:]:
             goes_on = truth(result) != stops
@@ -180,7 +180,7 @@ class _Run:
         return self._extreme(name, values, rows)
 
     def _of_one(self, name: str, value: Any, rows: np.ndarray) -> Any:
-        """min, max and divisors of one argument."""
+        """Evaluates min, max or divisors of a single argument."""
         if name != "divisors" and isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
             return self._extreme(name, value, rows)
         function = FUNCTIONS[name]
@@ -203,7 +203,7 @@ class _Run:
         return best
 
     def _compared(self, op: ast.cmpop, left: Any, comparator: ast.expr, rows: np.ndarray) -> tuple[Any, Any]:
-        """(left op right, right)"""
+        """Evaluates `left op comparator`: (result, right operand), which a chained comparison needs."""
         if isinstance(op, ast.In | ast.NotIn):
             among = self._among(left, comparator, rows)
             return (among if isinstance(op, ast.In) else negated(among)), None
@@ -215,7 +215,8 @@ class _Run:
 
     def _among(self, left: Any, comparator: ast.expr, rows: np.ndarray) -> Any:
         options = self.value(comparator, rows)
-        if isinstance(options, np.ndarray) and options.dtype == object:  # every row has its own list
+        # a column of objects: each row has its own list
+        if isinstance(options, np.ndarray) and options.dtype == object:
             return truth(self._each(lambda a, b: a in b, left, options, rows))
         if not isinstance(options, tuple | list):
             self.undefined[rows] = True
@@ -236,7 +237,7 @@ class _Run:
         return truth(self._each(compare, a, b, rows))
 
     def _number(self, x: Any, rows: np.ndarray) -> Any:
-        """x prepared for arithmetic; rows where it is not a number are undefined."""
+        """Prepares x for arithmetic. Rows in which x is not a number become undefined."""
         if not isinstance(x, np.ndarray):
             if isinstance(x, bool | int | float):
                 return int(x) if isinstance(x, bool) else x
@@ -251,7 +252,7 @@ class _Run:
     def _each(
         self, f: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray, calculating: bool = False
     ) -> np.ndarray:
-        """f row by row, for columns of objects and for integers beyond 64 bits."""
+        """Applies f row by row, for columns of objects and for integers beyond 64 bits."""
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
             a = np.full(len(rows), a, dtype=object)
         out: list[Any] = []

@@ -1,10 +1,10 @@
-"""The small expression language of the catalogs: arithmetic, comparison, boolean, membership, min/max, conditional.
+"""The expression language of catalogs: arithmetic, comparisons, and/or/not, membership, min/max, conditional
+expressions.
 
-An expression is parsed once, into a Python function for one configuration and a tree that `columns.py` evaluates on
-arrays. Only the node types below are allowed, so an expression from a stranger's file can neither call nor reach
-anything, nor take long: no attributes, no subscripts, no powers, no calls but `min`, `max` and `divisors`, arithmetic
-on numbers only, and no more than `_LARGEST` nodes even with derived names written out.
-"""
+An expression is parsed once, into a Python function for single configurations and a tree that `columns.py` evaluates on
+arrays. Expressions in files of unknown origin are safe: attributes, subscripts, powers and calls (except `min`, `max`
+and `divisors`) are not allowed, arithmetic accepts only numbers, and the size is limited to `_LARGEST` nodes after
+expansion of derived names."""
 
 import ast
 import copy
@@ -21,10 +21,10 @@ from kb.records import AutoscoutError
 
 _MEMBERSHIP = (ast.In, ast.NotIn)
 _LONGEST = 1000  # characters
-_LARGEST = 5000  # nodes, with derived names expanded
-_DEEPEST = 60  # levels of nesting
+_LARGEST = 5000  # maximum number of nodes after expansion of derived names
+_DEEPEST = 60  # maximum nesting depth
 _MOST = 2**63  # largest constant
-_KEPT = 1024  # parsed expressions in the cache
+_KEPT = 1024  # cache size: number of parsed expressions
 
 _ALLOWED = (
     ast.Expression,
@@ -61,14 +61,14 @@ _ALLOWED = (
 
 
 def _number(value: Any) -> Any:
-    """Guards arithmetic: on a string, Python would repeat it 10⁹ times, or format it."""
+    """Rejects operands that are not numbers: Python would repeat a string 10⁹ times or format it."""
     if isinstance(value, bool | int | float):
         return value
     raise TypeError(f"{value!r} is not a number")
 
 
 def _several(value: Any) -> Any:
-    """Guards `in`: in a string, Python would look for a substring."""
+    """Rejects a string as the right operand of `in`, in which Python would search for a substring."""
     if isinstance(value, tuple | list):
         return value
     raise TypeError(f"{value!r} is not a list")
@@ -78,18 +78,18 @@ _GUARDS: dict[str, Callable[..., Any]] = {"_number": _number, "_several": _sever
 
 
 class Expression:
-    """`expression(env)` evaluates on a mapping from name to value, `expression.on(env, n)` on columns; `names`:
-    those that it reads."""
+    """A parsed expression. `expression(env)` evaluates it for a mapping from name to value, `expression.on(env, n)` for
+    columns of n rows. `names`: the names that it uses."""
 
     def __init__(self, text: str, derived: Mapping[str, str] | None = None) -> None:
-        """`derived` maps names to expressions that stand for them (expanded here, once)."""
+        """`derived`: name → expression that replaces the name wherever it is used."""
         self.text = text
         self._parsed = _parsed(text, tuple((derived or {}).items()))
         self.tree, self.names = self._parsed.tree, self._parsed.names
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
-        """The expression's value. Errors: AutoscoutError for a division by zero, and for arithmetic on a text, on a
-        list, or on a knob that is inactive and has no `off` value."""
+        """Evaluates the expression. Errors: AutoscoutError for a division by zero, and for arithmetic on a text, a
+        list, or an inactive knob without an `off` value."""
         try:
             return self._parsed.function(*[env[name] for name in self.names])
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -99,9 +99,9 @@ class Expression:
     def on(
         self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
     ) -> tuple[Any, np.ndarray]:
-        """(values, undefined) for n rows: `env` holds a value or an (n,) column for every name (None or NaN: inactive,
-        without `off` value); `undefined` (n,) is true where the value cannot be evaluated. `known`: parts of the
-        expression that are precomputed."""
+        """Evaluates the expression for n rows: (values, undefined). `env`: a value or an (n,) column for every name
+        (None or NaN for an inactive knob without `off` value). `undefined`, (n,): rows without a value. `known`:
+        precomputed subexpressions."""
         return columns.evaluate(self.tree, env, n, known)
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Expression:
 
 
 class _Parsed:
-    """The parsed form that expressions with the same text share."""
+    """The parsed form, shared by all expressions with the same text."""
 
     def __init__(self, text: str, derived: tuple[tuple[str, str], ...]) -> None:
         self.text = text
@@ -125,7 +125,7 @@ class _Parsed:
         return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
 
 
-# Catalogs are read anew for every job, and their conditions are evaluated many times while a launch line is read.
+# Catalogs are read for every job, and their conditions are evaluated many times while a launch line is parsed.
 _parsed = lru_cache(_KEPT)(_Parsed)
 
 
@@ -156,7 +156,7 @@ def _allowed_constant(value: Any) -> bool:
 
 
 def _check_depth(text: str, tree: ast.AST) -> None:
-    """Level by level, without recursion."""
+    """Limits the nesting depth. Works level by level, because recursion could overflow."""
     level, depth = [tree], 0
     while level:
         depth += 1
@@ -166,7 +166,7 @@ def _check_depth(text: str, tree: ast.AST) -> None:
 
 
 class _Guard(ast.NodeTransformer):
-    """Requires that operands of arithmetic are numbers, and right sides of `in` lists."""
+    """Inserts checks that operands of arithmetic are numbers and right operands of `in` are lists."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         return ast.BinOp(self._number(node.left), node.op, self._number(node.right))
@@ -194,8 +194,8 @@ def _call(function: str, argument: ast.expr) -> ast.Call:
 
 
 def _check_kinds(text: str, tree: ast.expr) -> None:
-    """Refuses strings and lists in arithmetic, and lists anywhere but after `in`, as the only argument of min and max,
-    or as the result of the whole expression (a domain)."""
+    """Rejects strings and lists in arithmetic. Allows lists only after `in`, as the only argument of min and max, and
+    as the result of the whole expression (a domain)."""
     placed = set(_yielded(tree))
     nodes = list(ast.walk(tree))
     for node in nodes:
@@ -229,14 +229,14 @@ def _calls_divisors(node: ast.expr) -> bool:
 
 
 def _yielded(node: ast.AST) -> list[int]:
-    """The node ids of possible results of the whole expression: lists are allowed there, as domains."""
+    """Returns the ids of the nodes that can be the result of the whole expression, which may be lists (domains)."""
     if isinstance(node, ast.IfExp):
         return [*_yielded(node.body), *_yielded(node.orelse)]
     return [id(node)]
 
 
 class _Expand(ast.NodeTransformer):
-    """Replaces derived names by their definitions (which may use other derived names, but not circularly)."""
+    """Replaces derived names by their definitions, which may use other derived names. Cycles are errors."""
 
     def __init__(self, text: str, derived: Mapping[str, str]) -> None:
         self.text = text

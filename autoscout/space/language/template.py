@@ -1,9 +1,8 @@
-"""Placeholders: `{name}`, or `{an expression}` such as {global_batch // (mbs * gpus)}, in commands, environments and
-rendered files; in rendered files also `$NAME` for known names.
+"""Placeholders in commands, environments and rendered files: `{name}`, or `{an expression}` such as {global_batch //
+(mbs * gpus)}. In rendered files `$NAME` is also one if the name is known.
 
-Text in braces that has no name, or has quotes, colons or nested braces, is not a placeholder, so JSON needs no
-escaping. `{{name}}` stands for a literal `{name}`, and `${NAME}` is left to the shell.
-"""
+Braces without a name, or with quotes, colons or nested braces, are literal, so that JSON needs no escaping. `{{name}}`
+gives a literal `{name}`, and `${NAME}` is left to the shell."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -25,8 +24,8 @@ def filled(
     dollars: bool = False,
     quoted: Callable[[str], str] = str,
 ) -> str:
-    """`text` with its placeholders replaced; `quoted`: quotes a value. Errors: AutoscoutError (exit 2) for an unknown
-    placeholder, or an expression that cannot be evaluated."""
+    """Replaces the placeholders in a text. `quoted`: function that quotes a value. Errors: AutoscoutError (exit 2) for
+    an unknown placeholder, or an expression that cannot be evaluated."""
 
     def place(found: re.Match[str]) -> str:
         if found["kept"] is not None:
@@ -40,13 +39,13 @@ def filled(
 
 
 def of_a_line(text: str) -> str:
-    """A launch line as text in which its own braces are not taken for placeholders."""
+    """Escapes the braces of a launch line, so that they are not parsed as placeholders."""
     return PLACEHOLDER.sub(lambda m: m[0] if m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 
 def names_in(text: str, dollars: bool = False) -> set[str]:
-    """Names used in a text's placeholders; invalid expressions are skipped."""
-    from autoscout.space.language.expression import Expression  # late: it imports numpy
+    """Returns the names used in a text's placeholders, ignoring invalid expressions."""
+    from autoscout.space.language.expression import Expression  # imported late, because it imports numpy
 
     found: set[str] = set()
     for match in PLACEHOLDER.finditer(text):
@@ -58,7 +57,7 @@ def names_in(text: str, dollars: bool = False) -> set[str]:
 
 
 def as_text(value: Any) -> str:
-    """A value as in configuration files: true, 4, 0.1, name."""
+    """Writes a value as in configuration files: true, 4, 0.1, name."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
