@@ -129,8 +129,7 @@ class Space:
     def with_simulated(
         self, columns: dict[str, np.ndarray], n: int, attributes: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Adds the derived columns in `simulated` to n rows' columns. `attributes`: another job's, if the rows are
-        its."""
+        """Adds the derived columns in `simulated` to the columns of n rows. `attributes`: default: this job's."""
         return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:

@@ -1,4 +1,4 @@
-"""What an audit of an engine found: `autoscout targets --audit`."""
+"""The result of `autoscout targets --audit`, which compares the catalog's rules with the engine's own validation."""
 
 import functools
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 
 RECORD = Path(__file__).with_name("audits.json")
-_FEW = 0.02  # share of forbidden configurations accepted; above it, our rules may describe another release
+# tolerated share of invalid configurations that the engine accepts; a larger one suggests rules for another release
+_FEW = 0.02
 
 
 class Unset(msgspec.Struct, frozen=True):
-    """A flag that no knob sets. `since`: the first recorded release that has it; `words`: those in its name or help
-    text that suggest speed or memory."""
+    """A speed or memory flag that no knob sets. `since`: the first recorded release that has it; `words`: number of
+    words in its name or help text that suggest speed or memory."""
 
     flag: str
     takes: str
@@ -21,12 +22,11 @@ class Unset(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found. `drawn`: the number of valid configurations tried; `refused`: error message → how many of
-    them the engine refused with it; `changed`: field → (how many had it changed by the engine, an example).
-    `forbidden`: the number of configurations tried that our rules forbid; `accepted`: rule → how many of its
-    configurations the engine accepted, and who checks the rule according to the catalog; `unsaid`: how many were
-    accepted although, by the catalog, the engine's own validation should refuse them. `moved`: field → (default in the
-    catalog's release, default in this one)."""
+    """Results of an audit. `drawn`: number of valid configurations tested. `refused`: error message → how many of these
+    the engine rejected with it. `changed`: field → (in how many of these the engine changed it, an example).
+    `forbidden`: number of tested configurations that our rules forbid. `accepted`: rule → how many of its
+    configurations the engine accepted. `unsaid`: how many were accepted although, according to the catalog, the engine
+    validates the rule. `moved`: field → (default in the catalog's release, default in this release)."""
 
     engine: str
     recorded: bool
@@ -56,5 +56,5 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def recorded() -> dict[str, Audit]:
-    """Audits of releases, by engine and release."""
+    """Returns the recorded audits by engine and release."""
     return msgspec.json.decode(RECORD.read_bytes(), type=dict[str, Audit])

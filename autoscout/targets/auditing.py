@@ -1,4 +1,5 @@
-"""Shared by the audits of all engines: asks an engine, compares its answers with the space, drafts catalog rows."""
+"""The part of an audit that is common to all engines: queries the engine, compares its answers with the space, and
+drafts catalog entries."""
 
 import re
 import subprocess
@@ -17,9 +18,10 @@ from kb.records import AutoscoutError, Configuration
 
 DRAWN = 240
 _LIMIT_S = 600.0
-_WITHIN = ("domain", "inactive", "implied")  # no rules of the catalog, so the engine is not asked about them
+# violations that are not rules of the catalog, so that the engine is not tested for them
+_WITHIN = ("domain", "inactive", "implied")
 _TRIES = 20
-# A flag is about speed or memory if its name or help text has one of these words.
+# Words in the name or help text of flags that affect speed or memory.
 _WORDS = re.compile(
     r"overlap|fus(?:e|ion)|recompute|offload|bucket|buffer|comm(?:unication)?\b|graph|gemm|kernel|memory|stream|_sms\b|"
     r"prefetch|parallel|shard|async|precision|fp8|fp4|cache|stash|chunk|dispatch|pipeline|inflight|nccl|speed|throughput"
@@ -33,7 +35,7 @@ class EngineAnswer(msgspec.Struct, frozen=True):
 
 
 class ValidationAnswers(msgspec.Struct, frozen=True):
-    """What worker/audit_engine.py and worker/audit_vllm.py answer."""
+    """The answers of worker/audit_engine.py and worker/audit_vllm.py."""
 
     arguments: dict[str, str]
     helps: dict[str, str]
@@ -42,7 +44,7 @@ class ValidationAnswers(msgspec.Struct, frozen=True):
 
 
 def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) -> ValidationAnswers:
-    """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
+    """Runs the engine's audit script. Errors: AutoscoutError (exit 2) if the engine does not answer."""
     output = b""
     try:
         asked = msgspec.json.encode(question)
@@ -57,8 +59,8 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
 def drawn(
     space: Space, rules: Sequence[str], count: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Configuration]]:
-    """Yields (rule, configuration): valid configurations with the rule "", each followed, if a few tries find one, by a
-    neighbour that exactly one of the rules forbids."""
+    """Yields (rule, configuration): random valid configurations, with the rule "". Each is followed by a neighbour that
+    breaks exactly one of `rules`, if a few random changes find one."""
     for _ in range(count):
         valid = space.sample(rng)
         yield "", valid
@@ -78,7 +80,7 @@ def _broken(space: Space, configuration: Configuration) -> list[str]:
 
 
 def counted(rules: Sequence[str], answers: Sequence[EngineAnswer]) -> dict[str, Any]:
-    """The counts of an Audit. `rules`: for each answer the rule that forbids its configuration, "" for none."""
+    """Counts answers for an Audit. `rules`: for each answer the rule that forbids its configuration, or "" (none)."""
     pairs = list(zip(rules, answers, strict=True))
     valid = [answer for rule, answer in pairs if not rule]
     examples = {name: (change, a.said) for a in valid for name, change in a.changed.items()}
@@ -101,7 +103,7 @@ def _example(change: list[Any], warnings: list[str]) -> str:
 
 
 def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
-    """Flags about speed or memory that none of our launches sets, the most relevant first."""
+    """Yields the speed or memory flags that AutoScout never sets, the most relevant first."""
     first = {name: next(v for v, text in held.items() if text is not None) for name, held in known.names.items()}
     fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
     oldest = known.releases[0]
@@ -117,7 +119,7 @@ def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterat
 
 
 def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
-    """Fields whose default differs from that in the release that the catalog describes."""
+    """Returns the fields whose default differs from that in the catalog's release."""
     if version == catalogs:
         return {}
     before = known.of(catalogs) or {}
@@ -129,7 +131,7 @@ def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: s
 
 
 def draft(found: Audit, flags: Sequence[str]) -> str:
-    """Catalog rows for flags that no knob sets, off until a job allows them. Errors: AutoscoutError (exit 2)."""
+    """Writes catalog entries for flags without a knob; a job must allow them. Errors: AutoscoutError (exit 2)."""
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:

@@ -1,18 +1,18 @@
-"""Whether a training run can continue under another configuration: how its checkpoint depends on the layout, as data.
+"""Determines whether a training run can be resumed with another configuration, i.e. how checkpoints depend on the
+layout.
 
-The rules of an engine are entries of its preset (line/frameworks/*.toml), read from its source.
-"""
+The rules for an engine are entries of its preset (line/frameworks/*.toml), based on the engine's source."""
 
 from collections.abc import Callable, Sequence
 
 from kb.records import Strict, Value
 
-FlagValue = Callable[[str], Value | list[str] | None]  # flag → its value in a launch; None: not given
+FlagValue = Callable[[str], Value | list[str] | None]  # returns a flag's value in a launch, None if it is not set
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
-    """If one of `flags` differs between two launches, `says` tells what happens to the checkpoint. `beside`: the rule
-    applies only if this flag is given, too."""
+    """A rule: if one of `flags` differs between two launches, the sentence `says` describes the effect on the
+    checkpoint. `beside`: the rule applies only if this flag is set, too."""
 
     flags: list[str]
     says: str
@@ -21,7 +21,7 @@ class CheckpointRule(Strict, frozen=True, kw_only=True):
 
 
 def carried_over(rules: Sequence[CheckpointRule], now: FlagValue, new: FlagValue) -> str:
-    """The sentence of the first rule that applies; "" if nothing is known of the engine's checkpoints."""
+    """Returns the sentence of the first rule that applies; "" if there are no rules for the engine."""
     for rule in rules:
         applies = not rule.beside or new(rule.beside) not in (None, False)
         if applies and any(_value(now(flag)) != _value(new(flag)) for flag in rule.flags):

@@ -87,8 +87,7 @@ def evaluate(
 
 
 class _Run:
-    """One evaluation of a tree. `rows`: indices of the rows for which a node is evaluated; its values have their
-    length."""
+    """One evaluation of a tree. `rows`: indices of the rows for which a node is evaluated, as many as its values."""
 
     def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
         self.env = env

@@ -1,4 +1,4 @@
-"""The user's own command, measured and exported as they launch it."""
+"""The target for a user's own command, which is measured and exported as the user launches it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -160,7 +160,7 @@ class Command(Target):
         return notes + _not_to_be_had(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """The command as written: knob values from its flags; without a flag, a knob's default or first value."""
+        """Yields the command as written: knobs have the values of its flags, else their default or first value."""
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.recipes import nearest
 
@@ -244,8 +244,8 @@ class Command(Target):
         return carried_over(rules, before.value, after.value)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """Nothing can be predicted for an unknown command before it ran. For a known one: simulators by its model, and
-        by what a catalog's `[simulated]` says that its knobs mean."""
+        """Returns simulators if the preset maps its knobs to their inputs (`simulated`) and the job has a model and
+        lengths. An unknown command cannot be predicted."""
         from autoscout.targets.jobs import declared
 
         shaped = job.model.layers and (job.traffic.seq_len or job.task == "serve")
@@ -270,20 +270,20 @@ class Command(Target):
 
 
 def _columns(preset: "Preset") -> "ModuleType":
-    """The module that converts a line of the preset to the simulators' columns."""
+    """Returns the module that converts the preset's lines to the simulators' inputs."""
     from autoscout.targets.command import served_columns, trained_columns
 
     return trained_columns if preset.trained else served_columns
 
 
 def _free(job: Job, knob: "KnobEntry") -> bool:
-    """Whether the job leaves the knob more than one value."""
+    """Whether the job leaves more than one value for the knob."""
     left = job.space.limit.get(knob.name, knob.values)
     return knob.name not in job.space.fix and len(left) > 1
 
 
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
-    """The values without those that have no effect, such as how checkpointing is done while it is off."""
+    """Removes values of inactive knobs, such as the kind of checkpointing if checkpointing is off."""
     kept = dict(values)
     for knob in space.knobs:  # each knob comes after those that activate it
         seen = space.environment(kept)
@@ -294,7 +294,7 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
 
 
 def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
-    """A sentence if the command's settings are not a configuration of the space."""
+    """Returns a note if the command's own settings are not a valid configuration of the space."""
     from autoscout.space.explain import explain
     from autoscout.targets.jobs import JobSpace
 

@@ -1,8 +1,7 @@
-"""From (job, configuration) to the command to start: the one mapping for experiments and exports.
+"""Converts (job, configuration) to a command, for experiments as well as exports.
 
-It gives the command's words with placeholders filled in and the knobs' flags set, the environment variables that the
-job adds, and the files that the command reads.
-"""
+The result has the command line with placeholders filled in and the knobs' flags set, the job's environment variables,
+and the files that the command reads."""
 
 import re
 import shlex
@@ -32,9 +31,9 @@ EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how to start a command: its `folder` for files, a free `port`, the number of `iterations`; on several
-    hosts the number of this `node`, the address of the `head` node, and the node's `ranks` ("": all). `measuring`: this
-    is an experiment, which may shorten the user's own launch (no checkpoints, fewer iterations)."""
+    """Where and how a command runs. `folder`: for its files. `port`: a free one. `iterations`: their number. On several
+    hosts: `node`, the host's index; `head`, the first host's address; `ranks`, the host's number of ranks ("": all).
+    `measuring`: the run is an experiment, which may change the user's launch (no checkpoints, fewer iterations)."""
 
     folder: str
     port: str
@@ -46,7 +45,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_place(job: Job | None = None) -> Place:
-    """The place of a launch that the user starts: relative to its folder, of any length, on every host of the job."""
+    """Returns the place of an exported launch: files relative to its folder, all iterations, all hosts of the job."""
     place = Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
     if job is None or not job.cluster.hosts:
         return place
@@ -56,8 +55,8 @@ def export_place(job: Job | None = None) -> Place:
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`files`: path → content, written before the start. `by_kind`: kind of device → values for the placeholders that
-    stay in words and variables until the kind of device is known."""
+    """A command to run. `files`: path → content, to be written first. `by_kind`: kind of device → values for the
+    placeholders that are filled in on each host, because they depend on its kind of device."""
 
     line: Line
     environment: dict[str, str]
@@ -70,8 +69,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag with no place to go, or an unreadable
-    template."""
+    """Returns the command to run. Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag that a shell
+    command has no placeholder for, or an unreadable template."""
     preset = preset_of(job)
     entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
@@ -104,7 +103,7 @@ def probe_line(
     experiment: Path,
     mapping: Callable[[Job, Configuration, Place], Started] = started,
 ) -> str:
-    """The line of one experiment for a shell, with its variables."""
+    """Returns the shell command of one experiment, with its environment variables."""
     place = msgspec.structs.replace(
         export_place(job), folder=str(experiment.parent), iterations=str(job.launch.iterations), measuring=True
     )
@@ -114,15 +113,14 @@ def probe_line(
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Knobs with one value per kind of device: name → kind → the name of that kind's knob."""
+    """Returns knobs with one value per kind of device: name → kind → name of the knob for that kind."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """Merges the knobs that exist once per kind of device into one. Also returns their values: kind → placeholder →
-    value."""
+    """Merges knobs that exist once per kind of device. Also returns the values: kind → placeholder → value."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
@@ -134,7 +132,7 @@ def _of_all_kinds(
 
 
 def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
-    """The values of the placeholders that a command may use, by name. `knobs`: values as the command gets them."""
+    """Returns the values of all placeholders by name. `knobs`: the knobs' values as passed to the command."""
     used = used_nodes(job, configuration)
     ranks = sum(node.count for node in used)
     names = {
@@ -159,7 +157,7 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
 
 
 def not_on_hosts(job: Job) -> str:
-    """Why the command cannot be started on each of several hosts; "" if it can."""
+    """Returns why the command cannot be started on several hosts; "" if it can."""
     placeholders = spoken(job)
     if not job.cluster.hosts or ({"node", "head"} <= placeholders and placeholders & {"ranks", "gpus"}):
         return ""
@@ -170,17 +168,17 @@ def not_on_hosts(job: Job) -> str:
 
 
 def command_of(job: Job) -> str:
-    """launch.command, with placeholders, else launch.current, as the user runs it today."""
+    """Returns launch.command, which may have placeholders, else launch.current, the line that the user runs today."""
     return job.launch.command or job.launch.current
 
 
 def spoken(job: Job) -> set[str]:
-    """The placeholders that the command and its variables use."""
+    """Returns the placeholders in the command and in its environment variables."""
     return set().union(*map(names_in, [command_of(job), *job.launch.environment.values()]))
 
 
 def currently(job: Job) -> dict[str, Value]:
-    """Values of knobs given by flags of the command as written, or by the files that it reads as they are."""
+    """Returns the knobs' values in the command as written, or in the files that it reads."""
     line, now = command_line(job), today(job)
     found = {}
     for entry in declared(job).knob:
@@ -190,14 +188,14 @@ def currently(job: Job) -> dict[str, Value]:
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)
-            value = None if set_ else False  # a switch that is not given has its default
+            value = None if set_ else False  # an absent on/off switch has the program's default
         if value is not None:
             found[entry.name] = value
     return found
 
 
 def unfilled(job: Job) -> dict[str, str]:
-    """Flags that affect the trials and whose value in the line is a shell variable, with that variable."""
+    """Returns the flags that affect experiments and whose value is a shell variable: flag → variable."""
     line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
     values = {flag: line.value(flag) for flag in (*ours, *preset_of(job).line.values())}
@@ -206,7 +204,7 @@ def unfilled(job: Job) -> dict[str, str]:
 
 
 def today(job: Job) -> ValueOf:
-    """The settings of the command as written, and of files that it reads unchanged. Errors: AutoscoutError (exit 2)."""
+    """Returns a lookup of settings in the command as written and in its files. Errors: AutoscoutError (exit 2)."""
     line = _readable(job)
     return rendered.values_of(
         line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job)
@@ -214,13 +212,13 @@ def today(job: Job) -> ValueOf:
 
 
 def _readable(job: Job) -> Line:
-    """The command as far as it can be read; an empty line if only a shell can run it."""
+    """Returns the parsed command; an empty line if it needs a shell."""
     line = command_line(job)
     return Line() if line.for_shell else line
 
 
 def not_warm(job: Job) -> str:
-    """Why the command cannot be started warm (running/warm_run.py); "" if it can."""
+    """Returns why the command cannot run in a warm interpreter (running/warm_run.py); "" if it can."""
     line = command_line(job)
     if line.for_shell or job.launch.command_prefix:
         return "a command that needs a shell or a prefix cannot be started warm"
@@ -230,7 +228,7 @@ def not_warm(job: Job) -> str:
 
 
 def unused(job: Job) -> list[str]:
-    """Knobs that do not appear in the command, the environment or a rendered file."""
+    """Returns the knobs that neither the command, the environment nor a rendered file uses."""
     used = spoken(job)
     for each in job.launch.render:
         if not each.plain:
@@ -244,13 +242,14 @@ def unused(job: Job) -> list[str]:
 
 
 def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
-    """Settings of experiments that differ from the user's own launch."""
+    """Returns the settings in which experiments differ from the user's own launch."""
     there = {sets: value for sets, value in preset.where_said.items() if now(sets) is not None}
     return {**preset.measuring, **there}
 
 
 def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
-    """Sentences for settings of a run in files that cannot be changed. `free`: settings of knobs that may change."""
+    """Yields a sentence for each setting that a run must change but that is in a file which cannot be rewritten.
+    `free`: settings of knobs with several values."""
     preset = preset_of(job)
     batch = [preset.batch.flag] if preset.batch else []
     yield from rendered.unchangeable(
@@ -259,7 +258,7 @@ def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
 
 
 def no_place(job: Job) -> list[str]:
-    """Knobs whose flags a command for a shell has no placeholder for."""
+    """Returns the knobs whose flags have no placeholder in a command that needs a shell."""
     placeholders = names_in(command_of(job))
     return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in placeholders]
 
@@ -272,12 +271,12 @@ def _settings(
     preset: Preset,
     place: Place,
 ) -> dict[str, Value | None]:
-    """Settings of the knobs and of the preset, by flag or by path in a file."""
+    """Returns the settings of the knobs and of the preset, by flag or path in a file."""
     now, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
-        # A known program's defaults are not written out: they may depend on the line, and a version may lack the flag.
+        # A preset's knob at its default is not written out, since the line may imply another default or lack the flag.
         itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
@@ -289,7 +288,7 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # A flag with value 1 ("once") states the program's default.
+    # A compensating flag of value 1 is the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

@@ -1,5 +1,5 @@
-"""Chooses which configurations of a user's own script are shadowed before they run: those that may not fit in memory,
-if the memory model knows the script's trainer."""
+"""Predicts which configurations of a user's script may run out of memory, if there is a memory model of its trainer.
+These are shadowed (run on fake tensors) before they are measured."""
 
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
@@ -15,7 +15,7 @@ from kb.store import default_path
 
 
 def doubts(job: Job) -> Doubts:
-    """Errors: AutoscoutError for a job without a space."""
+    """Returns the predictor. Errors: AutoscoutError if the job has no space."""
     space = JobSpace.of_job(job)
     model, attributes = memory_of(job, space, []), encode.of_job(job)
 
@@ -23,10 +23,10 @@ def doubts(job: Job) -> Doubts:
         return shadow(ShadowAsked(job, configuration, name, default_path(), LIMIT_S, stopping=stopping))
 
     alike = [knob.name for knob in space.knobs if reads_batches(knob)]
-    blind = bool(target_of(job).not_modelled(job))  # parts without a model, which shadows omit, may need less
+    blind = bool(target_of(job).not_modelled(job))  # parts without a memory model, which shadows omit
 
     def likely(configuration: Configuration) -> float:
-        """The chance that it runs out of memory; 0 for today's launch, which is never shadowed instead of run."""
+        """The probability of running out of memory; 0 for the user's present launch, which is always measured."""
         if model is None or blind or configuration == space.reference:
             return 0.0
         columns = {**attributes, **encode.of_configurations(space, [configuration])}

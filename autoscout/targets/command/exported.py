@@ -1,7 +1,6 @@
-"""A configuration of a user's own command as an exported launch, with the short and the long check that it works. It
-uses the same mapping as experiments (arguments.py), without the settings that only measurements need: the command runs
-as long as the user's own, and rendered files are in autoscout-run/ under its working folder.
-"""
+"""Exports a configuration of a user's own command, and runs the short or long check that the export works. The mapping
+is that of experiments (arguments.py), without settings only for measurements: the command runs as long as the user's
+own, and rendered files are in autoscout-run/ in its working directory."""
 
 import functools
 import tempfile
@@ -42,7 +41,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 def exported(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
 ) -> Launch:
-    """`mapping`: the one that the experiments used. Errors: AutoscoutError (exit 2)."""
+    """`mapping`: the function that the experiments used. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch to export: your own script measured it; `autoscout best` shows the winner's "
@@ -86,7 +85,7 @@ def exported(
 
 
 def _port(job: Job, line: Line) -> int:
-    """The port of a line's server; 0 for other lines."""
+    """Returns the port of a line's server; 0 if the line starts no server."""
     served = preset_of(job).served
     if served is None:
         return 0
@@ -95,9 +94,9 @@ def _port(job: Job, line: Line) -> int:
 
 
 def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
-    """Runs an exported launch until it has reported `iterations` iterations; a long check adds the preset's flags for
-    checkpoints and evaluations. Returns the seconds it took. Errors: AutoscoutError (exit 2) for a form that cannot be
-    started here, (exit 1) if it does not get that far."""
+    """Runs an exported launch until it has reported `iterations` iterations, and returns the seconds that this took. A
+    long check also adds the preset's flags for checkpoints and evaluations. Errors: AutoscoutError (exit 2) for an
+    export format that cannot be started here, (exit 1) if the run fails."""
     if form not in ("command", "json", "yaml"):
         raise AutoscoutError(f"--check cannot start --format {form} on this machine; it checks --format command", 2)
     with tempfile.TemporaryDirectory(prefix="autoscout-check-") as name:
@@ -124,12 +123,11 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
 
 
 class _Until(OutputReader):
-    """Ends a run once it has reported enough values of the objective; if the values come only in a summary at its end,
-    the run goes on to its end."""
+    """Ends a run after enough values of the objective. A run whose values come in a final summary is not ended."""
 
     @property
     def reported(self) -> int:
-        """How many values of the objective it has reported, warm-up included; 1 for a summary at its end."""
+        """Returns the number of reported values of the objective, including warm-up; 1 for a final summary."""
         if costs := self.costs():
             return len(costs) + self.warm_up()
         return int(self._job.objective.metric in measurement.readings(self._job, self.values()).metrics)
@@ -140,7 +138,7 @@ class _Until(OutputReader):
 
 
 def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Line:
-    """The exported line as it is started on this machine, with its files in `folder`."""
+    """Returns the exported line as started on this machine, with its files in `folder`."""
     port = str(processes.free_port()) if "port" in spoken(job) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     line = Line(tuple(functools.reduce(lambda text, place: text.replace(*place), places.items(), word)
@@ -158,7 +156,7 @@ def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Lin
 
 
 def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
-    """Settings that only the check adds."""
+    """Returns the settings that only the check adds."""
     preset = preset_of(job)
     extra = preset.soak if iterations > 2 else while_measured(today(job), preset)
     places = {"{iterations}": str(iterations + 1), "{folder}": folder}
@@ -170,7 +168,7 @@ def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
 
 
 def _saves(job: Job, run: Started, folder: Path) -> bool:
-    """Whether a long check's settings make it write a checkpoint."""
+    """Whether a long check makes the command write a checkpoint."""
     wanted = any("{folder}/checkpoint" in str(value) for value in preset_of(job).soak.values())
     return wanted and any(f"{folder}/checkpoint" in text for text in (*run.words, *run.files.values()))
 

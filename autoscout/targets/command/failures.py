@@ -1,6 +1,5 @@
-"""Why a user's own command failed: the failure class and the root cause in one sentence. Applied only to failed runs: a
-script may print "out of memory" and train on.
-"""
+"""Classifies the failure of a user's own command and finds the root cause. It is applied only to failed runs, since a
+script may also print "out of memory" and continue."""
 
 import itertools
 import re
@@ -14,7 +13,7 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-# Stricter than running/symptoms.py: a script may mention memory, catch the error and fail for another reason.
+# Stricter than running/symptoms.py, since a script may mention memory or catch the error, and fail for another reason.
 _OUT_OF_MEMORY = re.compile(
     r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
     r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
@@ -22,7 +21,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
     re.MULTILINE,
 )
-# Messages of other ranks and launchers after one rank died.
+# Messages of the other ranks and of launchers after a rank died, which are not the cause.
 _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
@@ -30,17 +29,17 @@ _SECONDARY = re.compile(
 _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received (?:Signals\.SIGTERM|\d+ death signal)")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
-    r"|(can't open file '.*': \[Errno \d+\] .*)"  # printed by an interpreter that does not find the script
+    r"|(can't open file '.*': \[Errno \d+\] .*)"  # a Python interpreter that does not find the script
 )
-_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # torchrun's report on its processes
+_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # torchrun's report on failed processes
 # Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
-# std::terminate was called because threads still ran while the process ended; CPython has its own message for it.
+# std::terminate was called because threads were still running at process exit; CPython has its own message for this.
 _AT_EXIT = re.compile(r"terminate called without an active exception|Python runtime state: finalizing")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
-_END = 2**18  # bytes searched at each end of the log
+_END = 2**18  # searched bytes at the beginning and the end of the log
 
 
 def classify(
@@ -52,8 +51,8 @@ def classify(
     missing: str,
     stepped: bool,
 ) -> tuple[Status, str]:
-    """(status, evidence) of a run without a complete result. `missing`: what the result lacks, with the nearest log
-    lines; `oom_kills`: the kernel's out-of-memory kills during the run; `stepped`: the run reported an iteration."""
+    """Returns (status, evidence) of a run without a complete result. `missing`: what it lacks, with similar log lines.
+    `oom_kills`: number of the kernel's out-of-memory kills during the run. `stepped`: the run reported an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -78,7 +77,7 @@ def classify(
     if (failed or cause) and (found := _Log(text, how, where, stepped).cause(known)):
         return found
     died = _signal_of(ended.code, text)
-    if died == signal.SIGBUS:  # mapped memory that could not be provided
+    if died == signal.SIGBUS:  # a page of mapped memory was not available
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
     if died == signal.SIGKILL:
         if oom_kills:
@@ -94,7 +93,7 @@ def classify(
 
 
 class _Log(NamedTuple):
-    """Searches a failed run's log for the cause; each method returns None if it finds nothing."""
+    """The log of a failed run. Each method searches for one kind of cause and returns None if it is not found."""
 
     text: str
     how: str
@@ -115,7 +114,7 @@ class _Log(NamedTuple):
         if match is None:
             return None
         line = self._line(match)
-        if symptoms.find(line, symptoms.MACHINE):  # a NIC's memory, or the limit on locked memory
+        if symptoms.find(line, symptoms.MACHINE):  # an error about a NIC's memory, or about the limit on locked memory
             return None
         if others := symptoms.taken_by_others(self.text, {}):
             cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
@@ -154,8 +153,8 @@ class _Log(NamedTuple):
 def died_of(
     log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
 ) -> tuple[Status, str] | None:
-    """Like `classify`, for a run that exited with 0: judges by the exception printed after the last iteration's line;
-    None if there is none. `iterations`: patterns of iteration lines; `after`: the progress until then, as text."""
+    """Like `classify`, for a run with exit code 0 that printed an exception after its last iteration; None without an
+    exception. `iterations`: patterns of iteration lines. `after`: text about the progress before it."""
     lines = _lines(log)
     patterns = [re.compile(pattern) for pattern in iterations]
     last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
@@ -167,9 +166,8 @@ def died_of(
 
 
 def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> str:
-    """The message of a process that aborted while its interpreter ended, if the log shows nothing else wrong; else "".
-    DeepSpeed's autotuning exits amid training, while threads of the data loader or of collectives still run.
-    """
+    """Returns the message of a process that aborted during the interpreter's exit, if the log has no other error; else
+    "". DeepSpeed's autotuning exits during training, while threads of data loaders and collectives still run."""
     if not ended.code:
         return ""
     lines = _lines(log)
@@ -180,7 +178,7 @@ def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> st
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-    """Finds a preset's failure text in a run that ended well and has its numbers; None if there is none."""
+    """Finds a preset's failure text in a run that exited normally with all its metrics; None if there is none."""
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
@@ -189,12 +187,12 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
 
 
 def nearest_lines(log: Path, pattern: str) -> str:
-    """The two log lines most like a pattern that matches no line; "" if there are none."""
+    """Returns the two log lines most similar to a pattern that matches no line; "" if there are none."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}
     scored: dict[str, float] = {}
     for i, line in enumerate(_lines(log)):
         shared = words & {word.lower() for word in _WORDS.findall(line)}
-        if shared or re.search(r"\d", line):  # without a common word, the last line with a number wins
+        if shared or re.search(r"\d", line):  # without a common word, prefer the last line with a number
             scored[" ".join(line.split())] = len(shared) + (0.5 if re.search(r"\d", line) else 0.0) + i * 1e-9
     best = sorted(scored, key=lambda line: -scored[line])[:2]
     return "; nearest: " + " | ".join(_trim(line, 120) for line in best) if best else ""
@@ -215,7 +213,7 @@ def _lines(log: Path) -> list[str]:
 
 
 def _cause(lines: list[str]) -> str:
-    """The first exception that is not a mere consequence of a failure on another rank."""
+    """Returns the first exception that is not a consequence of a failure on another rank."""
     for line in lines:
         found = _ERROR.search(line)
         if found and not _SECONDARY.search(line):
@@ -224,8 +222,8 @@ def _cause(lines: list[str]) -> str:
 
 
 def _signal_of(code: int | None, text: str) -> int:
-    """The signal that ended the command (exit code 128 + n from a shell) or, by its launcher's message, one of its
-    processes; 0 if none did."""
+    """Returns the signal that ended the command (from exit code 128 + n) or, according to its launcher, one of its
+    processes; 0 if there was none."""
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
     found = _CHILD_SIGNAL.search(text)

@@ -1,32 +1,31 @@
-"""The equivalence check for a user's own command: it compares the losses that the runs print, if any. A log shows
-losses with few digits and of only one rank or micro batch, and the data order may vary. So the check only tells whether
-a run is the same training at all, within a relative tolerance that the job may tighten.
-"""
+"""The equivalence check for a user's own command, based on the losses that its runs print. Logs have few digits, often
+of a single rank or micro batch, and the data order may vary. Therefore the check only detects gross differences, with a
+relative tolerance that the job can tighten."""
 
 import math
 import statistics
 
 from kb.records import Measurement
 
-COMPARED = 3  # losses compared per run
+COMPARED = 3  # number of losses compared per run
 
 
 class LossesIfReported:
-    """Compares losses only; a run without losses passes (and `check` says so)."""
+    """Compares losses. A run without losses passes, which the check's text states."""
 
     def __init__(self, tolerance: float) -> None:
-        """`tolerance`: relative to the reference's losses."""
+        """`tolerance`: relative to the losses of the reference."""
         self._tolerance = tolerance
 
     def flaw(self, measured: Measurement) -> str:
-        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
+        """Returns why a run's metrics cannot be right, whatever other runs have; "" if they are plausible."""
         for what, found in (("losses", measured.losses), ("gradient norms", measured.grad_norms)):
             if not all(math.isfinite(value) for value in found):
                 return f"{what} are not finite: {_series(found)}"
         return ""
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares iteration by iteration, as far as both report losses."""
+        """Compares the losses of the iterations that both runs report."""
         if problem := self.flaw(measured):
             return problem
         pairs = list(zip(reference.losses[:COMPARED], measured.losses[:COMPARED], strict=False))

@@ -1,9 +1,8 @@
-"""From a run's reported numbers to its metrics: units, warm-up, and conversions between metrics.
+"""Converts a run's reported numbers to metrics: excludes warm-up, and converts units and related metrics.
 
-A name includes its unit (step_time_ms, peak_memory_mib); the objective may use another unit of the same kind. A number
-reported repeatedly counts by its median after warm-up, memory by its maximum. Warm-up is the first `launch.warmup`
-iterations and those after them for which times still fall (running/worker/ending.py).
-"""
+A metric's name has its unit (step_time_ms, peak_memory_mib), and the objective may have another unit of the same kind.
+A repeatedly reported metric is the median after warm-up, but memory is the maximum. The warm-up is `launch.warmup`
+iterations and longer while times still decrease (running/worker/ending.py)."""
 
 import math
 import statistics
@@ -24,11 +23,11 @@ _LOSSES, _NORMS = ("loss", "lm_loss", "train_loss"), ("grad_norm",)
 _TIMES, _SIZES = ("us", "ms", "s", "min", "h"), ("bytes", "kb", "mb", "gb", "kib", "mib", "gib")
 _RATES = {"iterations_per_s": "step_time_s", "steps_per_s": "step_time_s"}
 _STEP = "step_time_s"
-_SOME = 6  # fewest steps that can be called uneven
+_SOME = 6  # minimum number of steps to judge whether their times are uneven
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """`iterations_s`: the seconds of each iteration after warm-up, if the run reports them."""
+    """`iterations_s`: seconds of each iteration after warm-up; empty if the run does not report them."""
 
     metrics: dict[str, float]
     iterations_s: list[float] = []
@@ -37,7 +36,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def readings(job: Job, values: Values) -> Readings:
-    """The metrics of a run in our units, with derived ones, and its equivalence record."""
+    """Returns a run's metrics, including derived ones, and the data for the equivalence check."""
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
     sources = metrics_of(job)
@@ -62,7 +61,7 @@ def readings(job: Job, values: Values) -> Readings:
 
 
 def uneven(job: Job, iterations_s: Sequence[float]) -> str:
-    """A sentence if the lines between which steps are timed come in bursts, as the redraws of a progress bar do."""
+    """Returns a warning if the lines by which steps are timed arrive in bursts, like redraws of a progress bar."""
     source = metrics_of(job).get(_STEP)
     if not isinstance(source, MetricSource) or not source.between or len(iterations_s) < _SOME:
         return ""
@@ -77,12 +76,12 @@ def uneven(job: Job, iterations_s: Sequence[float]) -> str:
 
 
 def costs(job: Job, values: Values) -> list[float]:
-    """The objective of each iteration after warm-up, as a cost; [] if it is not reported per iteration."""
+    """Returns the objective as a cost for each iteration after warm-up; [] if it is not reported per iteration."""
     return _after(_costs(job, values), warm_up(job, values))
 
 
 def warm_up(job: Job, values: Values) -> int:
-    """Number of warm-up iterations, judged by their times, else by the objective."""
+    """Returns the number of warm-up iterations, based on their times if reported, else on the objective."""
     return ending.warm_up(_series(job, values, _STEP) or _costs(job, values), job.launch.warmup)
 
 
@@ -92,13 +91,14 @@ def _costs(job: Job, values: Values) -> list[float]:
 
 
 def wanted(job: Job) -> list[str]:
-    """The metrics used by the objective and its constraints."""
+    """Returns the metrics in the objective and constraints."""
     limited = [constraint(text)[0] for text in job.objective.constraints]
     return list(dict.fromkeys([job.objective.metric, *(o.metric for o in others(job.objective)), *limited]))
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """Metrics that the job's runs report, first those in a unit that the job names; (): any, if it declares none."""
+    """Returns the metrics that the job's runs report, first those in a unit that the job uses; () if none are declared,
+    so that any may be reported."""
     declared = metrics_of(job)
     if not declared:
         return ()
@@ -118,8 +118,8 @@ def known_metrics(job: Job) -> tuple[str, ...]:
 
 
 def _positive(job: Job, name: str, sources: Mapping[str, str | MetricSource]) -> bool:
-    """Whether 0 is an invalid value of this metric: trainers on CPUs report a peak of 0 for missing GPUs, and coarse
-    clocks report a step of 0 s."""
+    """Whether 0 is an invalid value of this metric. Trainers on CPUs report 0 as the peak memory of missing GPUs, and
+    coarse clocks report steps of 0 s."""
     return "memory" in name or _conversion(job, name, _STEP, sources) is not None
 
 
@@ -134,9 +134,10 @@ def _derived(
 
 
 def _series(job: Job, values: Values, name: str) -> list[float]:
-    """A metric's value per iteration."""
+    """Returns the metric's value in each iteration."""
     sources = metrics_of(job)
-    series_of = {name: values[name], **values} if name in values else values  # `name` itself first
+    # the metric itself takes precedence over others
+    series_of = {name: values[name], **values} if name in values else values
     for have, series in series_of.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
@@ -147,8 +148,7 @@ def _series(job: Job, values: Values, name: str) -> list[float]:
 def _conversion(
     job: Job, have: str, name: str, sources: Mapping[str, str | MetricSource]
 ) -> Callable[[float], float] | None:
-    """The conversion from one metric to another: identity, unit, inverse of a rate, tokens per step; None if there is
-    none."""
+    """Returns the conversion between metrics: identity, unit, inverse of a rate, or tokens per step; else None."""
     if have == name:
         return lambda v: v
     base, unit = _unit(have, sources)
@@ -169,7 +169,7 @@ def _conversion(
 
 
 def _unit(name: str, sources: Mapping[str, str | MetricSource]) -> tuple[str, str]:
-    """(name without its unit, unit)."""
+    """Splits a metric's name into (name without unit, unit)."""
     source = sources.get(name)
     if isinstance(source, MetricSource) and source.unit:
         return name, source.unit
@@ -192,7 +192,7 @@ def _after(values: list[float], warm: int) -> list[float]:
 
 
 def _of_updates(values: Values) -> list[float]:
-    """The reward and the loss of each of the first updates, alternating; [] if either was not reported."""
+    """Returns reward and loss of the first updates, alternating; [] if either was not reported."""
     pairs = zip(values.get("reward", []), _first(values, _LOSSES), strict=False)
     return [number for pair in pairs for number in pair]
 

@@ -1,5 +1,5 @@
-"""Shadow runs of a user's own training script: the script runs on fake tensors and a fake process group, in a process
-of its own with a time limit. Earlier answers are kept next to the knowledge base."""
+"""Shadow runs of a user's own training script. A separate process with a time limit runs the script on fake tensors and
+a fake process group. Answers are cached next to the knowledge base."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
 SCRIPT = WORKER / "script_shadow.py"
-_SHARED = Path(__file__).parents[1] / "megatron" / "worker"  # shared code that tracks storages
+_SHARED = Path(__file__).parents[1] / "megatron" / "worker"  # code for tracking tensor storages, shared with Megatron
 STOOD_IN = (
     "tensors (no storage), process groups (no other ranks), the GPU (operators are those of torch for CPUs)",
     "values that are read (losses, norms): constants",
@@ -31,9 +31,9 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """The shadow of the given ranks, or of the first one if none are given: under data parallelism all are alike.
+    """Shadows the given ranks. Default: the first rank, since all ranks of data parallelism are alike.
 
-    Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or a rank that does not exist."""
+    Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or an unknown rank."""
     job, configuration = asked.job, asked.configuration
     run = _run(job, configuration)
     world = sum(node.count for node in used_nodes(job, configuration))
@@ -81,7 +81,7 @@ def question(job: Job, configuration: Configuration, run: Started, world: int, r
 def ask(
     asked: dict[str, Any], job: Job, run: Started, limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> Rank:
-    """Errors: AutoscoutError, as shadows_of()."""
+    """Errors: see `shadows_of`."""
     python = surroundings.python_of(job, run)
     answer = shadows_of(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
     if answer is None:
@@ -93,7 +93,8 @@ def _run(job: Job, configuration: Configuration) -> Started:
     """Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(f"{job.name} has no launch.command, and a shadow runs the script that it starts", 2)
-    folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"  # always the same: answers are stored by it
+    # a constant path, because it is part of the cache key
+    folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"
     place = Place(folder=str(folder), port="29999", iterations=str(max(job.launch.iterations, 4)))
     run = started(job, configuration, place)
     if run.files:

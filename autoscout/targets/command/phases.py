@@ -1,5 +1,5 @@
-"""The phases of an RL iteration, for trainers that have timers of their own: our clock wraps these timers
-(worker/iterations), and each rank writes a line per iteration."""
+"""Phases of an RL iteration, for trainers with their own timers. Our clock wraps these timers (worker/iterations), and
+each rank writes a JSON line per iteration."""
 
 import os
 import statistics
@@ -21,8 +21,8 @@ _PARTS = tuple(f"{phase}_s" for phase in PHASES)
 
 
 def variables(preset: Preset, environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make every Python process of a run time its iterations; {} for other trainers.
-    `environment`: the job's."""
+    """Returns environment variables that make the run's Python processes time their iterations; {} for other trainers.
+    `environment`: the job's variables."""
     if not preset.phases:
         return {}
     before = environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
@@ -30,7 +30,7 @@ def variables(preset: Preset, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def updates(job: Job, configuration: Configuration) -> int:
-    """Optimizer steps of an iteration; 1 for trainers other than RL's."""
+    """Returns the optimizer steps per iteration; 1 for trainers other than RL trainers."""
     names = declared(job).derived
     if not preset_of(job).phases or "updates" not in names:
         return 1
@@ -38,14 +38,14 @@ def updates(job: Job, configuration: Configuration) -> int:
 
 
 def forget(folder: Path) -> None:
-    """Removes the lines that an earlier attempt wrote."""
+    """Deletes the lines of an earlier attempt."""
     for path in folder.glob("iterations-*.jsonl"):
         path.unlink()
 
 
 def of_all_ranks(found: Measurement, folder: Path, job: Job) -> Measurement:
-    """The measurement with each phase's mean over ranks and over iterations after warm-up, scaled to the median
-    iteration, and the means of each rank. The status is "wrong" if iterations have other samples than the job's."""
+    """Adds each phase's mean over ranks and over iterations after warm-up, scaled to the median iteration, and each
+    rank's means. The status becomes "wrong" if the iterations do not have the job's number of samples."""
     warm = int(found.conditions.get("warmup_iterations", 1))
     ranks = []
     for path in sorted(folder.glob("iterations-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2])):

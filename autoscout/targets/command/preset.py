@@ -1,7 +1,6 @@
-"""Presets: knowledge of third-party training and serving scripts, as data (line/frameworks/*.toml). A preset has the
-flags worth tuning, patterns that find a step in the log, the texts of failures, and the flags that only experiments add
-(no checkpoints, only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
-"""
+"""Presets: data on third-party training and serving scripts (line/frameworks/*.toml). A preset has the flags worth
+tuning, log patterns of a step, failure texts, and flags that only experiments add (no checkpoints, few iterations).
+`launch.script` names the preset; `init` finds it by `recognises`."""
 
 import functools
 
@@ -17,7 +16,7 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Value
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """A pattern for a failed run's log and the status it implies; `always`: also for runs that have their numbers."""
+    """A log pattern of failed runs and their status. `always`: also applies to runs with complete metrics."""
 
     says: str
     status: Status
@@ -25,10 +24,10 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 
 class BatchKnobs(Strict, frozen=True, kw_only=True):
-    """Knobs that change the samples or tokens of a step, and the flag that keeps the number of samples constant
-    (same_batch.py). `packed_by`: the setting of the YAML file that packs as many samples into a step as fit. `instead`:
-    a setting that replaces the flag and excludes it. `by_itself`: the program chooses the values that a line omits.
-    `whole`: another setting for a step's samples over all ranks, if there is one."""
+    """Knobs that change a step's samples (`changed_by`) or tokens (`tokens_changed_by`), and the `flag` that keeps the
+    number of samples constant, with its `value` (see same_batch.py). `packed_by`: setting in the YAML file that packs a
+    variable number of samples into a step. `instead`: an alternative to the flag that excludes it. `by_itself`: the
+    program chooses values that a line omits. `whole`: a setting for a step's samples over all ranks."""
 
     flag: str = ""
     value: str = ""
@@ -41,16 +40,16 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
 
 
 class Served(Strict, frozen=True, kw_only=True):
-    """A server (under_load.py). `load`: the load tool's command without the number of users or the rate (placeholders:
-    {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
-    for its `port` (if not given, `usual_port`), for its `model` (or the word before the model's name), and for its
-    `devices`, whose number is the product of their values (`first_alone`: if this flag is given, only the first of them
-    counts). `aliases`: other names of flags. `columns`: flags without a knob → the simulator's (or `derived`) names for
-    them; `formats`: values of `--quantization` → the simulator's names for them; `defaults`: defaults of knobs that
-    depend on the devices; `unpriced`: flags with which nothing is predicted; `unmodelled`: flags whose effect
-    predictions ignore; `unread`: flags that name files of settings, and `before_flags`: knobs for settings there that
-    precede the line's flags. `others`: first words that start something other than a server. `nvidia`: whether it only
-    runs on NVIDIA's GPUs."""
+    """How a server is started and loaded (under_load.py). `load`: the load tool's command without the number of users
+    or the rate (with placeholders {python}, {port}, {model}, {requests} and the job's attributes). `ready`: URL path
+    that responds once the server is ready. `port` (default `usual_port`), `model` (or the word before the model's
+    name), `devices`: the respective flags; the number of devices is the product of the `devices` flags, or only the
+    first one if the line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flags without a knob →
+    the simulator's input or the `derived` name. `formats`: values of `--quantization` → the simulator's names.
+    `defaults`: knob defaults that depend on the devices. `unpriced`: flags that prevent predictions. `unmodelled`:
+    flags that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files
+    that override flags → knobs. `others`: first words of lines that start something else. `nvidia`: runs only on NVIDIA
+    GPUs."""
 
     load: str
     ready: str = "/health"
@@ -72,18 +71,18 @@ class Served(Strict, frozen=True, kw_only=True):
 
 
 class Trained(Strict, frozen=True, kw_only=True):
-    """How a trainer of Transformers' models (trained_columns.py) names its settings, which are flags or keys of its
-    file. `model`: the model. `length`: tokens of a sample. `weights`: the type in which weights are loaded. `half`:
-    makes computations 16 bits wide. `attention`: the attention kernels.
+    """Names of the settings of a trainer for Transformers models (trained_columns.py). A setting is a flag or a key of
+    the settings file. `model`: the model. `length`: tokens of a sample. `weights`: dtype in which weights are loaded.
+    `half`: enables 16-bit computation. `attention`: the attention implementation. `usual_…`: default of a setting.
 
-    Adapters. `adapted`: switches, or settings name=value, that turn them on. If there are none, or if none is given and
-    `by_rank` is set, a given `rank` turns them on. `modules`, `all_modules`: which layers have them; `four_bits`: the
-    frozen weights have 4 bits. `usual_…`: the value of a setting that is not given (`usual_frozen`: the type of the
-    frozen weights). `differs`: a sentence for a setting whose default differs between versions. `unpriced`: settings
-    with which nothing is predicted. `unmodelled`: settings whose effect predictions ignore.
+    Adapters: `adapted`: switches, or settings name=value, that enable them. If none of them is set, a `rank` enables
+    them if `by_rank` is true or `adapted` is empty. `modules`, `all_modules`: layers with adapters. `four_bits`:
+    enables 4-bit frozen weights. `usual_frozen`: default dtype of frozen weights. `differs`: setting → a note that its
+    default depends on the version. `unpriced`: settings that prevent predictions. `unmodelled`: settings that
+    predictions ignore.
 
-    In RL, `length` is the largest length of an answer, and `prompt` that of a prompt (`usual_prompt` if not given).
-    `only`: setting → its values for which predictions exist, "" if the setting may be absent."""
+    In RL, `length` is the maximum length of an answer, and `prompt` that of a prompt. `only`: setting → the values that
+    can be predicted, "" if it may be absent."""
 
     model: list[str]
     length: list[str]
@@ -112,9 +111,9 @@ class Trained(Strict, frozen=True, kw_only=True):
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
-    """A flag that shapes the model only as a product with the knob `times`, for example layers per stage. Every
-    configuration keeps the product of the current command, so that all train the same model; `default`: the flag's
-    value if the command does not give it."""
+    """A `flag` that determines the model only together with the knob `times`: for example, layers per stage times
+    stages. All configurations keep the product of the current command, so that they train the same model. `default`:
+    the flag's value if the command omits it."""
 
     flag: str
     times: str
@@ -122,8 +121,8 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Start(Strict, frozen=True, kw_only=True):
-    """A condition that a program asserts before it starts. `names`: name in the expression `holds` → (its setting, its
-    default); `gpus` is the number of devices. `unless`: a pattern of lines for which the program does not assert it."""
+    """A condition that the program asserts at its start. `names`: name in the expression `holds` → (setting, default);
+    `gpus` is the number of devices. `unless`: pattern of lines for which the assertion is skipped."""
 
     names: dict[str, tuple[str, int]]
     holds: str
@@ -133,28 +132,27 @@ class Start(Strict, frozen=True, kw_only=True):
 
 
 class Preset(Framework, frozen=True, kw_only=True):
-    """`proven`: versions and machine of the runs that tested it; "" if its log format is known only from the program's
-    source. `measuring`: flags that experiments add, not the user's own launch. `where_said`: the same, for flags that
-    are only changed if the line gives them. `soak`: flags for the long check of an export. `reads`: flag → the job
-    field that `init` fills from it, or a multiple of that field ("model.ffn // 2"). `checkpoint`: what checkpoints
-    depend on. `objective`: the default objective. `metrics_of`: another preset, whose `metrics` it shares. `simulated`:
-    what the knobs mean to the simulators, unless the line has a flag of `unpriced`. `line`: names of `derived` → the
-    flags of the line that set them; no knob changes these, but rules use them. `taken_by`: first parts of setting names
-    → the classes, in sources of packages, whose fields these settings are. `phases`: the RL trainer whose iterations
-    our clock times (phases.py). `redraws`: knobs and settings that change the sampled answers. `follows`: knob →
-    further settings that are set whenever the knob is not off.
+    """`proven`: versions and machine of the test runs; "" if the log format is known only from the program's source.
+    `measuring`: flags for experiments only. `where_said`: like `measuring`, but only for lines that have the flag.
+    `soak`: flags for the long check of an export. `reads`: flag → the job field that `init` fills from it, or a
+    multiple of that field ("model.ffn // 2"). `checkpoint`: rules on checkpoints. `objective`: default objective.
+    `metrics_of`: another preset with the same `metrics`. `simulated`: simulator inputs as expressions over knobs,
+    unused if the line has a flag of `unpriced`. `line`: `derived` names → flags of the line that set them, for use in
+    rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these settings as fields.
+    `phases`: the RL trainer whose iterations our clock times (phases.py). `redraws`: knobs and settings that change the
+    sampled answers. `follows`: knob → settings that are also set if the knob is not off.
 
-    Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may be the
-    first word. `configs`: the folder in its packages whose files `--config` may name without .yaml. `copies`: the
-    command that copies one. `files`: settings are in YAML files that nothing on the line overrides, so each run gets
-    changed copies; flags are then paths in these (yaml:a.b). `idle`: knobs without effect keep their value instead of
-    `off`, because setting `off` may create a section that changes more.
+    Files: `config`: flag that names a YAML file of settings, which flags override. `first`: the first word may name
+    such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`: command that
+    copies one. `files`: settings are in YAML files that the line cannot override, so each run gets changed copies, and
+    flags are paths in these (yaml:a.b). `idle`: inactive knobs keep their value, since setting `off` may create a
+    section with other effects.
 
-    The model and devices. `engine`: the target of its engine, which reads [model] from the flags. `model`: fields of
-    [model] that no setting gives: the same for all its models, or assumed (the vocabulary). `model_where`: settings and
-    patterns; there is no [model] if a given setting does not match its pattern. `devices`: settings whose product is
-    the devices of a node, if the launcher's flags do not give them. `world`: the same for all nodes. `deepspeed`: flags
-    of DeepSpeed's launcher, which then starts all nodes, by the settings that give them."""
+    Model and devices: `engine`: the target of its engine, which reads [model] from the flags. `model`: fields of
+    [model] without a setting, which are constant or assumed (the vocabulary). `model_where`: settings and patterns; if
+    a given setting does not match, [model] is omitted. `devices`: settings whose product is the number of devices per
+    node, if the launcher's flags do not give it. `world`: likewise for all nodes. `deepspeed`: flags of DeepSpeed's
+    launcher, which then starts all nodes, and the settings with their values."""
 
     taken_by: dict[str, list[str]] = {}
     config: str = ""
@@ -198,7 +196,7 @@ class Preset(Framework, frozen=True, kw_only=True):
 
 
 def preset_of(job: Job) -> Preset:
-    """The job's preset, by default its target's. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Returns the job's preset, by default its target's. Errors: AutoscoutError (exit 2) for an unknown name."""
     if not job.launch.script:
         own = target_of(job).preset
         return preset(own) if own else Preset()
@@ -208,7 +206,7 @@ def preset_of(job: Job) -> Preset:
 
 
 def metrics_of(job: Job) -> dict[str, str | MetricSource]:
-    """The preset's metrics and the job's own."""
+    """Returns the metrics of the preset and of the job."""
     return {**preset_of(job).metrics, **job.launch.metrics}
 
 
@@ -217,7 +215,7 @@ def names() -> list[str]:
 
 
 def starts_server(name: str) -> bool:
-    """Whether the preset of that name, if there is one, belongs to a server."""
+    """Whether a preset of this name exists and starts a server."""
     return name in names() and preset(name).served is not None
 
 

@@ -1,5 +1,5 @@
-"""One experiment on a user's own command: start it, read its output, end it when enough is known, report or
-classify."""
+"""Runs one experiment with a user's own command: starts it, reads its output, ends it when enough is known, and returns
+the metrics or the failure."""
 
 import math
 import sys
@@ -31,8 +31,8 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 
 class CommandProfiler:
-    """Runs the command once per experiment. `mapping`: makes the command to start from a configuration; `judged`: a
-    target's own check of a measured run, given its folder."""
+    """Runs the command once per experiment. `mapping`: converts a configuration to a command. `judged`: the target's
+    own check of a measured run, given its folder."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class CommandProfiler:
         self._doubts: Doubts | None = None
 
     def on(self, placement: Placement) -> None:
-        """Sets the hosts and devices of the next runs; without hosts, this machine's GPUs by index."""
+        """Sets the hosts and devices of the next runs. Without hosts, these are this machine's GPUs by index."""
         if self._roster is not None:
             self._roster.placement = placement
         else:
             self._given = {"CUDA_VISIBLE_DEVICES": ",".join(device.index for device in placement.hosts[0].devices)}
 
     def environment(self) -> dict[str, str]:
-        """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
+        """Returns versions and devices, cached. Errors: AutoscoutError (exit 2) for a command that cannot be run."""
         if not self._environment:
             if not command_of(self._job):
                 raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
@@ -71,30 +71,30 @@ class CommandProfiler:
         return self._environment
 
     def aim(self, bar: early.Bar | None) -> None:
-        """Sets what the next run has to beat (running/early.py)."""
+        """Sets the performance that the next run has to beat to be completed (running/early.py)."""
         self._bar = bar if self._job.launch.end_early else None
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs an experiment in `folder`. Failures are measurements; after interrupt() the status is "killed". Errors:
-        AutoscoutError if no experiment is possible at all, or the folder cannot be written."""
+        """Runs an experiment in `folder`. A failure is returned as a measurement, with the status "killed" after
+        interrupt(). Errors: AutoscoutError if no experiment is possible or the folder cannot be written."""
         try:
             return self._run(configuration, name, folder.resolve())
         finally:
             self._stopping, self._bar = False, None
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs belong to the final confirmation; those are started as the user starts them."""
+        """Sets whether the next runs are for the final confirmation, in which the command is never started warm."""
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed."""
         try:
             return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
         except (OSError, msgspec.DecodeError):
             return None
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
+        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class CommandProfiler:
             self._warm.close()
 
     def _doubted(self, configuration: Configuration, name: str) -> Measurement | None:
-        """The failure that the shadow of a trainer's line foretells; None: measure it."""
+        """Returns the failure that a shadow run predicts; None if the configuration has to be measured."""
         if not preset_of(self._job).trained:
             return None
         if self._doubts is None:
@@ -113,7 +113,7 @@ class CommandProfiler:
         return self._doubts.foretold(configuration, name, lambda: self._stopping)
 
     def _example(self) -> Started:
-        """The reference's command, for detecting its environment."""
+        """Returns the reference's command, whose environment is recorded."""
         from autoscout.targets.jobs import JobSpace
 
         place = Place(folder="{folder}", port="29500", iterations="1")
@@ -219,15 +219,15 @@ class CommandProfiler:
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=measured.losses)
 
     def _aborted(self, reader: OutputReader, ended: Ended, log: Path) -> str:
-        """The message of a run that aborted at its end, after everything requested of it; "" if it did not."""
+        """Returns the message of a run that aborted at its exit, after reporting everything; "" if it did not."""
         launch, sources = self._job.launch, metrics_of(self._job)
         if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
             return ""
         return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
     def _died(self, reader: OutputReader, ended: Ended, log: Path) -> tuple[Status, str] | None:
-        """The failure of a run that exited with 0 all the same, as in `python train.py | tee log`: it reported fewer
-        iterations than requested, and printed an exception after the last of them."""
+        """Returns the failure of a run with exit code 0 that failed, such as `python train.py | tee log`: it reported
+        too few iterations and printed an exception after the last one."""
         wanted, costs = self._job.launch.iterations, reader.costs()
         if ended.code != 0 or not costs or len(costs) >= wanted:
             return None
@@ -236,7 +236,7 @@ class CommandProfiler:
 
 
 def _failed_first(folder: Path) -> tuple[str, int]:
-    """(the host on which a command over several hosts failed first or "", out-of-memory kills by its kernel)."""
+    """Returns (the host that failed first, "" if none; the number of its kernel's out-of-memory kills)."""
     path = folder / every_host.FAILED
     if not path.is_file():
         return "", 0
@@ -247,8 +247,7 @@ def _failed_first(folder: Path) -> tuple[str, int]:
 def over_hosts(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started], folder: Path
 ) -> Started:
-    """A user's own training, started on every host of the job; `folder` receives its output. Errors: AutoscoutError if
-    there are too few hosts."""
+    """Starts a user's training on all hosts of the job, with output in `folder`. Errors: AutoscoutError for too few."""
     place = _anywhere(msgspec.structs.replace(export_place(job), folder=str(folder)))
     run = mapping(job, configuration, place)
     for name, content in run.files.items():
@@ -259,13 +258,13 @@ def over_hosts(
 
 
 def _anywhere(place: Place) -> Place:
-    """The place with the settings that only each host can fill in."""
+    """Returns the place with placeholders that each host fills in."""
     there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS, "port": every_host.PORT}
     return msgspec.structs.replace(place, **there)
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
-    """The command wrapped so that it starts on every host."""
+    """Wraps the command so that it starts on every host."""
     spec = every_host.Spec(
         hosts=job.cluster.hosts,
         placement=placement,
@@ -285,8 +284,8 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
 
 
 def _iterations(job: Job) -> int:
-    """Iterations to request: warm-up, measured ones, and, if times are reported per iteration, some for a longer
-    warm-up."""
+    """Returns the number of iterations to run: warm-up, measured ones, and spare ones for a longer warm-up if times are
+    reported per iteration."""
     spare = 0 if at_the_end(metrics_of(job).values()) else ending.MOST_WARM
     return job.launch.warmup + job.launch.iterations + spare
 
@@ -298,7 +297,7 @@ def _conditions(reader: OutputReader) -> dict[str, float]:
 
 
 def _of_the_run(reader: OutputReader, ended: Ended) -> dict[str, float]:
-    """`start_output_s`: until the first output; `start_s`: until the first iteration was reported, warm-up included."""
+    """Seconds from the start: `start_output_s` until the first output, `start_s` until the first reported iteration."""
     found = {}
     if ended.first_output_s is not None:
         found["start_output_s"] = ended.first_output_s

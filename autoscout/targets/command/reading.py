@@ -1,8 +1,7 @@
-"""Reads numbers that a run reports while it runs: by pattern, from its output or from files.
+"""Reads the metrics of a run from its output or files, by regular expressions and while it runs.
 
-Lines are prefiltered by the longest literal that every match of a pattern must contain. So a log is read at hundreds of
-MB/s, with one chunk in memory.
-"""
+For speed, lines are prefiltered by the longest literal that every match of a pattern contains. This reads hundreds of
+MB/s, with one chunk of the log in memory."""
 
 import re
 import time
@@ -14,19 +13,19 @@ from autoscout.line import nested
 from kb import door
 from kb.records import MetricSource
 
-MOST = 100_000  # most values kept per metric
-_LONGEST = 2**16  # bytes of a line that are searched
+MOST = 100_000  # maximum number of values per metric
+_LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
-# A step in an unknown log: "step 12", "iteration: 12", or the count of a progress bar ("12/90 [" by tqdm). Never its
-# rate, which changes from it/s to s/it at one step a second.
+# A step in an unknown log: "step 12", "iteration: 12", or a progress bar's count ("12/90 [" by tqdm). Its rate cannot
+# be used, because tqdm switches from it/s to s/it.
 GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 
 class MetricReader:
-    """The values of one metric, found by one pattern. Lines that arrive together (on a busy machine, or from a buffered
-    output) share the time since the lines before them. So do steps that are skipped between two lines."""
+    """Collects the values of one metric. Times of steps are differences of arrival times. Lines that arrive together
+    (from a buffered output or on a busy machine) and steps skipped between lines share a difference equally."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -36,12 +35,12 @@ class MetricReader:
         self._last: float | None = None
         self._counted = 0.0
         self._step: bytes | None = None
-        self._number: int | None = None  # the last step's number, if the log numbers its steps
-        self._together = 0  # steps since `_last` whose time is not known yet
+        self._number: int | None = None  # number of the last step, if the log has step numbers
+        self._together = 0  # number of steps since `_last` that have no time yet
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
-        """`text`: whole lines; `at`: their arrival time in seconds."""
+        """Reads whole lines that arrived at the time `at` (seconds)."""
         for line in self._lines(text):
             if found := self._pattern.search(line):
                 self._note(found, at)
@@ -49,8 +48,8 @@ class MetricReader:
             self._share(at)
 
     def glance(self, redraw: bytes, at: float) -> None:
-        """A progress bar begins its line with \\r, so the line is complete only when the next redraw begins. Its step
-        number is read as soon as another character follows it; when the whole line is read again, it adds no step."""
+        """Reads an unfinished line of a progress bar. It begins with \\r, so it would be complete only at the next
+        redraw. Its step number is used once another character follows. Reading the whole line later adds no step."""
         found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
         if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
             self._note(found, at)
@@ -78,8 +77,8 @@ class MetricReader:
             self._keep(number)
 
     def _steps(self, step: bytes | None) -> int:
-        """The number of steps from the line before to this one: logs and progress bars skip steps. A number slightly
-        below the last is from a rank that lags behind; one at most half as large means that the count began anew."""
+        """Returns the number of steps since the previous line, as logs may skip steps. A number slightly below the last
+        comes from a slower rank. A number of at most half the last means that counting restarted."""
         if step is None:
             return 1
         if not step.isdigit():
@@ -111,7 +110,7 @@ class MetricReader:
 
 
 class Stream:
-    """Joins chunks of a log into whole lines, for several metrics."""
+    """Joins chunks of a log to whole lines, for several metrics."""
 
     def __init__(self, numbers: list[MetricReader]) -> None:
         self._numbers = numbers
@@ -132,13 +131,13 @@ class Stream:
                 numbers.glance(_COLOURS.sub(b"", self._rest), at)
 
     def close(self, at: float) -> None:
-        """Reads the last line even if it lacks a line end."""
+        """Reads the last line, which may lack a line end."""
         if self._rest:
             self.feed(b"\n", at)
 
 
 class Tail:
-    """A growing file, read as far as it is written."""
+    """A growing file, of which each read returns the new content."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -159,7 +158,8 @@ class Tail:
 
 
 class ResultFile:
-    """The file $AUTOSCOUT_RESULT: a JSON object of metrics by name, or one object per line and iteration."""
+    """The file $AUTOSCOUT_RESULT: either one JSON object of metrics by name, or one such object per line and
+    iteration."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._place, self._rest = path, 0, b""
@@ -180,7 +180,7 @@ class ResultFile:
             self._take(line)
 
     def close(self) -> None:
-        """Reads the rest; if lines are not objects, the whole file as one document."""
+        """Reads the rest of the file, or the whole file as one document if its lines are not JSON objects."""
         self.read()
         if self._rest.strip():
             self._take(self._rest)
@@ -198,7 +198,7 @@ class ResultFile:
             self.problem = f"$AUTOSCOUT_RESULT holds incomplete JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
-        """The number at a path in the whole document."""
+        """Returns the number at a path in the whole document."""
         return number_at(self._path, path)
 
     def _take(self, line: bytes) -> None:
@@ -217,7 +217,7 @@ class ResultFile:
 
 
 def number_at(path: Path, inside: str) -> float | None:
-    """The number at a path such as results.0.step of a JSON file; None if there is none."""
+    """Returns the number at a path such as results.0.step in a JSON file; None if there is none."""
     try:
         found = nested.at(door.parsed_json(path.read_bytes()), inside)
     except (OSError, ValueError):
@@ -226,7 +226,7 @@ def number_at(path: Path, inside: str) -> float | None:
 
 
 def number_of(text: bytes) -> float | None:
-    """ "1,234.5", "1.2e-3", "nan" → a number."""
+    """Parses numbers such as "1,234.5", "1.2e-3" and "nan"."""
     try:
         return float(text.replace(b",", b"").strip().rstrip(b".%"))
     except ValueError:
@@ -234,7 +234,7 @@ def number_of(text: bytes) -> float | None:
 
 
 def literal(pattern: str) -> str:
-    """The longest literal that every match of a pattern contains; "" if there is none."""
+    """Returns the longest literal that every match of a pattern contains; "" if there is none."""
     try:
         parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
     except re.error:
@@ -254,7 +254,7 @@ def literal(pattern: str) -> str:
 
 
 def literal_of_parsed(parsed: Any) -> str:
-    """The longest literal that every match of a parsed pattern contains, at its beginning for a group."""
+    """Like `literal`, for a parsed pattern."""
     text = ""
     for operation, argument in parsed:
         if str(operation) != "LITERAL":

@@ -1,4 +1,4 @@
-"""A job from the line that the user runs today: its preset, the model and batch from its flags, and its devices."""
+"""Creates a job from the user's present launch line: preset, model and batch from its flags, and devices."""
 
 import contextlib
 import math
@@ -32,7 +32,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import target
 from kb.records import AutoscoutError, Value
 
-# Flags of an unknown script that look worth tuning by their names.
+# Flags of an unknown script that seem worth tuning, judged by their names.
 _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.*[-_])?m?bs$)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
@@ -41,12 +41,12 @@ _SWITCHES = ("tied", "gated", "bias")  # fields of [model]
 
 
 def job_of(line: Line) -> dict[str, Any]:
-    """A job file's content, made from a line. `devices`: the devices of each node, 0 if the line does not say;
-    `samples_each`: samples of a step on each device. `notes`: what the user should check."""
+    """Returns a job file's content for a line. `devices`: devices of each node, 0 if unknown. `samples_each`: samples
+    per step and device. `notes`: what the user should check."""
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
-    if unread and known.batch:  # the file may give it
+    if unread and known.batch:  # the unread file may set the batch size
         known = replace(known, batch=replace(known.batch, by_itself=True))
     line, settings = with_settings(line, known, unread)
     line, copies, inside = with_copies(line, known)
@@ -56,9 +56,9 @@ def job_of(line: Line) -> dict[str, Any]:
     now = values_of(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    with contextlib.suppress(AutoscoutError):  # raised for a model that nothing predicts
+    with contextlib.suppress(AutoscoutError):  # raised for a model that cannot be predicted
         model, of_model = target(known.engine).model_of_line(line) if known.engine else ({}, [])
-        if model and "seq_len" in found.get("traffic", {}):  # nothing predicts a training without a length
+        if model and "seq_len" in found.get("traffic", {}):  # a training without a sequence length cannot be predicted
             found["model"] = model
             notes += of_model
     launched = _by_deepspeed(line, now, known)
@@ -156,8 +156,8 @@ def job_of(line: Line) -> dict[str, Any]:
 
 
 def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
-    """The line without settings that let the program choose a knob's value (`auto`): another run may choose another
-    value, so such a line is no reference."""
+    """Removes settings with which the program chooses a knob's value (`auto`), since it may choose another one in each
+    run. Such a line is no reference."""
     for knob in known.knob if known.overrides else ():
         today = line.value(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
@@ -171,8 +171,8 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
 
 
 def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
-    """The preset's knobs whose value in the line is not among their known values, with that value added; a switch keeps
-    the name it has in the line."""
+    """Returns the preset's knobs whose value in the line is not in their domain, with that value added. A switch keeps
+    the spelling of the line."""
     found = []
     for knob in known.knob:
         today = now(knob.sets)
@@ -193,7 +193,7 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
 
 
 def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """A job that tunes a server: its name, devices, load, and the knob values that the job has to allow."""
+    """Returns a job for tuning a server: name, devices, load, and the knob values that the job must allow."""
     line = canonical(line, served)
     if why := problem(line, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
@@ -221,7 +221,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
 
 
 def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
-    """Knobs that a settings file fixes at today's values, whatever the line's flags say."""
+    """Returns the knobs whose values a settings file sets and flags cannot override; the job fixes them."""
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
@@ -240,7 +240,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
 
 
 def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Job fields that the line and its file give; [model] only if they give all of it."""
+    """Returns the job fields in the line and its file, with [model] only if it is complete."""
     sections: dict[str, dict[str, Any]] = {}
     for sets, field in known.reads.items():
         value = _anywhere(now, settings, sets)
@@ -253,7 +253,7 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
     others = [
         s for s, text in known.model_where.items() if stated[s] is not None and not re.search(text, as_text(stated[s]))
     ]
-    length = sections.get("traffic", {}).get("seq_len", 0)  # without a length, nothing is predicted for training
+    length = sections.get("traffic", {}).get("seq_len", 0)  # a training without a sequence length cannot be predicted
     if model and (others or not length or not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab"))):
         sections.pop("model", None)
     elif model:
@@ -264,21 +264,21 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
 
 
 def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | None:
-    """The value in the line, or in the file of settings that it overrides."""
+    """Returns the value of a setting in the line, else in its settings file."""
     value = now(sets)
     name = setting(sets)
     return value_of(settings[name]) if value is None and name in settings else value
 
 
 def _by_deepspeed(line: Line, now: ValueOf, known: Preset) -> Line:
-    """The line with which DeepSpeed starts its ranks, if its settings select DeepSpeed; else the program's."""
+    """Returns the line with which DeepSpeed starts the ranks if the settings select DeepSpeed; else the given line."""
     values = {flag: now(sets) for flag, sets in known.deepspeed.items()}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, as_text(value))]
     return line.of(["deepspeed", *flags]) if flags else line
 
 
 def _product(now: ValueOf, settings: Mapping[str, str], names: list[str]) -> int:
-    """The product of the settings that are given; 0 if none is."""
+    """Returns the product of the settings that are positive integers; 0 if there are none."""
     values = [_anywhere(now, settings, sets) for sets in names]
     counts = [count for count in values if isinstance(count, int) and count > 0]
     return math.prod(counts) if counts else 0
@@ -297,9 +297,9 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
 
 
 def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
-    """[space] with these knobs, restricted so that every step has as many samples as today's. A micro batch and its
-    accumulation keep their product. A knob whose change nothing compensates keeps its value. The micro batch is free if
-    the line gives the batch over all ranks."""
+    """Returns [space] with these knobs, limited so that each step has as many samples as now: micro batch and
+    accumulation keep their product, and a knob without compensation keeps its value. If the line gives the global
+    batch, the micro batch is free."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}
@@ -320,6 +320,6 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
 
 def _name(line: Line, known: Preset, preset_name: str) -> str:
     if known.has and line.settings_files:
-        return as_name(Path(line.settings_files[0]).stem, "run")  # jobs with settings files share a script
+        return as_name(Path(line.settings_files[0]).stem, "run")  # several jobs can share the script
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

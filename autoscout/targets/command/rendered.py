@@ -1,4 +1,4 @@
-"""The files that a launch reads (`launch.render`): their current contents, and those for a configuration."""
+"""Renders the files that a launch reads (`launch.render`): their current contents, and those for a configuration."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ ValueOf = Callable[[str], Value | None]
 
 
 def template(job: Job, name: str) -> str:
-    """Errors: AutoscoutError (exit 2) for a file that cannot be read."""
+    """Returns a file's text. Errors: AutoscoutError (exit 2) if it cannot be read."""
     path = Path(job.launch.path or ".") / name
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -24,7 +24,7 @@ def template(job: Job, name: str) -> str:
 
 
 def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
-    """The current values of knobs' settings: a flag of the line, or a path in its files (yaml:a.b). None if not set;
+    """Returns a lookup of the current settings: flags of the line, or paths in its files (yaml:a.b). None if not set;
     True for a flag without a value, or a path with entries below it; a list as text."""
 
     def value_of(sets: str) -> Value | None:
@@ -37,7 +37,7 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
-    """How the file of a line's `--config_file` makes accelerate split the ranks; {} if missing or undefined."""
+    """The parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has none."""
     named = line.value("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
@@ -47,7 +47,7 @@ def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """The merged settings of files that are read unchanged. Errors: AutoscoutError (exit 2)."""
+    """Merges the settings of files that are read unchanged. Errors: AutoscoutError (exit 2)."""
     found = dict[str, Any]()
     for each in job.launch.render:
         if each.plain:
@@ -56,7 +56,7 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 
 def settings_in(text: str, where: str) -> dict[str, Any]:
-    """The contents of a YAML file; JSON is a subset of YAML. Errors: AutoscoutError (exit 2)."""
+    """Parses a YAML file (or JSON, a subset of YAML). Errors: AutoscoutError (exit 2)."""
     try:
         return yaml_text.settings(text)
     except ValueError as error:
@@ -64,8 +64,8 @@ def settings_in(text: str, where: str) -> dict[str, Any]:
 
 
 def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, Any]) -> dict[str, str]:
-    """Path → content. `settings`: of knobs and presets; those in files are used; `names`: values of placeholders.
-    Errors: AutoscoutError (exit 2)."""
+    """Returns path → content. `settings`: those of knobs and presets; only those in files are used. `names`:
+    placeholders' values. Errors: AutoscoutError (exit 2)."""
     made: dict[str, str] = {}
     for each in job.launch.render:
         text = template(job, each.origin)
@@ -75,7 +75,7 @@ def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, An
 
 
 def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str]:
-    """A sentence for each of these settings that cannot be put into the files that are read as they are."""
+    """Yields a sentence for each of these settings that cannot be set in the files, because they are read unchanged."""
     if not job.launch.render or not all(each.plain for each in job.launch.render):
         return
     made = {each.origin: template(job, each.origin) for each in job.launch.render}
@@ -87,10 +87,10 @@ def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str
 
 
 def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> dict[str, str]:
-    """The files with these settings: each in the file of its kind that has it today, else in the first.
+    """Returns the files with these settings. Each is set in the file of its kind that has it now, else in the first
+    file of its kind.
 
-    Errors: AutoscoutError (exit 2) for a setting that no file can hold.
-    """
+    Errors: AutoscoutError (exit 2) for a setting without a suitable file."""
     inside: dict[str, dict[str, Value | None]] = {}
     for sets, value in settings.items():
         kind, _, path = sets.partition(":")
@@ -102,7 +102,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
                 f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
-        # A preset's file is TOML, which has no null, so it writes "null".
+        # a preset is TOML, which has no null and writes "null" instead
         inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
     texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
     return {**made, **texts}

@@ -1,10 +1,9 @@
 """The equivalence check of an RL job: compares rewards and losses of the first updates, sampled with the same seed.
 
-The answers of the first iteration are sampled before any training, so its reward must equal the reference's. From the
-second on, rounding in one update may change a sampled token, so rewards only agree within the spread of an average over
-that many answers. If a knob, or another number of ranks, changes the answers from the start, all iterations are
-compared as averages; the result says so, and the run never counts as equal.
-"""
+The first iteration samples its answers before any training, so its reward must equal the reference's. Later on,
+rounding may change a sampled token, so rewards only agree within the standard error of a mean over that many answers.
+If a knob or another number of ranks changes the first answers, too, all iterations are compared in this way; the result
+then says so and never counts as equal."""
 
 import math
 from collections.abc import Iterable
@@ -13,29 +12,30 @@ from autoscout.job.objective import constraint
 from autoscout.running.equivalence import deviates
 from kb.records import Configuration, Job, Measurement
 
-_COMPARED = 3  # updates
-_SCALE = 0.1  # tolerance for a loss: advantages have a spread of 1, and their mean over answers is near 0
-_SPREADS = 4.0  # tolerance for a reward, in standard deviations of a difference between two averages
-LAG = "lag_updates"  # metric: updates between the policy that drew an answer and the one that trains on it, at most
+_COMPARED = 3  # number of updates
+_SCALE = 0.1  # tolerance for a loss: advantages have a standard deviation of 1, and their mean is near 0
+_SPREADS = 4.0  # tolerance for a reward, in standard deviations of the difference of two means
+# metric: maximum number of updates between the policy that sampled an answer and the one that trains on it
+LAG = "lag_updates"
 
 
 class FirstUpdates:
-    """Compares the metrics that both runs report; a run without rewards passes (and `check` says so). If answers are
-    older than the reference's, it is a different training, unless a constraint limits their age."""
+    """Compares metrics that both runs report. A run without rewards passes, which the check's text states. Answers from
+    an older policy than the reference's make it a different training, unless a constraint limits their age."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
-        """`redraws`: knobs that draw other answers."""
+        """`redraws`: knobs that change the sampled answers."""
         self._tolerance, self._redraws = job.launch.loss_tolerance, tuple(redraws)
         self._lag_stated = any(constraint(text)[0] == LAG for text in job.objective.constraints)
 
     def flaw(self, measured: Measurement) -> str:
-        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
+        """Returns why a run's metrics cannot be right, whatever other runs have; "" if they are plausible."""
         if all(map(math.isfinite, measured.losses + measured.grad_norms)):
             return ""
         return f"rewards or losses are not finite: {_series(measured)}"
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares update by update, as far as both runs report updates."""
+        """Compares the updates that both runs report."""
         if problem := self.flaw(measured):
             return problem
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
@@ -66,18 +66,18 @@ class FirstUpdates:
 
 
 def drawn_anew(reference: Configuration, configuration: Configuration, redraws: Iterable[str]) -> list[str]:
-    """The knobs that draw other answers and have different values in the two configurations."""
+    """Returns those of `redraws` that differ between two configurations."""
     return [name for name in redraws if reference.knobs.get(name) != configuration.knobs.get(name)]
 
 
 def _of_average(m: Measurement) -> float:
-    """The standard deviation of an iteration's mean reward."""
+    """Returns the standard error of an iteration's mean reward."""
     answers = m.metrics.get("samples_per_s", 0.0) * m.metrics.get("step_time_s", 0.0)
     return m.metrics.get("reward_std", 0.0) / math.sqrt(max(1.0, answers))
 
 
 def _updates(m: Measurement) -> list[tuple[float, float]]:
-    """(reward, loss) of the first updates."""
+    """Returns (reward, loss) of the first updates."""
     return [*zip(m.losses[::2], m.losses[1::2], strict=False)][:_COMPARED]
 
 

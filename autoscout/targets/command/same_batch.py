@@ -1,7 +1,9 @@
-"""Whether a job's configurations train the same model on the same batch; otherwise their step times cannot be compared.
+"""Ensures that a job's configurations train the same model with the same batch, without which step times are not
+comparable.
+
 A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for them, given
-`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing). For an
-unknown script only the names of flags give hints."""
+`traffic.global_batch`, and the knobs that change the tokens of the samples (`tokens_changed_by`: packing). For an
+unknown script, the names of flags are the only hints."""
 
 import math
 import re
@@ -17,7 +19,7 @@ from autoscout.targets.command.rendered import ValueOf
 from autoscout.targets.current_launch import command_line
 from kb.records import Job, Value
 
-_SHARING = ("cp", "tp")  # names in a preset's [line] of parallelism whose ranks share samples
+_SHARING = ("cp", "tp")  # names in a preset's [line] for parallelism whose ranks share samples
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 _ACCUMULATES = re.compile("accum", re.IGNORECASE)
 _BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
@@ -26,8 +28,8 @@ _WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
 def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the batch, with its value; {} if the job gives no batch size, or the command itself
-    sets the flag to an expression or a constant. `line`: the command as written."""
+    """Returns the preset's flag that keeps the batch, with its value; {} if the job has no batch size, or if the
+    command sets the flag itself. `line`: the command as written."""
     batch = preset_of(job).batch
     if batch is None or not job.traffic.global_batch or _kept_by(job, line):
         return {}
@@ -36,13 +38,13 @@ def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]
 
 
 def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the model, with its value; {} if none is needed. `written`: the command's values as
-    written. `now`: the values of its knobs."""
+    """Returns the preset's flag that keeps the model, with its value; {} if none is needed. `written`: lookup of the
+    command's settings. `now`: the knobs' values in the command."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
     present = written(kept.flag)
-    if names_in(str(present)):  # the user's own expression
+    if names_in(str(present)):  # an expression of the user
         return {}
     product = int(present or kept.default) * int(now.get(kept.times, 1))
     value, rest = divmod(product, int(knobs[kept.times]))
@@ -50,7 +52,7 @@ def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: M
 
 
 def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[str]:
-    """`line`: the command as written. `free`: whether each knob may change, by name."""
+    """Problems with comparing step times. `line`: the command as written. `free`: by knob, whether it may change."""
     batch = preset_of(job).batch
     if batch is None:
         return
@@ -70,14 +72,14 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
 
 
 def apart(now: ValueOf, known: Preset) -> int:
-    """The number of ranks that share the same samples."""
+    """Returns the number of ranks that share the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
     degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
     return math.prod(each for each in degrees if isinstance(each, int) and each > 0)
 
 
 def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
-    """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
+    """Returns the samples of a step in the current settings; 0 if unknown."""
     if known.batch is None:
         return 0
     if known.batch.whole and isinstance(all_ranks := now(known.batch.whole), int) and all_ranks > 0:
@@ -94,14 +96,14 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # a shell variable such as $MBS
         return 0
-    dp = knobs.get("dp")  # a file may give the number of replicas directly
+    dp = knobs.get("dp")  # a settings file may give the number of replicas
     replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
 def edited(job: Job, now: ValueOf) -> Iterator[str]:
-    """A sentence if the files that a launch reads have a different batch from the job's, for example after an edit."""
+    """A sentence if the files that a launch reads have another batch size than the job, for example after an edit."""
     known, wanted = preset_of(job), job.traffic.global_batch
     if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
         return
@@ -114,21 +116,20 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
 
 
 def samples_by_name(flag: str) -> str:
-    """What a flag's name implies for a step's samples: "batch" (per pass), "accumulation" (the number of passes) or
-    ""."""
+    """Classifies a flag by its name: "batch" (samples per pass), "accumulation" (number of passes) or "" (neither)."""
     if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
 def says_whole(line: Line) -> bool:
-    """Whether a line gives the batch over all ranks, so that its other flags only divide it."""
+    """Whether a line gives the global batch, which its other flags only divide."""
     return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in line.words)
 
 
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
-    """Knobs of a script without a preset whose names suggest that they change a step's samples, if nothing in the job
-    compensates for the change. `free`: the setting of each knob that may change, by name."""
+    """Returns the knobs of a script without a preset whose names suggest that they change a step's samples, if the job
+    does not compensate for this. `free`: knob → setting, for knobs that may change."""
     if job.objective.metric not in _TIMES or preset_of(job).batch:
         return []
     kinds = ("accumulation",) if says_whole(command_line(job)) else ("batch", "accumulation")
@@ -140,7 +141,7 @@ def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
 
 
 def _kept_by(job: Job, line: Line) -> bool:
-    """Whether the command itself keeps the batch: by an expression over the knobs, or because no knob changes it."""
+    """Whether the command itself keeps the batch, by an expression over the knobs or because no knob changes it."""
     batch = preset_of(job).batch
     assert batch is not None
     value = line.value(batch.flag)

@@ -1,4 +1,4 @@
-"""Simulator columns for a server's line: from its preset's `[simulated]`, and from flags without a knob."""
+"""Computes simulator inputs for a server's launch line, from its preset's `[simulated]` and flags without a knob."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Simulator column → expression; {} if `lacking` gives a reason."""
+    """Returns simulator input → expression; {} if `lacking` gives a reason."""
     if lacking(job, preset):
         return {}
     if preset.served is None:
@@ -29,22 +29,22 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     columns = {name: value for name, value in _from_flags(job, preset.served).items() if name not in preset.derived}
     if _STORED in columns:
         columns[_STORED] = preset.served.formats.get(str(columns[_STORED]), "none")
-    if job.model.stored:  # the model's own folder takes precedence over the line
+    if job.model.stored:  # the model's folder takes precedence over the line
         columns.pop(_STORED, None)
     own = {column: repr(value) for column, value in columns.items()}
     return preset.simulated | own | _attention_dp(_settings(job, preset.served))
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's `derived` names, with the line's values. Errors: AutoscoutError (exit 2) for an unclosed quote."""
+    """The preset's `derived` names with values from the line. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
-    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # a name
+    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # values that are text
     names = {name: repr(value) for name, value in values.items() if name in quoted and isinstance(value, str)}
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}
     numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
-    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # knobs replace the line's values
+    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # a knob replaces the line's value
     return {name: names.get(name, numbers.get(name, text)) for name, text in preset.derived.items() if name not in own}
 
 
@@ -57,7 +57,7 @@ def _not_zero(text: str) -> bool:
 
 
 def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
-    """The preset's knobs, with the defaults that the engine has on the job's devices."""
+    """Returns the preset's knobs, with the engine's defaults on the job's devices."""
     if preset.served is None or not preset.served.defaults:
         return preset.knob
     known = attributes_of(job)
@@ -66,7 +66,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
-    """The settings of the line's files that exist."""
+    """Returns the settings of those files of the line that exist."""
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.value, served.unread)):
@@ -76,8 +76,8 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
 
 
 def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
-    """TensorRT-LLM's attention data parallelism: how many devices compute the attention of their own requests while
-    they share experts, and how long they wait for each other's prompts (LlmArgs, AttentionDpConfig)."""
+    """Returns TensorRT-LLM's settings for attention data parallelism: on how many devices attention runs separately
+    while experts are shared, and how long a device waits for the others' prompts (LlmArgs, AttentionDpConfig)."""
     if settings.get("enable_attention_dp") is not True:
         return {}
     degrees, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")
@@ -89,7 +89,7 @@ def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def lacking(job: Job, preset: Preset) -> str:
-    """Why nothing is predicted, as a clause; "" if something is."""
+    """Returns why no prediction is possible, as a clause; "" if predictions are possible."""
     if not preset.simulated:
         return ""
     if not job.model.layers:
@@ -114,7 +114,7 @@ def lacking(job: Job, preset: Preset) -> str:
 
 
 def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
-    """Parts of the line that predictions ignore: flags, and settings files that they name."""
+    """Yields the parts of the line that predictions ignore: flags, and settings files."""
     if (served := preset.served) is None:
         return
     line = command_line(job)

@@ -1,5 +1,5 @@
-"""Whether the installed releases of a trainer accept the settings that AutoScout adds to a line. Known releases have a
-record (taken/PACKAGE.json); the sources of others are parsed, without importing them."""
+"""Checks whether the installed releases of a trainer accept the settings that AutoScout adds to a line. Known releases
+are recorded (taken/PACKAGE.json); for others, their sources are parsed without import."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -29,31 +29,31 @@ found = {name: importlib.util.find_spec(name) for name in NAMES}
 print(json.dumps({name: [*spec.submodule_search_locations][0] for name, spec in found.items() if spec}))
 """
 
-Taken = dict[str, list[str]]  # a setting → alternative names, one of which must exist
+Taken = dict[str, list[str]]  # a setting → its alternative names, of which one must exist
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
-    """The settings that its experiments, the check of an export and its knobs add, without those that only change a
-    line's setting. A setting is a field of the classes that `taken_by` gives for the longest matching prefix."""
+    """Returns the settings added by experiments, export checks and knobs, without those that only replace a setting of
+    the line. A setting is a field of the classes that `taken_by` has for the longest matching prefix."""
     batch = [preset.batch.flag] if preset.batch else []
     found = {}
     for text in [*preset.measuring, *preset.soak, *batch, *knobs]:
         name = text.removesuffix("=")
         begin = max((b for b in preset.taken_by if name.startswith(b)), key=len, default=None)
-        if begin is not None and " " not in name:  # a knob's text may be a description
+        if begin is not None and " " not in name:  # the text may be a description instead of a setting
             own = setting(name) if begin == "--" else name.removeprefix(begin)
             found[name] = [f"{each}.{own}" for each in preset.taken_by[begin]]
     return found
 
 
 def of_launcher(line: Line) -> Taken:
-    """The settings that give accelerate a node's rank."""
+    """Returns the accelerate settings for a node's rank."""
     given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
     return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
 
 
 def recorded(package: str) -> seams.Recorded:
-    """The record of a package's releases; empty for a package without one."""
+    """Returns the records of a package's releases; empty if there are none."""
     path = RECORDS / f"{package}.json"
     text = path.read_bytes() if path.is_file() else b'{"made_by": "", "releases": [], "names": {}}'
     return msgspec.json.decode(text, type=seams.Recorded)
@@ -65,12 +65,11 @@ def fit(
     environment: Mapping[str, str],
     started: Callable[[Job, Configuration, Place], Started],
 ) -> seams.SeamFit | None:
-    """`ours`: knobs from our catalogs, some of which the job may have; knobs that a user declares depend on the user's
-    script. `environment`: the installed packages with their versions; `started`: makes the command whose interpreter is
-    asked about releases without a record. Returns None if unknown.
+    """Checks the settings; None if that is impossible. `ours`: knobs from our catalogs. (A user's own knobs depend on
+    the user's script, so they are not checked.) `environment`: versions of installed packages. `started`: returns the
+    command whose interpreter has the packages, for releases without a record.
 
-    Errors: AutoscoutError (exit 2) for a source that cannot be read.
-    """
+    Errors: AutoscoutError (exit 2) for an unreadable source."""
     own = {knob.sets for knob in ours}
     knobs = [knob.sets for knob in declared_by(job).knob if knob.sets in own]
     taken = of_launcher(command_line(job)) | of_preset(preset_of(job), knobs)
@@ -98,7 +97,7 @@ def fit(
 
 
 def places(python: str, packages: list[str]) -> dict[str, Path]:
-    """The folders of an interpreter's packages; {} if it does not report them."""
+    """Returns the folders of an interpreter's packages; {} if this fails."""
     try:
         script = _PLACES.replace("NAMES", repr(packages))
         done = subprocess.run([python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)

@@ -1,4 +1,4 @@
-"""Whether a line starts at all, by the conditions that its program asserts ([[starts]] of a framework)."""
+"""Checks the conditions that a program asserts at its start ([[starts]] of a framework)."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from autoscout.targets.command.preset import Preset
 
 
 def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
-    """A sentence for each condition that the line breaks. `gpus`: of all nodes together; 0 if the line does not give
-    it. A setting that the line omits has the program's default; values that only a shell knows are not judged."""
+    """Yields a sentence for each condition that the line breaks. `gpus`: total of all nodes, 0 if unknown. Omitted
+    settings have the program's default. Conditions on shell variables are not checked."""
     for start in known.starts if gpus else ():
         given = {name: line.value(sets) for name, (sets, _) in start.names.items()}
         values = {name: start.names[name][1] if value is None else value for name, value in given.items()}

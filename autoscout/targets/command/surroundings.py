@@ -1,6 +1,5 @@
-"""The environment of a user's own command: package versions, the device, and a hash of the code. Measurements are
-comparable only if all of it is equal: once the script is edited, earlier measurements no longer apply.
-"""
+"""Describes the environment of a user's own command: package versions, the device, and a hash of the code. Measurements
+are comparable only if all of these are equal, so that edits of the script invalidate earlier ones."""
 
 import hashlib
 import os
@@ -41,12 +40,12 @@ _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
     r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
 )
-_LARGEST = 2**20  # size limit of a file that is hashed as code
+_LARGEST = 2**20  # maximum size in bytes of a file that is hashed as code
 
 
 def variables(job: Job, started: Started) -> dict[str, str]:
-    """The command's environment: ours, plus the job's. PATH starts with the folder of `launch.python` and ends with
-    that of our own interpreter, so no virtual environment has to be activated."""
+    """Returns the command's environment: ours, plus the job's variables. PATH begins with the folder of `launch.python`
+    and ends with that of our interpreter, so that no virtual environment has to be activated."""
     found = {**os.environ, "PYTHONUNBUFFERED": "1", **started.environment}
     first = [str(Path(job.launch.python).absolute().parent)] if job.launch.python else []
     path = [*first, found.get("PATH", os.defpath), str(Path(sys.executable).parent)]
@@ -54,7 +53,7 @@ def variables(job: Job, started: Started) -> dict[str, str]:
 
 
 def describe(job: Job, started: Started) -> dict[str, str]:
-    """Errors: AutoscoutError (exit 2) if the command cannot be found, or its interpreter does not run."""
+    """Versions and devices. Errors: AutoscoutError (exit 2) if the command is not found or its interpreter fails."""
     cwd = Path(job.launch.path or ".")
     python = python_of(job, started)
     found: dict[str, str] = {}
@@ -66,7 +65,7 @@ def describe(job: Job, started: Started) -> dict[str, str]:
 
 
 def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
-    """Errors: AutoscoutError (exit 2)."""
+    """Returns the program's path. Errors: AutoscoutError (exit 2) if it is not found."""
     if not cwd.is_dir():
         raise AutoscoutError(f"launch.path: {cwd} is not a folder here; correct it, or run this where it is", 2)
     if "/" in name and not name.startswith("/"):
@@ -82,37 +81,37 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 
 def python_of(job: Job, started: Started) -> str:
-    """The interpreter that runs a command's line; "" if unknown, as in a container.
+    """Returns the interpreter that runs the command; "" if unknown, as in a container.
 
-    Errors: AutoscoutError (exit 2) if the command cannot be found."""
+    Errors: AutoscoutError (exit 2) if the command is not found."""
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
     program = found_program(started.line.words[0], cwd, environment)
     if job.launch.python:
-        # Relative to our working folder, as in variables(), although the command starts in its own folder.
+        # As in variables(), this is relative to our working directory rather than to the command's.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
     own = interpreter.of_program(program, environment["PATH"])
     if own or _elsewhere(started.line):
         return own
-    # The first word, or shell command, that is a Python interpreter or script: that is what a launcher starts.
+    # Otherwise it is the first word that is a Python interpreter or script, which the launcher starts.
     words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.line, cwd))
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
     root = Path(
         program
-    ).parent.parent  # the environment's root; the `python` next to a site-wide launcher may be another one
+    ).parent.parent  # the environment's root: a launcher outside may have another `python` next to it
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""
 
 
 def _elsewhere(line: Line) -> bool:
-    """Whether a program of the line runs Python in an environment that only that program knows."""
+    """Whether the line uses a program that runs Python in an environment of its own."""
     return bool({*line.names} & {*ENVIRONMENTS}) or any(word.startswith("--container-image") for word in line.words)
 
 
 def _words(line: Line, cwd: Path) -> Sequence[str]:
-    """The words after a line's program; for a shell those of its script."""
+    """Returns the words after a line's program; for a shell, the words of its script."""
     if line.first not in ("bash", "sh"):
         return line.words[1:]
     if line.words[1:2] == ("-c",):
@@ -124,8 +123,8 @@ def _words(line: Line, cwd: Path) -> Sequence[str]:
 
 
 def lacking(job: Job) -> list[str]:
-    """Missing programs of a shell command, among them the server of a preset that loads it. Without this check a
-    command that waits for such a server would run into its time limit."""
+    """Returns the missing programs of a shell command, including the server that a preset loads. Otherwise, a command
+    waiting for that server would run until its time limit."""
     text = command_of(job)
     line = command_line(job)
     if not line.for_shell and preset_of(job).served is None:
@@ -156,7 +155,7 @@ def _cpu() -> dict[str, str]:
 
 
 def _gpus() -> dict[str, str]:
-    """The GPUs as the driver names them; {} if it does not answer: the command itself will report what is missing."""
+    """The GPUs as named by the driver; {} without a driver, since the command itself will report the problem."""
     seen = gpus.look()
     if not seen:
         return {}
@@ -170,7 +169,7 @@ def _gpus() -> dict[str, str]:
 
 
 def _code(job: Job, started: Started, cwd: Path) -> str:
-    """A hash of the command, its code files and templates, and the metrics' patterns."""
+    """Returns a hash of the command, its code files and templates, and the patterns of metrics."""
     digest = hashlib.sha256()
     launch = job.launch
     preset = preset_of(job)

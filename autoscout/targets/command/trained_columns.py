@@ -1,5 +1,5 @@
-"""Reads the model from a training line of Hugging Face's trainers, and gives the columns of the training and memory
-models for the line and its preset's knobs, by the preset's `[trained]` and `[simulated]`."""
+"""Reads the model from a launch line of a Hugging Face trainer, and computes the inputs of the training and memory
+simulators for it, from its preset's `[trained]` and `[simulated]`."""
 
 import contextlib
 import re
@@ -23,31 +23,30 @@ from kb.records import AutoscoutError, Job, Task
 
 Settings = Mapping[str, list[str]]
 _OFF = ("false", "0", "no", "none", "null", "")
-# Layers of Transformers' models that may have adapters; for other names, PEFT's usual attention layers are assumed.
+# Layers of Transformers models that may have adapters. For other names, PEFT's default attention layers are assumed.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
-# Plugins of accelerate and Trainer that wrap the model; only plain copies (DDP) and FSDP are priced.
+# Plugins of accelerate and Trainer that wrap the model. Only DDP and FSDP can be predicted.
 _ELSEWHERE = (
     *("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config"),
     *("fsdp_offload_params", "offload_params"),
 )
 _PLAIN_KINDS = ("", "NO", "MULTI_GPU", "MULTI_CPU", "FSDP")
-# Names of programs that do not train on every token.
+# Names of programs whose loss does not use every token.
 _OTHER_LOSSES = re.compile(
     r"(^|[^a-z])(ppo|kto|cpo|bco|prm|ipo|rloo|gkd|rm|glue|mlm|ner|qa|asr)([^a-z]|$)"
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
 )
-_PLAIN = ("sft", "pt", "null")  # kinds of training that use every token
+_PLAIN = ("sft", "pt", "null")  # kinds of training whose loss uses every token
 # FSDP's ways of sharding, as stages of ZeRO.
 _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
 def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
-    """A line's settings by name (per_device_train_batch_size), supplemented by its settings file, with accelerate's own
-    `distributed_type`. `folder`: where the line runs.
+    """Returns a line's settings by name (per_device_train_batch_size), with those of its settings file and accelerate's
+    `distributed_type`. `folder`: the line's working directory.
 
-    Errors: AutoscoutError (exit 2) for a file that cannot be read.
-    """
+    Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = _of_file(folder / file) if (file := file_of(line, known)) is not None else {}
     for word in line.words:
         name, sign, value = word.partition("=")
@@ -56,7 +55,7 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
     for flag, values in line.flags.items():
         found[flag.strip("-").replace("-", "_")] = values
     for named in [*found.get("config_file", []), *found.get("accelerate_config", [])][:1]:
-        kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # configurations that come with TRL
+        kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # accelerate configurations that TRL ships
         found["distributed_type"] = [kind for name, kind in kinds.items() if named.startswith(name)]
         with contextlib.suppress(AutoscoutError):
             theirs = _of_file(folder / named)
@@ -67,13 +66,14 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
 
 
 def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, Any]:
-    """{"model": …, "seq_len": …} of a job, as far as the line gives them; adds notes on assumed values."""
+    """Returns the job's {"model": …, "seq_len": …} as far as the line gives them; adds notes on assumed values."""
     trained = known.trained
     if trained is None or _why_not(line, {}, trained):
         return {}
     try:
         given = settings(line, known)
-    except AutoscoutError as error:  # for example a file with custom tags, from which the other settings were read
+    # for example custom tags in the file; its settings were already read in another way
+    except AutoscoutError as error:
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(given, trained.model)
@@ -104,7 +104,7 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
 
 
 def _of_answers(given: Settings, trained: Trained, notes: list[str]) -> dict[str, int]:
-    """Mean tokens of RL's prompts and answers; the line only gives their maximum."""
+    """Estimates mean tokens of prompts and answers in RL, since the line has only their maximum."""
     said = _first(given, trained.prompt), _first(given, trained.length)
     usual = trained.usual_prompt, trained.usual_length
     prompt, answer = (int(s) if s.isdecimal() else u for s, u in zip(said, usual, strict=True))
@@ -123,7 +123,7 @@ def _experts(model: Mapping[str, Any], task: Task) -> int:
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Column of the models → expression; {} if `lacking` gives a reason."""
+    """Returns simulator input → expression; {} if `lacking` gives a reason."""
     if preset.trained is None:
         return {}
     given, half = _given(job, preset), job.model.dtype != "fp32"
@@ -155,7 +155,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def lacking(job: Job, preset: Preset) -> str:
-    """Why nothing is predicted, as a clause; "" if something is."""
+    """Returns why no prediction is possible, as a clause; "" if predictions are possible."""
     return "" if preset.trained is None else _lacking(job, _given(job, preset), preset.trained)
 
 
@@ -170,7 +170,7 @@ def _lacking(job: Job, given: Settings, trained: Trained) -> str:
 
 
 def not_modelled(job: Job, preset: Preset) -> list[str]:
-    """Settings of the line that predictions ignore."""
+    """Returns the settings of the line that predictions ignore."""
     if preset.trained is None:
         return []
     given = _given(job, preset)
@@ -205,12 +205,12 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
 
 
 def _is_one(given: Settings, name: str) -> bool:
-    """Whether a setting is a parallel degree of one, which splits nothing."""
+    """Whether a setting is a degree of parallelism of 1, which has no effect."""
     return (given.get(name) or [""])[0] == "1"
 
 
 def _stage(given: Settings, preset: Preset) -> int | None:
-    """The ZeRO stage that shards in the same way, if the line or its files decide it, else None."""
+    """Returns the equivalent ZeRO stage, if the line or its files set the sharding; else None."""
     ways = " ".join(given.get("fsdp", [])).lower()
     for way, stage in _SHARDED.items():
         if way in ways:
@@ -251,7 +251,7 @@ def _lora(given: Settings, trained: Trained) -> dict[str, Any]:
 
 
 def _fits(given: Settings, setting: str) -> bool:
-    """Whether name=value is given, or a switch is on."""
+    """Whether name=value is set, or a switch is on."""
     name, _, value = setting.partition("=")
     return (given.get(name) or [""])[0] == value if value else _is_on(given, name)
 
@@ -260,7 +260,7 @@ def _half(given: Settings, trained: Trained) -> bool:
     named = _first(given, trained.weights)
     if _first(given, ["mixed_precision"]) in _HALF or named in _HALF or _is_on(given, "pure_bf16"):
         return True
-    if (named or trained.usual_weights) == "auto":  # products are of the weights' type
+    if (named or trained.usual_weights) == "auto":  # "auto" computes in the weights' dtype
         return True
     halves = [name for name in trained.half if name in given]
     return any(_is_on(given, name) for name in halves) if halves else trained.usual_half
@@ -278,15 +278,15 @@ def _given(job: Job, preset: Preset) -> dict[str, list[str]]:
     line = command_line(job)
     try:
         return settings(line, preset, Path(job.launch.path or "."))
-    except AutoscoutError:  # the file exists only on the machine that runs it
+    except AutoscoutError:  # the file exists only on the machine that runs the line
         return settings(line.of(word for word in line.words if not word.endswith((".yaml", ".yml"))), preset)
 
 
 def _of_file(file: Path) -> dict[str, list[str]]:
-    """The plain settings and lists of a YAML file, by name; of each section, its settings under their own names, and
-    the section's name to show that it exists.
+    """Returns the plain settings and lists of a YAML file by name. Settings in a section keep their own names, and the
+    section's name is added to show that it exists.
 
-    Errors: AutoscoutError (exit 2) if it cannot be read."""
+    Errors: AutoscoutError (exit 2) for an unreadable file."""
     try:
         pages = documents(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

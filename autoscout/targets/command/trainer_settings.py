@@ -1,5 +1,4 @@
-"""Combines a trainer's line with the settings file that it names: the file's values of the preset's knobs and batch
-become words of the line."""
+"""Combines a trainer's line with its settings file: values of the preset's knobs and batch become arguments."""
 
 import os
 import shutil
@@ -18,16 +17,17 @@ from kb.records import AutoscoutError
 
 
 def with_settings(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """(the line with the settings of its file, the file's plain settings). `unread`: a file that is not here.
+    """Returns (the line with settings of its file as arguments, all plain settings). `unread`: a file that is not on
+    this machine.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read, or that the line must name but does not."""
     return _overridden(line, known) if known.overrides else _with_config(line, known, unread)
 
 
 def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
-    """(the line, with its YAML file's values of the preset's knobs and batch as words that override the file; the
-    file's plain settings). A `--` before a launcher's words is left out, because everything after it would be passed to
-    the program; flags are spelled as in the preset, a-b for a_b."""
+    """Returns (the line, with arguments that repeat the YAML file's values of the preset's knobs and batch; the file's
+    plain settings). A `--` before a launcher's words is removed, because everything after it would be passed to the
+    program. Flags are spelled as in the preset, a-b for a_b."""
     begins = _begins(line, known)
     given = [word for word in line.words[begins + 1 :] if word != "--"]
     file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
@@ -50,7 +50,7 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
 
 
 def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
-    """For a preset whose settings are only in files: (the line, with the names of a run's copies of these files;
+    """For a preset whose settings are only in files: returns (the line with the names of the copies that a run gets;
     `launch.render` for the copies; their settings). Errors: AutoscoutError (exit 2)."""
     named = settings_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
@@ -66,7 +66,7 @@ def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], 
 
 
 def file_of(line: Line, known: Preset) -> Path | None:
-    """The YAML file of settings that a line names; None if it names none."""
+    """Returns the YAML settings file that a line names; None if it names none."""
     if known.overrides:
         given = line.of(line.words[_begins(line, known) + 1 :])
         return next(map(Path, given.settings_files), None)
@@ -75,7 +75,7 @@ def file_of(line: Line, known: Preset) -> Path | None:
 
 
 def _config(line: Line, known: Preset) -> str:
-    """The settings file that flags override, as the line names it; "" if there is none."""
+    """Returns the name of the settings file that flags override; "" if there is none."""
     if known.first:
         begins = _program(line, known)
         after = "" if begins is None else "".join(line.words[begins + 1 : begins + 2])
@@ -85,7 +85,7 @@ def _config(line: Line, known: Preset) -> str:
 
 
 def _begins(line: Line, known: Preset) -> int:
-    """The position of the program's name, after its launcher."""
+    """Returns the index of the program's name, after its launcher."""
     found = _program(line, known)
     return found if found is not None else next(at - 1 for at in settings_files.named(line, known.folder))
 
@@ -96,17 +96,18 @@ def _program(line: Line, known: Preset) -> int | None:
 
 
 def in_a_container(line: Line, known: Preset) -> str:
-    """The settings file, from `--config` or the first word, if only a container has it; "" if it can be read here, or
-    if it must be readable."""
+    """Returns the settings file, from `--config` or the first word, if it exists only in a container. "" if it is on
+    this machine or has to be."""
     named = _config(line, known)
     return named if {*line.names} & {*CONTAINERS} and not os.path.isfile(named) else ""
 
 
 def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """(the line, with its `--config` file's values of the preset's knobs, batch and evaluation as flags that override
-    the file; the file's plain settings)"""
+    """Returns (the line, with flags that repeat the `--config` file's values of the preset's knobs, batch and
+    evaluation; the file's plain settings)."""
     named = _config(line, known)
-    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a bare name: no file
+    # a bare name is not a file
+    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):
         return line, {}
     settings = _settings(Path(named))
     more = _only_there([*_flags(known), *known.where_said], settings, line)
@@ -119,15 +120,15 @@ def _flags(known: Preset) -> list[str]:
 
 
 def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -> list[tuple[str, str]]:
-    """Flags that only the file of settings has, with their values."""
+    """Returns the flags that are set only in the settings file, with their values."""
     names = {flag: setting(flag) for flag in flags}
     return [(flag, settings[name]) for flag, name in names.items() if name in settings and line.value(flag) is None]
 
 
 def _settings(file: Path) -> dict[str, str]:
-    """The settings of a YAML or TOML file, named with their sections.
+    """Returns the settings of a YAML or TOML file, with names that include their sections.
 
-    Errors: AutoscoutError (exit 2) if it cannot be read."""
+    Errors: AutoscoutError (exit 2) for an unreadable file."""
     return _flat(read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file]))
 
 
@@ -142,7 +143,7 @@ def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _among_packages(known: Preset, program: Sequence[str], name: object) -> Path | None:
-    """The settings file of that name in the program's package; None if the program is not installed here."""
+    """Returns the settings file of that name in the program's package; None if the program is not installed here."""
     found = shutil.which(program[-1]) if known.configs and program else None
     places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
     return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)

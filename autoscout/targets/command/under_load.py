@@ -1,5 +1,5 @@
-"""Experiments on a server's command line. Such a line does not end, so an experiment is a script that starts it, waits
-until it answers, loads it with the engine's own tool, and ends it."""
+"""Experiments with a server's launch line. Since a server does not end, the experiment is a shell script that starts
+it, waits until it responds, runs the engine's load tool, and ends it."""
 
 import math
 import re
@@ -16,11 +16,11 @@ from autoscout.space.language.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
 
-_ROUNDS = 6  # requests per user in a closed loop; during the first and the last the server has less load
-_SECONDS = 60  # duration of an open loop
+_ROUNDS = 6  # requests per user in a closed loop; the first and the last ones see a lower load
+_SECONDS = 60  # duration of an open loop in seconds
 _SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
 _SERVERS_IMAGE = re.compile(r"/(text-generation-inference|llama\.cpp|lmdeploy|sglang|nim/[\w./-]+)(:|@|$)")
-# Ends with 0 once the server answers, and with 1 if the server has ended; uses no proxy.
+# Exits with 0 once the server responds, and with 1 if the server has exited. Ignores proxies.
 _WAIT = """
 import http.client, os, sys, time
 port, path, server = sys.argv[1:]
@@ -41,14 +41,14 @@ while True:
 
 
 def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Line:
-    """`line`: the server's; `names`: values of placeholders. Returns the line unchanged if the preset is no server.
-    Errors: AutoscoutError (exit 2) if the line names no model."""
+    """Returns the script for a server's line; the line unchanged if the preset has no server. `names`: placeholders'
+    values. Errors: AutoscoutError (exit 2) if the line names no model."""
     served = preset.served
     if served is None:
         return line
     at = _program(line, preset)
     before = line.of(line.words[:at])
-    around = before.words if _inside(before) else ()  # the engine's environment, load tool included
+    around = before.words if _inside(before) else ()  # container or environment that has the engine and its load tool
     python = line.words[at] if line.names[at].startswith("python") else "python3"
     names = {**names, "python": python, "model": model_of(line, served), "requests": _requests(job)}
     server = line.with_(served.port, names["port"])
@@ -64,7 +64,7 @@ def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Li
 
 
 def _program(line: Line, preset: Preset) -> int:
-    """The position where the server's own program begins: its interpreter, or the engine's command."""
+    """Returns the index of the server's program: its interpreter or the engine's command."""
     engines = [(*text.split(),) for text in preset.recognises]
     names = line.names
     begins = (i for i in range(len(names)) if any(names[i : i + len(engine)] == engine for engine in engines))
@@ -72,13 +72,12 @@ def _program(line: Line, preset: Preset) -> int:
 
 
 def _inside(before: Line) -> bool:
-    """Whether these words enter a container, or another environment."""
+    """Whether these words enter a container or another environment."""
     return bool({*before.names} & {*ENVIRONMENTS} or before.first in ("bash", "sh"))
 
 
 def by_experiments(line: Line, preset: Preset) -> Line:
-    """The line in a form that experiments can run one after another: a docker container without options for interactive
-    use, and with the host's network."""
+    """Returns a line that can run repeatedly: without docker's interactive options, and on the host's network."""
     at = _program(line, preset)
     begins = runs_image(line.of(line.words[:at]))
     if begins < 0:
@@ -89,15 +88,15 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 
 def unknown(line: Line) -> str:
-    """The word by which a line without a preset seems to start a server; "" if there is none."""
+    """Returns the word by which a line without a preset seems to start a server; "" if there is none."""
     within = line.words if runs_image(line) >= 0 else ()
     images = (word for word in within if _SERVERS_IMAGE.search(word))
     return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))
 
 
 def load_problems(job: Job, preset: Preset) -> Iterator[str]:
-    """Sentences on devices that the engine does not run on, and on parts of [traffic] that its load tool cannot send:
-    the tool's requests all have one length and arrive evenly or at random."""
+    """Yields a sentence for devices that the engine does not support, and for traffic that its load tool cannot
+    generate. The tool's requests have a single length and arrive evenly or at random."""
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
     if preset.served is None:
         return
@@ -119,7 +118,7 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
 
 
 def problem(line: Line, served: Served) -> str:
-    """Why an experiment cannot start the line's server; "" if it can."""
+    """Returns why an experiment cannot start the line's server; "" if it can."""
     nodes = line.number(("--nnodes",))
     if other := next((word for flag in served.model if (word := line.value(flag)) in served.others), None):
         return f"'{other}' does not start a server of one model, and only such a server can be started and loaded"
@@ -129,7 +128,7 @@ def problem(line: Line, served: Served) -> str:
 
 
 def model_of(line: Line, served: Served) -> str:
-    """The model that a server's line names. Errors: AutoscoutError (exit 2) if it names none."""
+    """Returns the model in a server's line. Errors: AutoscoutError (exit 2) if it names none."""
     found = next((value for flag in served.model if isinstance(value := line.value(flag), str)), "")
     if not found:
         raise AutoscoutError(f"launch.current: the server's line names no model ({' or '.join(served.model)} NAME)", 2)
@@ -137,13 +136,13 @@ def model_of(line: Line, served: Served) -> str:
 
 
 def devices_of(line: Line, served: Served) -> int:
-    """How many devices the line uses."""
+    """Returns the number of devices that the line uses."""
     flags = served.devices[: 1 if served.first_alone in line.words else None]
     return math.prod(line.number((flag,)) or 1 for flag in flags)
 
 
 def canonical(line: Line, served: Served) -> Line:
-    """The line with each flag under the name that the preset's knobs use for it."""
+    """Returns the line with the flag names that the preset's knobs use, instead of aliases."""
     parts = (word.partition("=") for word in line.words)
     return line.of(f"{served.aliases.get(name, name)}{equals}{value}" for name, equals, value in parts)
 

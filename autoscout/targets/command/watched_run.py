@@ -16,12 +16,12 @@ from autoscout.targets.command.reading import MetricReader, ResultFile, Stream, 
 from kb.records import AutoscoutError, Job, MetricSource
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST, every_host.FAILED)
-_LOOK_S = 0.2  # polling interval of growing files
+_LOOK_S = 0.2  # polling interval of growing files in seconds
 RESULT = "AUTOSCOUT_RESULT"
 
 
 def prepare(folder: Path) -> None:
-    """Removes the files of an earlier attempt. Errors: AutoscoutError if the folder cannot be written."""
+    """Deletes the files of an earlier attempt. Errors: AutoscoutError if the folder cannot be written."""
     with results.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in _LEFT:
@@ -37,7 +37,7 @@ def launched(
     reader: "OutputReader",
     begin: supervised.Begin | None = None,
 ) -> Ended:
-    """Writes the command's input files and runs it to its end or until enough is known. `begin`: starts it warm."""
+    """Writes the command's input files and runs it until it ends or enough is known. `begin`: starts it warm."""
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
@@ -56,7 +56,7 @@ def launched(
 
 
 def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
-    """Whether a metric is in a summary that a run writes at its end."""
+    """Whether a metric is in a summary at the end of the run."""
     return any(isinstance(source, MetricSource) and source.json for source in sources)
 
 
@@ -66,10 +66,9 @@ def _sources(job: Job) -> dict[str, MetricSource]:
 
 
 def logged(job: Job, log: Path) -> measurement.Readings:
-    """The readings of a finished run of the job, of which only the log exists; the times of its lines are unknown.
+    """Returns the readings of a finished run from its log, without the arrival times of lines.
 
-    Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output.
-    """
+    Errors: AutoscoutError (exit 2) if no pattern of the job matches a number in the output."""
     printed = {name: source for name, source in _sources(job).items() if source.pattern and not source.file}
     if not printed:
         raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
@@ -94,7 +93,7 @@ class OutputReader:
         self._result = ResultFile(folder / "result.json")
         self._looked = 0.0
         self._count = -1
-        self.first_at: float | None = None  # monotonic time of the first reported iteration
+        self.first_at: float | None = None  # monotonic time (seconds) of the first reported iteration
         self.began = time.monotonic()
         self.hopeless = ""
 
@@ -125,7 +124,7 @@ class OutputReader:
         return measurement.warm_up(self._job, self.values())
 
     def enough(self) -> str:
-        """Why the run may end now; "" if it has to go on."""
+        """Returns why the run may end now; "" if it has to continue."""
         now = time.monotonic()
         if now > self._looked + _LOOK_S:
             self._looked = now
@@ -159,7 +158,7 @@ class OutputReader:
         return self._result.problem
 
     def not_finite(self) -> str:
-        """Which loss or gradient norm is not finite; "" if none is."""
+        """Returns which loss or gradient norm is not finite; "" if all are finite."""
         for name, values in self.values().items():
             if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
                 at = next(i for i, value in enumerate(values) if not math.isfinite(value))
@@ -167,9 +166,8 @@ class OutputReader:
         return ""
 
     def _all_reported(self) -> bool:
-        """Whether every metric was reported at least once; false while a summary at the end is still to come. A metric
-        that the preset knows but that no iteration reported (memory on CPUs, gradient norms without clipping) will
-        never come, and is not waited for."""
+        """Whether every metric was reported at least once, except a preset's metrics that this run never reports
+        (memory on CPUs, gradient norms without clipping). False until a summary at the end, if there is one."""
         launch = self._job.launch
         through = len(self.costs()) >= launch.iterations > 1
         awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}
