@@ -1,6 +1,6 @@
-"""Shadows a configuration before its first experiment if, by the memory model, it may not fit, so that configurations
-that do not fit cost no GPU time. Only memory is judged here: whether the framework refuses a configuration is left to
-the real run, which takes seconds, because a shadow's stand-ins might refuse what the framework accepts."""
+"""Checks by a shadow run (on fake tensors) whether a configuration fits in memory, if the memory model is not sure.
+This saves the GPU time of runs that do not fit. Other failures are left to the real run, where they take only seconds;
+a shadow might reject what the framework accepts."""
 
 import time
 from collections.abc import Callable, Collection
@@ -14,15 +14,15 @@ DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed
 SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 LIMIT_S = 60.0
 INTERRUPTED = 130
-IN_VAIN = 2  # shadows without an answer after which a session makes no more
+IN_VAIN = 2  # after this many failed shadows a session makes no more
 
 Stopping = Callable[[], bool]
 
 
 class Doubts:
-    """The checks of one session; a layout is traced only once. `likely`: the modelled probability that a configuration
-    runs out of memory; `traced`: the shadow of a configuration (Errors: AutoscoutError); `alike`: knobs that hardly
-    change start-up or peak memory; `vain`: verdicts of shadows without an answer."""
+    """The checks of one session. Each layout is traced only once. `likely`: returns the modelled probability that a
+    configuration runs out of memory. `traced`: returns its shadow (errors: AutoscoutError). `alike`: knobs that hardly
+    affect start-up or peak memory. `vain`: verdicts of failed shadows."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Doubts:
     def foretold(
         self, configuration: Configuration, name: str, stopping: Stopping = lambda: False
     ) -> Measurement | None:
-        """The failure that its shadow predicts; None if it should be measured."""
+        """Returns the failure that the shadow predicts; None if the configuration should be measured."""
         if device_kind(self._job) == "cpu" or self._in_vain == IN_VAIN or self._likely(configuration) <= DOUBT:
             return None
         layout = tuple(sorted((k, v) for k, v in configuration.knobs.items() if k not in self._alike))
@@ -49,7 +49,7 @@ class Doubts:
         began = time.monotonic()
         try:
             found = self._traced(configuration, name, stopping)
-        except AutoscoutError as error:  # no shadow, so it is simply measured
+        except AutoscoutError as error:  # without a shadow, the configuration is measured
             self._in_vain += error.exit_code != INTERRUPTED
             return None
         self._in_vain += found.verdict in self._vain

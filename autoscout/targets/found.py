@@ -1,4 +1,4 @@
-"""The result of every reader: rows as in the file, each with its location."""
+"""The common result of all readers: the rows of a file, each with its location."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ Cell = Any  # text, number, switch, or None
 
 
 def number_in(cell: Cell) -> float:
-    """NaN for a cell that is not a number."""
+    """Converts a cell to a number; NaN if it is none."""
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -22,9 +22,9 @@ def number_in(cell: Cell) -> float:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: the row's place in the file: line 12, trial 3, folder z1_mbs4 …. `problem`: why the file says that it is
-    no measurement. `said`: its load, its model and other circumstances (importing/circumstances.py). `part`: its
-    study."""
+    """A row of a result file. `where`: its location, such as line 12, trial 3 or folder z1_mbs4. `problem`: why it is
+    not a measurement, according to the file. `said`: load, model and other measurement conditions (see
+    importing/circumstances.py). `part`: the study to which it belongs."""
 
     where: str
     cells: dict[str, Cell]
@@ -34,22 +34,22 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one file or folder. `meaning`: column → `name` or `name@unit`, for columns of this format
-    (autoscout/importing/mapping.py)."""
+    """The rows of a file or folder. `meaning`: column → our `name` or `name@unit`, for columns known for this file
+    format (see autoscout/importing/mapping.py)."""
 
     reader: str
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # such rows are kept as predictions, not as measurements
-    digest: str = ""  # identifies its rows; if "", the bytes of its files do
+    simulated: bool = False  # the rows are stored as predictions rather than measurements
+    digest: str = ""  # identifies the rows; if "", the files are hashed instead
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads one kind of result. `recognizes`: whether a path looks like this kind; kinds are tried in the order of
-    `rank`, since some look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon
-    in `--reader NAME:PART`. `folders`: it reads a whole folder, if the folder contains these files (`has`). Errors of
-    `read`: AutoscoutError (exit 2)."""
+    """A reader for one file format. `recognizes`: whether a path seems to have the format. Formats are tried in the
+    order of `rank`, since some are special cases of others. `read(path, job, space, part)`: `part` is the text after
+    the colon in `--reader NAME:PART`. `folders`: whether it reads whole folders, namely those for which `has` is true.
+    Errors of `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]
     read: Callable[[Path, Job, Space, str], RowSource]

@@ -1,4 +1,4 @@
-"""What `init` writes for a server whose line gives no load, and the note that asks the user to review it."""
+"""The default load that `init` writes for a server, and the note that asks the user to review it."""
 
 GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 REVIEW_LOAD = "traffic: the tokens of your users' prompts and answers, and the number of users; these are guesses"

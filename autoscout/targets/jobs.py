@@ -1,4 +1,4 @@
-"""Jobs of any target: loading and checking a job's file, and making its space."""
+"""Loads and checks jobs of any target, and creates their spaces."""
 
 import importlib.metadata
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ def load_job(path: str | Path) -> Job:
 
 
 def drafted_job(data: dict[str, Any], folder: Path) -> Job:
-    """The job of a draft that will be written to `folder`. Errors: as `load_job`, without a file's name."""
+    """Returns the job of a draft that will be written to `folder`. Errors: as `load_job`, but without a file name."""
     try:
         return _checked(job_of_file(data, Path("job"), folder), Path("job"))
     except AutoscoutError as error:
@@ -54,7 +54,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def catalog_of(job: Job) -> Catalog:
-    """The target's catalog, reduced to what the installed version has, with the user's own files added.
+    """Returns the target's catalog for the installed version, with the user's own additions.
 
     Errors: AutoscoutError (exit 2) naming the file and the key."""
     kind = target_of(job)
@@ -62,13 +62,13 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def declared(job: Job) -> Catalog:
-    """Like `catalog_of`, but independent of what is installed."""
+    """Like `catalog_of`, but for the catalog's version instead of the installed one."""
     kind = target_of(job)
     return extended(job, kind.catalog(job), kind.refuses_knob)
 
 
 def meanings(job: Job) -> dict[str, str]:
-    """What each knob of a job does; {} if its catalog can no longer be read."""
+    """Returns the meaning of each knob; {} if the job's catalog can no longer be read."""
     try:
         knobs = [*device_knobs(job)[1], *declared(job).knob]
     except AutoscoutError:
@@ -77,23 +77,21 @@ def meanings(job: Job) -> dict[str, str]:
 
 
 def notes(job: Job) -> list[str]:
-    """Differences between the job's catalog and the installed version."""
+    """Returns notes on differences between the catalog and the installed version."""
     return target_of(job).notes(declared(job), job)
 
 
 class JobSpace(Space):
-    """The space of a job."""
-
     job: Job
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes, with which others are compared. Errors: AutoscoutError (exit 3)."""
+        """The first of the target's recipes, which is the baseline. Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @property
     def recipes(self) -> list[Configuration]:
-        """The configurations that experts start from, without duplicates; the first is the reference. Errors:
+        """The expert configurations from which searches start, without duplicates; the first is the reference. Errors:
         AutoscoutError (exit 3)."""
         return self._recipes
 
@@ -104,12 +102,12 @@ class JobSpace(Space):
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
-        """The space of a job file."""
+        """Loads the space of a job file."""
         return JobSpace.of_job(load_job(path))
 
     @staticmethod
     def of_job(job: Job) -> "JobSpace":
-        """Errors: AutoscoutError, for a [space] that is wrong (exit 2) naming the job."""
+        """Creates the space of a job. Errors: AutoscoutError for an invalid [space] (exit 2) naming the job."""
         try:
             return JobSpace._of_job(job)
         except AutoscoutError as error:
@@ -142,12 +140,12 @@ class JobSpace(Space):
 
 
 def check_of(job: Job) -> Check:
-    """The equivalence check of a job, including its quality floor."""
+    """Returns the job's equivalence check, including its quality floor."""
     return Floor(target_of(job).equivalence(job), job.guard)
 
 
 def profiler_of(job: Job) -> Profiler:
-    """The profiler for `job.launch`. Nothing is started yet. Errors: AutoscoutError."""
+    """Returns the profiler for `job.launch`, without starting anything. Errors: AutoscoutError."""
     if job.launch.launcher == "replay":
         return Replay(job)
     return target_of(job).profiler(job)
@@ -159,8 +157,8 @@ def _simulators_of_packages() -> importlib.metadata.EntryPoints:
 
 
 def simulators_of(job: Job) -> list[Member]:
-    """New simulators of the job's objective that need no measured rows: the target's, and those made by the functions
-    that packages register under the entry point group `autoscout.simulators`.
+    """Returns new simulators of the job's objective that work without measurements: those of the target, and those that
+    packages register under the entry point group `autoscout.simulators`.
 
     Errors: AutoscoutError for a package that cannot be loaded."""
     found = target_of(job).simulators(job)
@@ -173,7 +171,7 @@ def simulators_of(job: Job) -> list[Member]:
 
 
 def _check_simulated(names: Iterable[str], job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for a column that no simulator reads."""
+    """Errors: AutoscoutError (exit 2) for a name that is not an input of any simulator."""
     from autoscout.job.words import meant
     from autoscout.simulate.training.inputs import READ
 

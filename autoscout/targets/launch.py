@@ -1,4 +1,4 @@
-"""A configuration as a runnable launch: plain data, which deploy/rendering.py and the target's own formats render."""
+"""A configuration as a runnable launch: data that deploy/rendering.py and the targets' own formats render."""
 
 import itertools
 import re
@@ -12,10 +12,10 @@ from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
-# For launches that depend on the node: tells users which values differ by host and are theirs to set.
+# Explains the placeholders whose values differ by host.
 PLACES = "NODE, HEAD and RANKS: on each host its number (from 0), the first host's address, and its number of ranks"
 _PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
-# Only the site knows how many CPUs a node has, and whether a job may take a whole node.
+# Only the user knows a node's number of CPUs, and whether a job may occupy a whole node.
 PROCESSORS = (
     "add: --exclusive, or --cpus-per-task and --mem, as your site requires: by default all ranks of a node share one "
     "processor"
@@ -23,17 +23,18 @@ PROCESSORS = (
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration`: the knob values that it was made from. `program`: the program without its flags. `arguments`:
-    its flags; True for a flag without a value, a list for several values. `checkpoint`: what happens to the checkpoint
-    of a running training. `ranks`: processes per node, if a launcher starts them (torchrun); [] if the program starts
-    its own. `devices`: per node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: node names, if
-    it was measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`:
-    what only the user knows and has to add. `image`: a container's. `folder`: where the program runs, "" for anywhere.
-    `resource`: Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server. `servers`: the
-    servers that a script starts behind a router; `name` of each is its role. `router`: the words of the router's
-    command, SERVER-0, SERVER-1, … for the servers' addresses. `variables`: shell variables and substitutions in its
-    words. `fills`: whether the shell that starts the launch expands them, as in the script that the line is from; a
-    measured launch got them as plain text."""
+    """A launch to export.
+
+    `configuration`: its knob values. `program`: the program without flags. `arguments`: its flags; True for a flag
+    without a value, a list for several values. `checkpoint`: whether a running training can continue from its
+    checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number per
+    node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: host names, if it was measured on
+    several. `files`: rendered files by name, which the program reads from its folder. `missing`: what the user has to
+    add. `image`: the container image. `folder`: the working directory, "" for any. `resource`: Kubernetes' name for the
+    GPUs. `port`: the server's port, 0 for a program that is no server. `servers`: servers behind a router; the `name`
+    of each is its role. `router`: the words of the router's command, in which SERVER-0, SERVER-1, … are the servers'
+    addresses. `variables`: shell variables and substitutions in the launch. `fills`: whether the shell that runs the
+    launch expands them, as in the script from which the line was read; in measurements they were plain text."""
 
     job: str
     name: str
@@ -71,12 +72,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> bool:
-        """Whether its words or variables contain NODE, HEAD or RANKS."""
+        """Whether the words or variables have the placeholders NODE, HEAD or RANKS."""
         return PLACES in self.missing
 
 
 def words(launch: Launch) -> list[list[str]]:
-    """Each flag with its values, as shell words before quoting."""
+    """Returns each flag with its values, as unquoted shell words."""
     found = []
     for flag, value in launch.arguments.items():
         values = [] if value is True else value if isinstance(value, list) else [value]
@@ -85,12 +86,12 @@ def words(launch: Launch) -> list[list[str]]:
 
 
 def comments(*texts: str) -> list[str]:
-    """Each text as one comment line: an imported name must not be able to start a new line."""
+    """Writes each text as a single comment line. (A name from an imported file must not start a new line.)"""
     return [f"# {door.plain(text)}" for text in texts if text]
 
 
 def heading(launch: Launch) -> list[str]:
-    """What the user should read first, as comment lines."""
+    """Returns the notes for the user, as comment lines."""
     missing, filled = [*launch.missing], ""
     if launch.fills:
         filled = f"the shell that runs this expands {listed(launch.variables)}"
@@ -101,7 +102,7 @@ def heading(launch: Launch) -> list[str]:
 
 
 def exports(launch: Launch) -> list[str]:
-    """Shell lines that set the environment and write the program's files."""
+    """Returns shell lines that set the environment and write the launch's files."""
     lines = [f"cd {shlex.quote(launch.folder)}"] if launch.folder else []
     quoted = _quoting(launch)
     lines += [f"export {name}={quoted(value)}" for name, value in launch.environment.items()]
@@ -113,7 +114,7 @@ def exports(launch: Launch) -> list[str]:
 
 
 def program_lines(launch: Launch) -> str:
-    """The program with one flag per line, quoted."""
+    """Writes the program with one flag per line, quoted."""
     quoted = _quoting(launch)
     program = " ".join(map(quoted, launch.program))
     return " \\\n".join([program, *(f"  {shlex.join(pair)}" for pair in words(launch))])
@@ -124,15 +125,15 @@ def _quoting(launch: Launch) -> Callable[[str], str]:
 
 
 def _for_its_shell(word: str) -> str:
-    """The word quoted so that a shell still expands its variables and substitutions."""
+    """Quotes a word such that a shell still expands its variables and substitutions."""
     outside = re.sub(r"\$\([^()]*\)", "", word)  # a substitution has its own quoting
     fillable = re.search(r"\$[\w{(]", word) and not re.search(r"[\"\\`]", outside)
     return f'"{word}"' if fillable else shlex.quote(word)
 
 
 def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
-    """For a launch that is `placed`: the part that is the same on every host, and shell lines that start it on one
-    host, where the variables NODE, HEAD and RANKS are set."""
+    """For a launch that is `placed`, returns the launch that is the same on every host, and shell lines that start it
+    on one host, with the variables NODE, HEAD and RANKS."""
     by_node = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
     alike = msgspec.structs.replace(
         launch,
@@ -144,27 +145,26 @@ def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
 
 
 def _filled_in(word: str) -> str:
-    """The word quoted for a shell, with variables in place of NODE, HEAD and RANKS."""
+    """Quotes a word for a shell, with variables instead of NODE, HEAD and RANKS."""
     parts = _PLACE.split(word)
     quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
     return "".join(quoted) or "''"
 
 
 def kinds_by_node(launch: Launch) -> list[str]:
-    """The kind of device of each node, if a scheduler could pick a wrong kind; [] if there is only one."""
+    """The kind of device of each node, if a scheduler could choose a wrong kind; [] if there is only one kind."""
     return launch.kinds if launch.mixed or len(set(launch.kinds)) > 1 else []
 
 
 def groups_of(launch: Launch) -> list[tuple[int, int, str]]:
-    """(nodes, devices per node, kind of device) for each run of consecutive equal nodes."""
+    """Returns (nodes, devices per node, kind of device) for each group of consecutive equal nodes."""
     kinds = launch.kinds or [""] * launch.nodes
     nodes = zip(launch.devices or [0], kinds, strict=True)
     return [(len(list(alike)), *node) for node, alike in itertools.groupby(nodes)]
 
 
 def batch_head(launch: Launch) -> list[str]:
-    """The first lines of a Slurm script. Different nodes become components of a heterogeneous job, each with exactly
-    its devices."""
+    """Returns the first lines of a Slurm script. Different nodes become components of a heterogeneous job."""
     asked: list[str] = []
     groups = groups_of(launch)
     for nodes, count, kind in groups:
@@ -186,12 +186,12 @@ def batch_head(launch: Launch) -> list[str]:
 
 
 def srun(launch: Launch) -> str:
-    """The srun command that starts one task per node in such a script."""
+    """Returns the srun command that starts one task per node."""
     last = len(groups_of(launch)) - 1
     return f"srun --het-group=0-{last}" if last else "srun"
 
 
 def first_node(launch: Launch) -> str:
-    """Shell expression for the first node's name in such a script."""
+    """Returns a shell expression for the first node's name."""
     nodes = "SLURM_JOB_NODELIST_HET_GROUP_0" if len(groups_of(launch)) > 1 else "SLURM_JOB_NODELIST"
     return f'$(scontrol show hostnames "${nodes}" | head -n 1)'

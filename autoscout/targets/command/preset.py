@@ -46,10 +46,9 @@ class Served(Strict, frozen=True, kw_only=True):
     name), `devices`: the respective flags; the number of devices is the product of the `devices` flags, or only the
     first one if the line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flags without a knob →
     the simulator's input or the `derived` name. `formats`: values of `--quantization` → the simulator's names.
-    `defaults`: knob defaults that depend on the devices. `unpriced`: flags that prevent predictions. `unmodelled`:
-    flags that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files
-    that override flags → knobs. `others`: first words of lines that start something else. `nvidia`: runs only on NVIDIA
-    GPUs."""
+    `defaults`: knob defaults that depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags
+    that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files that
+    override flags → knobs. `others`: first words of lines that start something else. `nvidia`: needs NVIDIA GPUs."""
 
     load: str
     ready: str = "/health"

@@ -158,8 +158,7 @@ class Tail:
 
 
 class ResultFile:
-    """The file $AUTOSCOUT_RESULT: either one JSON object of metrics by name, or one such object per line and
-    iteration."""
+    """The file $AUTOSCOUT_RESULT: a JSON object of metrics by name, or one such object per line and iteration."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._place, self._rest = path, 0, b""

@@ -72,8 +72,7 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
         return {}
     try:
         given = settings(line, known)
-    # for example custom tags in the file; its settings were already read in another way
-    except AutoscoutError as error:
+    except AutoscoutError as error:  # a file that other readers accept, for example with custom tags
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(given, trained.model)

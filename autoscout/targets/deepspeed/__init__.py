@@ -1,5 +1,4 @@
-"""The target DeepSpeed. It tunes a user's script with its ds_config; without them it only has knobs and rules. It also
-imports measurements of DeepSpeed's own autotuner."""
+"""The target DeepSpeed: tunes a user's script with its ds_config, and imports results of DeepSpeed's own autotuner."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -103,8 +102,8 @@ class DeepSpeed(Target):
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        """ "your present launch" if the line's micro batch is among the values tried; else the reference is advice
-        within the lists of a ds_config, or of one that cannot be read here."""
+        """ "your present launch" if its micro batch is among the values to try. Otherwise the reference is our advice
+        within the lists of the ds_config."""
         from autoscout.targets.deepspeed import config_space
         from autoscout.targets.deepspeed.autotuning import settings
         from autoscout.targets.deepspeed.tuning_space import MICRO

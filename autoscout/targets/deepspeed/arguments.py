@@ -1,9 +1,8 @@
-"""Makes the command to start from a job and a configuration: the user's command with the configuration's ds_config.
-Experiments and exports both use it.
+"""Converts a job and a configuration to a command: the user's command with the configuration's ds_config. Experiments
+and exports use the same conversion.
 
-The config is a file in the experiment's folder. If a shell or a launcher over ssh would split its path, or if the
-command has {ds_config_base64}, the config itself is passed as base64 instead (DeepSpeed reads both).
-"""
+The ds_config is a file in the experiment's folder. It is passed as base64 instead if a shell or a launcher over ssh
+would split its path, or if the command has {ds_config_base64}. (DeepSpeed accepts both.)"""
 
 import base64
 import json
@@ -44,7 +43,7 @@ _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Errors: AutoscoutError (exit 2) as for a command, and for an unreadable ds_config."""
+    """Returns the command. Errors: AutoscoutError (exit 2) as for any command, and for an unreadable ds_config."""
     rendered = config_of(job)
     if rendered is None:
         raise AutoscoutError(
@@ -75,8 +74,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
 
 
 def rendered_config(job: Job, configuration: Configuration, place: Place | None = None) -> Config:
-    """A complete ds_config: no lists or placeholders left, and three consistent batch numbers. `place`: of an
-    experiment, which reports its speed after every step."""
+    """Returns a complete ds_config, without lists or placeholders and with three consistent batch sizes. `place`: that
+    of an experiment, which makes the engine report its speed after every step."""
     config = read_config(job)
     found = settings(config)
     knobs = {knob.name: knob for knob in declared(job).knob}
@@ -112,7 +111,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def saying_each_step(job: Job, launch: Launch) -> Launch:
-    """The launch with a ds_config that makes the engine report its speed after every step, not only now and then."""
+    """Makes the engine report its speed after every step instead of occasionally."""
     rendered = config_of(job)
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:
@@ -122,7 +121,7 @@ def saying_each_step(job: Job, launch: Launch) -> Launch:
 
 
 def unused(job: Job) -> list[str]:
-    """The user's own knobs that appear neither in the command nor in the ds_config."""
+    """Returns the user's own knobs that neither the command nor the ds_config uses."""
     rendered = config_of(job)
     if rendered is None:
         return []
@@ -138,7 +137,7 @@ def _sets_config(job: Job, name: str) -> bool:
 
 
 def _of_config(sets: str) -> bool:
-    """Whether `sets` is the path of a ds_config field, not a flag, a variable, a placeholder or prose."""
+    """Whether `sets` is the path of a ds_config field, not a flag, variable, placeholder or description."""
     return bool(re.fullmatch(r"(json:)?[A-Za-z]\w*(\.\w+)*", sets)) and not sets.startswith("env:")
 
 
@@ -147,7 +146,7 @@ def _put(config: Config, path: str, value: Any) -> None:
 
 
 def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> Line:
-    """The command with the ds_config's name replaced by `replacement`."""
+    """Replaces the ds_config's name in the command by `replacement`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 
@@ -161,8 +160,8 @@ def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> 
 
 
 def mappings(job: Job, line: Line) -> dict[str, str]:
-    """The user's arg_mappings; else the flags of a Hugging Face Trainer, if the command has them or an "auto" in the
-    ds_config shows that a Trainer reads it: a Trainer refuses a ds_config whose numbers differ from its arguments."""
+    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has them or the
+    ds_config has an "auto", which a Trainer fills in. A Trainer rejects a ds_config that differs from its arguments."""
     config = read_config(job)
     given = settings(config).arg_mappings
     if given is not None:
@@ -172,7 +171,7 @@ def mappings(job: Job, line: Line) -> dict[str, str]:
 
 
 def _scalars(config: Config) -> dict[str, Value]:
-    """Scalars by the last part of their path; if names are equal, the first one."""
+    """Returns scalars by the last part of their path; of several with the same name, the first one."""
     found: dict[str, Value] = {}
     for path, value in ds_config.leaves(config):
         if isinstance(value, bool | int | float | str):
@@ -181,8 +180,7 @@ def _scalars(config: Config) -> dict[str, Value]:
 
 
 def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks, as DeepSpeed requires. `ranks`: with own
-    samples."""
+    """Ensures train_batch_size == micro batch × accumulation × ranks. `ranks`: those of data parallelism."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1
     if batch:

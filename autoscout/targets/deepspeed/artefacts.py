@@ -1,10 +1,8 @@
-"""Writes a session in the file layout of DeepSpeed's autotuner: exps/, results/ with a folder per experiment,
-ds_config_optimal.json, cmd_optimal.txt and summary.txt. Tools that read DeepSpeed's files, our importer included, read
-these.
+"""Writes a session in the file layout of DeepSpeed's autotuner, for tools that read its files: exps/, results/ with a
+folder per experiment, ds_config_optimal.json, cmd_optimal.txt and summary.txt.
 
-Files are written under temporary names and renamed, so a reader never sees half a file. Files of an earlier tuning stay
-unless `overwrite` is set; a folder that no autotuning created is never deleted.
-"""
+Files are written under temporary names and renamed, so that readers never see incomplete ones. Files of an earlier
+tuning are kept unless `overwrite` is set. Folders that no autotuning created are never deleted."""
 
 import json
 import os
@@ -25,12 +23,12 @@ from autoscout.targets.deepspeed.tuning_space import canonical_name
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MARK = ".autoscout"  # marks folders that we made
+MARK = ".autoscout"  # marks folders that AutoScout created
 OPTIMAL = "ds_config_optimal.json"
 
 
 def as_ds_config(launch: Launch) -> str:
-    """The ds_config of an exported launch. Errors: AutoscoutError (exit 2) where it has none."""
+    """Returns the ds_config of an exported launch. Errors: AutoscoutError (exit 2) if it has none."""
     found = next((text for name, text in launch.files.items() if name.endswith(".json")), None)
     if found is None:
         raise AutoscoutError("this launch has no ds_config; export it with --format command", 2)
@@ -48,8 +46,8 @@ def name_of(job: Job, configuration: Configuration) -> str:
 
 
 def prepared(job: Job, working: Path) -> tuple[Path, Path]:
-    """Creates (exps, results); `overwrite` first deletes what we or DeepSpeed left there. Errors: AutoscoutError (exit
-    2) with `overwrite` for a folder with other files."""
+    """Creates the folders (exps, results). With `overwrite`, first deletes the results of an earlier autotuning.
+    Errors: AutoscoutError (exit 2) if the folder also has other files."""
     found = settings(read_config(job))
     made = folders(found, working)
     for folder in made:
@@ -84,7 +82,7 @@ def write(job: Job, working: Path, measured: Sequence[Measurement], best: Measur
 
 
 def command(job: Job, configuration: Configuration, config: Path) -> str:
-    """The command line that starts a configuration, with its ds_config at `config`."""
+    """Returns the command line for a configuration whose ds_config is at the path `config`."""
     run = started(job, configuration, export_place(job))
     files = [name for name in run.files if name.endswith(".json")]
     words = [str(config) if files and word == files[0] else word for word in run.words]
@@ -92,7 +90,7 @@ def command(job: Job, configuration: Configuration, config: Path) -> str:
 
 
 def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> str:
-    """A row per ZeRO stage and one for all: number of experiments, best value, and its experiment's name."""
+    """Writes a table with a row per ZeRO stage and one for all: experiments, best value, name of its experiment."""
     metric = job.objective.metric
     spaces: dict[str, list[Measurement]] = {}
     for m in measured:
@@ -113,7 +111,7 @@ def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None,
 
 
 def metrics_of(job: Job, found: Measurement, batch: int) -> dict[str, float]:
-    """Measured metrics under DeepSpeed's names and in its units: samples per second, latency in microseconds."""
+    """Converts metrics to DeepSpeed's names and units: samples per second, latency in microseconds."""
     metrics: dict[str, float] = {}
     if found.metrics.get("samples_per_s"):
         metrics["throughput"] = found.metrics["samples_per_s"]
@@ -146,7 +144,7 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
 
 
 def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
-    """For each configuration the median of the runs that worked, as in the verdict's table; if none did, the last."""
+    """For each configuration, returns the median of its successful runs (as in the verdict), or the last failure."""
     runs: dict[str, list[Measurement]] = {}
     for m in measured:
         runs.setdefault(m.configuration.id, []).append(m)
@@ -168,7 +166,7 @@ def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether an autotuning, ours or DeepSpeed's, left the folder's content."""
+    """Whether an autotuning, ours or DeepSpeed's, created all of the folder's content."""
     if (folder / MARK).exists():
         return True
     left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]

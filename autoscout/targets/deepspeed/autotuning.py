@@ -1,8 +1,7 @@
-"""The `autotuning` section of a ds_config: the user's settings for DeepSpeed's autotuner.
+"""The `autotuning` section of a ds_config, with the user's settings for DeepSpeed's autotuner.
 
-Defaults follow its code (autotuning/constants.py, 0.19.8), except that `overwrite` is false, so that no measurements
-are lost. Its README gives two other defaults than its code: `overwrite` false and `tuner_type` model_based.
-"""
+Defaults are those of DeepSpeed's code (autotuning/constants.py, 0.19.8), except for `overwrite`, which is false so that
+no measurement is lost. (DeepSpeed's README has other defaults for `overwrite` and `tuner_type`.)"""
 
 import difflib
 import math
@@ -18,7 +17,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# DeepSpeed's metric → our objective with its direction; DeepSpeed maximizes all of its metrics.
+# DeepSpeed's metric → our objective. DeepSpeed maximizes all of its metrics.
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},
@@ -29,7 +28,7 @@ STRATEGIES = {"gridsearch": "deepspeed-grid", "random": "deepspeed-random", "mod
 
 
 class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`metric_path`, `model_info_path`: where DeepSpeed's engine writes; we use the experiment's folder instead."""
+    """`metric_path`, `model_info_path`: ignored, because the engine writes to the experiment's folder."""
 
     enabled: bool = False
     fast: bool = True
@@ -59,11 +58,12 @@ class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.max_train_micro_batch_size_per_gpu
 
 
-AUTO_TP = "tensor_parallel.autotp_size"  # AutoTP's ranks share samples (runtime/engine.py: dp_world_size)
+# AutoTP (automatic tensor parallelism): its ranks share samples (runtime/engine.py: dp_world_size)
+AUTO_TP = "tensor_parallel.autotp_size"
 
 
 def settings(config: Config, where: str = "ds_config") -> Autotuning:
-    """The section's settings. `mp_size` is the size of AutoTP, with which DeepSpeed splits the model itself.
+    """Returns the section's settings. `mp_size` is the degree of AutoTP, if DeepSpeed splits the model itself.
 
     Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
@@ -97,8 +97,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
 
 
 def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
-    """The line with `values` set by `mappings` (name in the ds_config → flag): in the flag's place, else appended. A
-    value "auto" is left to the script."""
+    """Sets `values` by their flags in `mappings` (name in the ds_config → flag), in place or appended. The value "auto"
+    is left to the script."""
     for name, flag in mappings.items():
         value = values.get(name.strip())
         if value is not None and value != "auto":
@@ -107,5 +107,5 @@ def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Li
 
 
 def folders(found: Autotuning, working: Path) -> tuple[Path, Path]:
-    """(exps_dir, results_dir), relative to the command's `working` folder."""
+    """Returns (exps_dir, results_dir), relative to the command's working directory."""
     return working / found.exps_dir, working / found.results_dir

@@ -1,5 +1,5 @@
-"""`autoscout tune ds_config.json --script "train.py …"`: a job file's content from the arguments of `deepspeed
---autotuning run train.py … --deepspeed_config ds_config.json`."""
+"""Creates a job file's content from the arguments of `autoscout tune ds_config.json --script "train.py …"`, which
+correspond to `deepspeed --autotuning run train.py … --deepspeed_config ds_config.json`."""
 
 import math
 import re
@@ -50,9 +50,9 @@ def job_of(
     loss: str = "",
     completed: Path | None = None,
 ) -> dict[str, Any]:
-    """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: the number on this
-    machine (or of CPU ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a
-    copy of the ds_config with the model's parameters added, which is read instead. `notes`: what the user should check.
+    """`script`: the user's script with arguments, which need not name the ds_config. `gpus`: number of GPUs (or CPU
+    ranks) on this machine; `hosts`: a host file instead. `loss`: pattern of the script's losses. `completed`: a copy of
+    the ds_config with the model's parameters added, which is read instead. `notes`: what the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -99,7 +99,7 @@ def _job_on(
     metrics: dict[str, Any] = {"loss": loss} if loss else {}
     if asked.metric in ("flops", "FLOPS_per_gpu"):
         metrics["flops_per_gpu"] = {"file": ENGINES, "json": "FLOPS_per_gpu"}
-    if leaves_auto(found):  # a Hugging Face Trainer keeps the engine from printing steps
+    if leaves_auto(found):  # with a Hugging Face Trainer, the engine prints no steps
         metrics["samples_per_s"] = {"file": ENGINES, "json": "throughput"}
     if metrics:
         launch["metrics"] = metrics
@@ -126,13 +126,14 @@ def _job_on(
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Like `job_of`, for a launch line that names its ds_config; None if it does not, or if the file does not exist.
-    `devices`: those of each node, 0 if the line does not say. Errors: AutoscoutError (exit 2)."""
+    """Like `job_of`, for a launch line with a ds_config; None if it names none or the file does not exist. `devices`:
+    those of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    if (known := recognised(line)) and frameworks()[known].overrides:  # such as Axolotl, without a Trainer's flags
+    # for example Axolotl, which does not accept a Trainer's flags
+    if (known := recognised(line)) and frameworks()[known].overrides:
         return None
     asked, config = devices(line), ds_config.read(Path(named))
     notes = [_NO_LOSS, *_that_stays(config, named), *asked.notes]
@@ -148,7 +149,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     notes += _not_equal(config, asked.counts, apart)
     each = _of_trainer(line)
     if not all(asked.counts) and each and not isinstance(config.get(BATCH), int):
-        made.get("traffic", {}).pop("global_batch", None)  # the number of devices is unknown
+        # the number of devices is unknown, and with it the global batch
+        made.get("traffic", {}).pop("global_batch", None)
         made["samples_each"] = each
         made["ranks_each"] = apart
     steps = flags.get(HUGGING_FACE[STEPS], ["1"])[:1]
@@ -161,8 +163,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
-    """A sentence if the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts.
-    `apart`: the number of ranks that share samples."""
+    """Returns a note if the three batch sizes of a ds_config are inconsistent for the line's ranks, which DeepSpeed
+    asserts. `apart`: number of ranks that share samples."""
     batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []
@@ -177,15 +179,14 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
 
 
 def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
-    """A note for users of another launcher. `starter`: their line before the script; `kept`: its words that experiments
-    keep."""
+    """Returns a note on replacing a launcher. `starter`: the words before the script; `kept`: those that remain."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []
 
 
 def _that_stays(config: Config, named: str) -> list[str]:
-    """A note for users whose ds_config has a fixed ZeRO stage."""
+    """Returns a note if the ds_config fixes the ZeRO stage."""
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
@@ -193,7 +194,7 @@ def _that_stays(config: Config, named: str) -> list[str]:
 
 
 def _of_trainer(script: Line) -> int:
-    """Samples per rank and step that the flags of a Hugging Face Trainer set; 0 if none does."""
+    """Returns the samples per rank and step according to a Hugging Face Trainer's flags; 0 if none sets them."""
     flags = script.alike
     numbers = [
         flags.get(flag, [default])[:1] for flag, default in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))
@@ -202,7 +203,7 @@ def _of_trainer(script: Line) -> int:
 
 
 def strategy_of(config: Path) -> str:
-    """The search strategy for a ds_config's tuner_type; "": our default."""
+    """Returns the search strategy that corresponds to a ds_config's tuner_type; "" for our default."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 

@@ -1,8 +1,7 @@
-"""The space of a user's ds_config: lists are knobs, single values are fixed.
+"""The space of a user's ds_config: lists become knobs, single values are fixed.
 
-A field in our catalog is a knob with the catalog's name and conditions: a setting without effect at a ZeRO stage is
-inactive there, so no two configurations are the same run. Other fields are tuned as given.
-"""
+A field in our catalog becomes a knob with the catalog's name and conditions. It is inactive at ZeRO stages where it has
+no effect, which avoids configurations with equal runs. Other fields become knobs without conditions."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -22,36 +21,37 @@ from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FAC
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
-# Sections whose lists are values, not choices: DeepSpeed's autotuner skips the lists of the optimizer (betas), and we
-# skip those of all these sections.
+# Sections in which a list is a single value rather than a choice. DeepSpeed's autotuner excludes only the optimizer
+# (betas).
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
-_NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
-_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}  # rules: large sizes act alike
+_NOT_CHOSEN = (BATCH, STEPS)  # computed from the global batch and the micro batch
+# rules that several large sizes have the same effect
+_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
 def config_of(job: Job) -> Rendered | None:
-    """The launch.render that is the ds_config: the first JSON file; None if there is none."""
+    """Returns the first JSON file of launch.render, which is the ds_config; None if there is none."""
     return next((r for r in job.launch.render if r.origin.endswith(".json") and r.to.endswith(".json")), None)
 
 
 def read_config(job: Job) -> Config:
-    """Errors: AutoscoutError (exit 2)."""
+    """Returns the parsed ds_config. Errors: AutoscoutError (exit 2)."""
     rendered = config_of(job)
     assert rendered is not None
     return ds_config.read(Path(job.launch.path or ".") / rendered.origin)
 
 
 def batch_of(job: Job, config: Config) -> int:
-    """Samples per step, equal for all configurations; 0: each has its own."""
+    """Returns the samples per step, which all configurations share; 0 if each has its own."""
     size = config.get(BATCH)
     most = settings(config).max_train_batch_size
     return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
 
 
 def config_problems(job: Job, config: Config) -> Iterator[str]:
-    """A sentence for each conflict between a ds_config and the job."""
+    """Yields a sentence for each conflict between a ds_config and the job."""
     found = settings(config)
     batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if own and batch != own:
@@ -77,25 +77,25 @@ def config_problems(job: Job, config: Config) -> Iterator[str]:
 
 
 def takes_auto(job: Job) -> bool:
-    """Whether a Hugging Face Trainer reads the config and fills in "auto"."""
+    """Whether a Hugging Face Trainer reads the ds_config and fills in "auto"."""
     words = (job.launch.command or job.launch.current).split()
     return "--deepspeed_config" not in words and any(w.split("=")[0] == "--deepspeed" for w in words)
 
 
 def brings_optimizer(job: Job, config: Config) -> bool:
-    """Whether a script's own optimizer can be offloaded: either the ds_config makes DeepSpeed accept it, or a Hugging
-    Face Trainer replaces it by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
+    """Whether a script with its own optimizer can offload it: either the ds_config allows that, or a Hugging Face
+    Trainer replaces the optimizer by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
     return takes_auto(job) or config.get("zero_force_ds_cpu_optimizer") is False
 
 
 def leaves_auto(config: Config) -> bool:
-    """Whether the config contains an "auto" that only a Hugging Face Trainer can fill in."""
+    """Whether the ds_config has an "auto" that only a Hugging Face Trainer can fill in."""
     return any(value == "auto" and path not in (MICRO, STAGE) for path, value in ds_config.leaves(config))
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """The catalog of a ds_config's space; one with nothing to tune gets the ZeRO stage as its knob. Errors:
-    AutoscoutError (exit 2) for a config that cannot be read."""
+    """Returns the catalog of a ds_config's space. If nothing else can be tuned, it has the ZeRO stage as a knob.
+    Errors: AutoscoutError (exit 2) for an unreadable ds_config."""
     config = read_config(job)
     found = settings(config)
     by_path = {knob.sets: knob for knob in shipped.knob}
@@ -108,7 +108,8 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
     names = choices_by_name.keys()
     derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
     ranks = _ranks(job, found)
-    if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
+    # derive it from the global batch, as DeepSpeed does
+    if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // ({ranks} * {steps if isinstance(steps, int) else 1}))"
     rules = [*_rules(job, config, shipped, choices_by_name, ranks), *_offload_rules(job, config, names)]
@@ -131,18 +132,18 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
 
 
 def _ranks(job: Job, found: Autotuning) -> str:
-    """The expression for the number of ranks that have samples of their own."""
+    """Returns the expression for the number of data parallel ranks."""
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     return "gpus" if shared == 1 else f"(gpus // {shared})"
 
 
 def to_tune(job: Job, config: Config) -> bool:
-    """Whether the ds_config and the job leave anything to choose."""
+    """Whether the ds_config and the job leave at least one choice."""
     return bool(job.space.knob or job.space.catalog or choices_of(config, settings(config), job))
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
-    """Dotted path → the values to choose from, in the order of the ds_config."""
+    """Returns the values to choose from by dotted path, in the order of the ds_config."""
     chosen: dict[str, list[Any]] = {}
     for path, value in ds_config.leaves(config):
         if path.split(".")[0] in _LISTS_STAY or path in _NOT_CHOSEN:
@@ -164,13 +165,13 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
 
 
 def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
-    """Paths tuned here beyond the stage and the micro batch; DeepSpeed's fast mode tunes only these two."""
+    """Returns the paths tuned in addition to stage and micro batch, which DeepSpeed's fast mode would not tune."""
     return [path for path in choices_of(config, found, job) if path not in (STAGE, MICRO)]
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """ZeRO stages whose model states can fit on a device; all of them if the model's size is unknown, or if the host
-    can hold what does not fit."""
+    """Returns the ZeRO stages whose model states may fit on a device. These are all stages if the model's size is
+    unknown or offloading to the host is possible."""
     params, activation, memory, half = _known_of_model(job, config, found)
     if _offloads(config):
         return [0, 1, 2, 3]
@@ -186,20 +187,21 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def _offloads(config: Config) -> bool:
-    """Whether some configuration keeps the optimizer's state or weights on the host or a disk."""
+    """Whether some configuration offloads optimizer state or weights to the host or to disk."""
     devices = [ds_config.at(config, path) for path in _DEVICES]
     return any({"cpu", "nvme"} & {*(each if isinstance(each, list) else [each])} for each in devices if each)
 
 
 def wants_model_info(config: Config) -> bool:
-    """Whether the model's size is unknown but needed to find out what fits."""
+    """Whether the model's size is needed to determine what fits, but unknown."""
     found = settings(config)
     left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
     return found.enabled and left and not (found.model_info or {}).get("num_params")
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """(parameters, activation bytes per sample, device memory in bytes, whether in half precision); 0: unknown."""
+    """Returns (parameters, activation bytes per sample, device memory in bytes, whether in half precision); 0 if
+    unknown."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
     params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))
@@ -207,8 +209,8 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Micro batches: today's and the powers of two in the allowed range; if there is a global batch, only those that
-    divide a rank's share of it."""
+    """Returns the micro batches to try: the current one and the powers of two in the allowed range. With a global
+    batch, only divisors of a rank's share of it."""
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     ranks = max(job.devices // shared, 1)
     batch = batch_of(job, config)
@@ -231,12 +233,12 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def today(job: Job) -> int:
-    """The micro batch in a Hugging Face Trainer's line; 0 without one."""
+    """Returns the micro batch in a Hugging Face Trainer's line; 0 if it has none."""
     return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 
 def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
-    """DeepSpeed's own tuning spaces for these stages, without fields that the user pins or deletes (null)."""
+    """Returns DeepSpeed's own tuning spaces for these stages, without fields that the user fixes or deletes (null)."""
     zero = config.get("zero_optimization") or {}
     found: dict[str, list[Any]] = {}
     for stage in stages:
@@ -247,13 +249,13 @@ def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
 
 
 def _known(knob: KnobEntry, values: list[Any]) -> KnobEntry:
-    """The catalog's knob with the user's values; tuned on CPUs, too, since the user listed it."""
+    """Returns the catalog's knob with the user's values, which are also tuned on CPUs, since the user listed them."""
     when = knob.when.replace(" and cuda", "")
     return msgspec.structs.replace(knob, values=values, default=values[0], when=when, keeps=[])
 
 
 def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
-    """A knob for an unknown field, named by the shortest unused suffix of its path."""
+    """Returns a knob for an unknown field. Its name is the shortest unused suffix of the path."""
     parts, taken = path.split("."), {knob.name for knob in before}
     stages = [s for s, space in DEFAULT_SPACES.items() if parts[-1] in space and parts[0] == "zero_optimization"]
     name = next((n for i in range(1, len(parts) + 1) if (n := "_".join(parts[-i:])) not in taken), path)
@@ -275,8 +277,8 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
 def _rules(
     job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]], ranks: str
 ) -> Iterator[RuleEntry]:
-    """The catalog's rules that apply to this space; rules about the batch need a fixed batch, some others the number of
-    parameters. Of sizes that make the same run, the smallest in the list stays. `ranks`: see `_ranks`."""
+    """Returns the catalog's rules that apply to this space. (Some need a fixed batch, some the number of parameters.)
+    Of sizes with the same effect, rules keep the smallest one in the list. `ranks`: see `_ranks`."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -288,7 +290,7 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # stage 0 trains like the others, or is the only one
+            continue  # no other stage has the same effect as stage 0
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
@@ -308,7 +310,7 @@ def _offload_rules(job: Job, config: Config, names: Collection[str]) -> Iterator
 
 
 def scalar_of(value: Value) -> Any:
-    """The ds_config's value for a knob's value; an object in a list is a knob value in JSON."""
+    """Converts a knob's value to the ds_config's value. An object in a list is a knob value as JSON text."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
@@ -321,7 +323,7 @@ def _scalar(value: Any) -> Value:
 
 
 def _spoken(texts: list[str], derived: dict[str, str]) -> set[str]:
-    """Names in expressions, and in the expressions of derived names that they use."""
+    """Returns the names in expressions, including those in derived names."""
     found: set[str] = set()
     ahead = {name for text in texts for name in Expression(text).names}
     while ahead:
@@ -335,7 +337,7 @@ def _chosen_here(path: str) -> bool:
 
 
 def _stage_of(config: Config) -> Config:
-    """The ds_config with the first value of each list in zero_optimization."""
+    """Returns the ds_config with each list in zero_optimization replaced by its first value."""
     zero = config.get("zero_optimization") or {}
     return {**config, "zero_optimization": {n: v[0] if isinstance(v, list) and v else v for n, v in zero.items()}}
 

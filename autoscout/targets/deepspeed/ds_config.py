@@ -1,7 +1,6 @@
-"""Reads a user's ds_config as DeepSpeed does: JSON with comments and trailing commas. Every mistake gets one sentence.
-DeepSpeed silently ignores unknown top-level names; here a name close to one of DeepSpeed's is refused: `reduce_bukket`
-would tune nothing.
-"""
+"""Parses a user's ds_config like DeepSpeed: JSON with comments and trailing commas. Each mistake is reported in a
+sentence. DeepSpeed silently ignores unknown top-level names; here, a name similar to a known one is an error, because a
+misspelled `reduce_bukket` would have no effect."""
 
 import difflib
 import json
@@ -15,8 +14,8 @@ from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names in DeepSpeed 0.19.8 that the table of its arguments lacks (runtime/config.py and its callees,
-# autotuning/config.py), and all names of ZeRO, spelled as in a ds_config (runtime/zero/config.py).
+# Names that are missing in the table of arguments (DeepSpeed 0.19.8: runtime/config.py and its callees,
+# autotuning/config.py), and all names of ZeRO as in a ds_config (runtime/zero/config.py).
 _SECTIONS = (
     *("optimizer", "scheduler", "bfloat16", "amp", "torch_autocast", "autotuning", "sparse_gradients"),
     *("activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio"),
@@ -48,7 +47,7 @@ _TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 
 
 def read(path: Path) -> Config:
-    """Errors: AutoscoutError (exit 2) naming the file and what is wrong with it."""
+    """Errors: AutoscoutError (exit 2) naming the file and the problem."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -76,7 +75,7 @@ def parsed(text: str, where: str) -> Config:
 
 
 def contradictions(config: Config) -> Iterator[str]:
-    """What DeepSpeed would refuse or silently ignore, a sentence each."""
+    """Yields a sentence for each setting that DeepSpeed would reject or silently ignore."""
     try:
         json.dumps(config, allow_nan=False)
     except ValueError:
@@ -96,12 +95,12 @@ def contradictions(config: Config) -> Iterator[str]:
 
 
 def passed_over(config: Config) -> list[str]:
-    """Top-level names that DeepSpeed does not know and ignores, though the user's script may use them."""
+    """Returns the top-level names that DeepSpeed ignores, although the user's script may use them."""
     return [name for name in config if name not in TOP]
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path; None if there is none."""
+    """Returns the value at a dotted path; None if there is none."""
     found: Any = config
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -122,7 +121,7 @@ def put(config: Config, path: str, value: Any) -> None:
 
 
 def leaves(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every (dotted path, value) that is not an object."""
+    """Yields (dotted path, value) for all values that are not objects."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{before}{name}.")

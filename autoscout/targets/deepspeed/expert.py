@@ -1,5 +1,5 @@
-"""Recipes for DeepSpeed: the lowest ZeRO stage that fits, in the order of DeepSpeed's autotuner, with the largest micro
-batch; offloading only if nothing else fits; defaults for the rest."""
+"""Recipes for DeepSpeed: the lowest ZeRO stage that fits, tried in the order of DeepSpeed's autotuner, with the largest
+micro batch. Offloading is used only if nothing else fits; other settings keep their defaults."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,7 +10,7 @@ from kb.records import Configuration, Value
 
 
 def advised(space: Space) -> Iterator[dict[str, Value]]:
-    """Stages in the order of DeepSpeed's autotuner, each with the largest micro batch that is estimated to fit."""
+    """Yields stages in the order of DeepSpeed's autotuner, each with the largest micro batch estimated to fit."""
     devices = all_devices(space)
     for offload in ("none", "cpu"):
         for ckpt in ("none", "torch"):
@@ -23,10 +23,10 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
-    """Recipes for a user's ds_config, in this order: the micro batch of `today` (0: the line does not give it) with the
-    first value of each list; the advice of DeepSpeed's guides within the lists (no offloading, lowest stage, largest
-    micro batch); the first value of each list, with which its autotuner starts. If the model is known, the first two
-    have the lowest stage and the largest micro batch that are estimated to fit."""
+    """Yields the recipes for a user's ds_config: (1) the micro batch `today` (if not 0) with the first value of each
+    list; (2) the advice of DeepSpeed's guides within the lists: no offloading, lowest stage, largest micro batch; (3)
+    the first value of each list, with which DeepSpeed's autotuner starts. If the model is known, stage and micro batch
+    of the first two are chosen such that they are estimated to fit."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     if today in _values(space, "mbs"):
         launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
@@ -42,8 +42,8 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
 
 
 def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
-    """The first of the candidates, ordered from the fastest to the one needing least memory, that fits, as the nearest
-    valid configuration; the first candidate if the model or its device is unknown."""
+    """Returns the first of the candidates (ordered from fast to economical) that fits, as the nearest valid
+    configuration; the last one if none fits, the first one if the model or its device is unknown."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
         return nearest(space, wanted[0])
@@ -56,13 +56,13 @@ def _values(space: Space, name: str) -> tuple[Value, ...]:
 
 
 def _numbers(space: Space, name: str) -> list[dict[str, Value]]:
-    """A knob's values in ascending order, if all are numbers."""
+    """Returns a knob's values in ascending order, if all are numbers."""
     values = _values(space, name)
     return [{name: v} for v in sorted(values, key=int)] if all(isinstance(v, int) for v in values) else []
 
 
 def _gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """Memory of the fullest rank in GiB; other knobs have their defaults."""
+    """Returns the memory of the fullest rank in GiB. Missing knobs have their defaults."""
     others = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
     devices = all_devices(space)
     columns = space.as_simulated(space.canonical({**others, **knobs, **devices}))

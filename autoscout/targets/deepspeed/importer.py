@@ -1,10 +1,9 @@
-"""Imports folders left by DeepSpeed's autotuning: one per experiment, with exp.json, ds_config.json, metrics.json,
+"""Imports the folders of DeepSpeed's autotuning: one per experiment, with exp.json, ds_config.json, metrics.json and
 logs.
 
-`throughput` is samples per second, so a step takes train_batch_size / throughput. An experiment without metrics.json
-failed; stderr.log says how. "auto" values and unexpanded lists say nothing about the configuration and are left out; a
-truncated file is reported with what it lacks.
-"""
+`throughput` is in samples per second, so the step time is train_batch_size / throughput. An experiment without
+metrics.json failed, for a reason in stderr.log. "auto" values and lists are skipped, since they do not determine the
+configuration. Truncated files are reported with the missing part."""
 
 import re
 from collections.abc import Iterator
@@ -17,10 +16,11 @@ from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "samples_per_s": "samples_per_s"}
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memory|can't allocate memory)")
-# The exception that ended the run, not any line with such a word: not "0 errors", "error_if_nonfinite" or warnings.
+# Matches the exception that ended the run, but not "0 errors", "error_if_nonfinite" or warnings.
 _FAILED = re.compile(r"^(?:\S+: )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
-_OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}  # before 0.3.16
+# names before 0.3.16
+_OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}
 
 
 def recognizes(path: Path) -> bool:
@@ -34,7 +34,7 @@ def read(path: Path, job: Job) -> RowSource:
 
 
 def _experiments(path: Path) -> Iterator[Path]:
-    """Folders with either file: an interrupted run may have only one."""
+    """Yields the folders of experiments. After an interrupted run, one of the two files may be missing."""
     found = sorted({file.parent for name in ("exp.json", "ds_config.json") for file in path.rglob(name)})
     yield from (f for f in found if "profile_model_info" not in f.name)
 
@@ -79,7 +79,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The configuration in ds_config.json, or in exp.json if that is missing or truncated."""
+    """Returns the configuration from ds_config.json, or from exp.json if that is missing or truncated."""
     problem: Exception = AutoscoutError("is not a configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
@@ -94,7 +94,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """The config under DeepSpeed's current names: stage 2's cpu_offload became offload_optimizer.device."""
+    """Renames DeepSpeed's older settings: stage 2's cpu_offload became offload_optimizer.device."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
         return config
@@ -106,7 +106,7 @@ def _of_today(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """{"zero_optimization": {"stage": 2}} → {"zero_optimization.stage": 2}."""
+    """Flattens {"zero_optimization": {"stage": 2}} to {"zero_optimization.stage": 2}."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""The model that a launch line trains, for predictions of speed and memory: a Hugging Face folder or config.json, a
-known model's name, or Megatron-DeepSpeed's flags; and the tokens per sample."""
+"""Determines the model in a launch line and its tokens per sample, for predictions. The model is given by a Hugging
+Face folder or config.json, the name of a known model, or Megatron-DeepSpeed's flags."""
 
 import re
 from typing import Any
@@ -25,11 +25,11 @@ _OF_ADAPTERS = re.compile(
 )
 _KINDS = ("--finetuning_type", "--tuner_type", "--train_type", "--sft_type")
 _OF_PARTS = re.compile(r"--(?:freeze(?:_\w+)?|tune_mm_mlp_adapter|only_optimize_lora)")
-_USUAL = 1024  # tokens per sample if not given: the maximum in Hugging Face's own run_clm.py
+_USUAL = 1024  # default tokens per sample: the maximum in Hugging Face's run_clm.py
 
 
 def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """({"model": …, "seq_len": …} as far as the line gives it, notes for the user)."""
+    """Returns ({"model": …, "seq_len": …} as far as the line gives them, notes for the user)."""
     if adapters := _adapters(flags):
         return {}, [
             f"model: the line trains adapters ({adapters}); to predict it, write task = 'finetune', [model] "
@@ -55,7 +55,7 @@ def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
 
 
 def _adapters(flags: Flags) -> str:
-    """The flag with which a line trains adapters; "" if it does not train any, or switches them off."""
+    """Returns the flag that enables adapters; "" if the line trains none."""
     kinds = [flag for flag in _KINDS if flags.get(flag, ["full"])[:1] != ["full"]]
     found = {flag: named for flag in flags if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
     switches = [flag for flag, named in found.items() if not named["size"]]

@@ -1,5 +1,5 @@
-"""The parts of a DeepSpeed script's line: its surroundings (a container, a binding of processors), its launcher, which
-ours replaces, and the script with its arguments."""
+"""Splits the launch line of a DeepSpeed script into its environment (a container, or processor binding), its launcher,
+which AutoScout replaces, and the script with its arguments."""
 
 import re
 from itertools import pairwise
@@ -19,7 +19,7 @@ _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class LineParts(NamedTuple):
-    """`before`: the words before the launcher. `ranks_by_launcher`: the launcher, not srun, starts the ranks."""
+    """`before`: the line before the launcher. `ranks_by_launcher`: the launcher, not srun, starts the ranks."""
 
     before: Line
     ranks_by_launcher: bool
@@ -27,12 +27,12 @@ class LineParts(NamedTuple):
 
     @property
     def ranks_by_slurm(self) -> bool:
-        """Whether the script reads its rank from Slurm's variables, which torchrun would not set."""
+        """Whether the script gets its rank from Slurm's variables, which torchrun does not set."""
         return not self.ranks_by_launcher and self.before.first == "srun"
 
 
 def parts(line: Line) -> LineParts:
-    """`line`: a launch line, or just a script with arguments. Errors: AutoscoutError (exit 2) for a launcher without a
+    """Splits a launch line, or a script with arguments. Errors: AutoscoutError (exit 2) for a launcher without a
     script."""
     names = line.names
     script = next((i for i in range(len(names)) if _begins(line, i)), None)
@@ -49,7 +49,7 @@ def parts(line: Line) -> LineParts:
 
 
 def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
-    """(words before the command of experiments, notes)"""
+    """Returns (the words before the command in experiments, notes)."""
     before = found.before
     start = 0
     if before.first in _STARTS_RANKS:
@@ -75,7 +75,7 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
 
 
 def _begins(line: Line, i: int) -> bool:
-    """Whether the script, or a launcher's -m and its module, begins with this word."""
+    """Whether the script, or a launcher's -m with its module, starts at this index."""
     word, after = line.words[i], "".join(line.words[i + 1 : i + 2])
     if word in ("-m", "--module") and {*line.names[:i]} & {*_LAUNCHERS} and after:
         return bool(_MODULE.fullmatch(after)) and not after.startswith(_OF_A_LAUNCHER)
@@ -83,14 +83,14 @@ def _begins(line: Line, i: int) -> bool:
 
 
 def _variables_of(line: Line) -> list[str]:
-    """NAME=VALUE of srun's --export and mpirun's -x."""
+    """Returns NAME=VALUE for each variable in srun's --export or mpirun's -x."""
     exports = [word.removeprefix("--export=") for word in line.words if word.startswith("--export=")]
     exports += [after for word, after in pairwise(line.words) if word in ("--export", "-x")]
     return [part for text in exports for part in text.split(",") if _GIVEN.fullmatch(part)]
 
 
 def _of_container(line: Line) -> list[str]:
-    """srun's flags for a container, with their values."""
+    """Returns srun's flags for a container, with their values."""
     found: list[str] = []
     for i, word in enumerate(line.words):
         follows = found and found[-1] is line.words[i - 1] and "=" not in found[-1] and not word.startswith("-")

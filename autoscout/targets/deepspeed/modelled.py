@@ -1,5 +1,5 @@
-"""Simulator columns that a user's ds_config and line decide apart from knobs: fixed settings, the precision, the
-parallelism within a model, and the kernels of Hugging Face's models."""
+"""Simulator inputs that the user's ds_config and launch line determine instead of knobs: fixed settings, precision,
+model parallelism, and the kernels of Hugging Face models."""
 
 import math
 import re
@@ -14,13 +14,13 @@ from autoscout.targets.deepspeed.tuning_space import STEPS
 from kb.records import Job
 
 _REUSE = "zero_optimization.stage3_max_reuse_distance"
-# Values that a Hugging Face Trainer fills in for "auto" (transformers/integrations/deepspeed.py): path → expression.
+# Values with which a Hugging Face Trainer replaces "auto" (transformers/integrations/deepspeed.py): path → expression.
 _FILLED_IN = {
     "zero_optimization.reduce_bucket_size": "hidden * hidden",
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags that make scripts recompute activations: the Trainer's, those of Megatron-DeepSpeed, and others'.
+# Flags with which scripts enable activation recomputation: the Trainer's, Megatron-DeepSpeed's, and others.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",
@@ -33,7 +33,7 @@ _OF_HUB = (
 )
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}
 _OFF = ("false", "0", "no")
-# The norms, activations and rotary positions of Hugging Face's models are plain PyTorch operators.
+# Hugging Face models implement norms, activations and rotary positions by plain PyTorch operators.
 _PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
 _ATTENTION = "--attn_implementation"
 _OFFLOADS = ("offload_optimizer", "offload_param")
@@ -50,7 +50,7 @@ _NOT_MODELLED = (
 
 
 def lacking(job: Job) -> str:
-    """What a job lacks for predictions, as a clause; "" if nothing."""
+    """Returns what the job lacks for predictions, as a clause; "" if nothing."""
     if not job.model.layers:
         return (
             "the job has no model: write [model] with from = 'its config.json', or its layers, hidden, heads and vocab"
@@ -63,7 +63,7 @@ def flags_of(job: Job) -> Flags:
 
 
 def standing(job: Job, config: Config, knob: KnobEntry) -> str:
-    """The expression for one of DeepSpeed's knobs that is not tuned: its value in the ds_config, or its default."""
+    """Returns the expression for a DeepSpeed knob that is not tuned: its value in the ds_config, or its default."""
     if knob.name == "ckpt":
         return _checkpointing(job)
     value = ds_config.at(config, knob.sets)
@@ -71,7 +71,8 @@ def standing(job: Job, config: Config, knob: KnobEntry) -> str:
         return _FILLED_IN.get(knob.sets, repr(_default(knob)))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if value is None and knob.name == "overlap_comm":  # runtime/zero/config.py: overlap_comm_valid
+    # the default depends on the stage (runtime/zero/config.py: overlap_comm_valid)
+    if value is None and knob.name == "overlap_comm":
         return "stage == 3"
     return repr(value if isinstance(value, bool | int | str) else _default(knob))
 
@@ -79,8 +80,8 @@ def standing(job: Job, config: Config, knob: KnobEntry) -> str:
 def simulated(
     job: Job, config: Config, batch: int, mp_size: int, shipped: Mapping[str, str], knobs: Collection[KnobEntry]
 ) -> dict[str, str]:
-    """The catalog's columns, with those that this ds_config and line decide replaced. `batch`: samples per step, 0 if
-    each configuration has its own."""
+    """Returns the catalog's columns, with those replaced that this ds_config and line determine. `batch`: samples per
+    step, 0 if it depends on the configuration."""
     flags, by_path = flags_of(job), {knob.sets.removeprefix("json:"): knob.name for knob in knobs}
     degrees = {name: whole_number(flags, flag) or 1 for name, flag in _DEGREES.items()}
     if degrees == {"tp": 1, "pp": 1}:
@@ -103,7 +104,7 @@ def simulated(
 
 
 def ranks_of_a_model(job: Job, mp_size: int) -> int:
-    """How many ranks share one copy of the model and its samples, according to the line or autotuning's `mp_size`."""
+    """The number of ranks that share a copy of the model and its samples, from the line or autotuning's `mp_size`."""
     return ranks_by_line(flags_of(job), mp_size)
 
 
@@ -112,19 +113,19 @@ def ranks_by_line(flags: Flags, mp_size: int) -> int:
 
 
 def in_half(job: Job, config: Config) -> bool:
-    """Whether it trains in 16 bits."""
+    """Whether the job trains in 16 bits."""
     return precision(config, flags_of(job), {}) != "'fp32'"
 
 
 def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
-    """The expression for stage3_max_reuse_distance; an "auto" there means the default, also to a Trainer."""
+    """Returns the expression for stage3_max_reuse_distance. "auto" means the default, also to a Trainer."""
     value = ds_config.at(config, _REUSE)
     tuned = next((knob.name for knob in knobs if knob.sets == _REUSE), "")
     return tuned or (str(int(value)) if isinstance(value, int | float) else default)
 
 
 def not_modelled(job: Job, config: Config) -> Iterator[str]:
-    """Settings of the ds_config that change speed or memory but that no simulator has."""
+    """Yields settings of the ds_config that affect speed or memory but are not simulated."""
     flags = flags_of(job)
     for path in _NOT_MODELLED:
         if ds_config.at(config, path):
@@ -146,7 +147,7 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
 
 
 def _checkpointing(job: Job) -> str:
-    """The expression for activation checkpointing from the script's own flags, one of which may be a user's knob."""
+    """The expression for activation checkpointing from the script's flags, one of which may be a user's knob."""
     for knob in job.space.knob:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
@@ -156,7 +157,7 @@ def _checkpointing(job: Job) -> str:
 
 
 def precision(config: Config, flags: Flags, by_path: Mapping[str, str]) -> str:
-    """The expression for the dtype: 16 bits if the ds_config enables them or, where it says "auto", the line does."""
+    """The expression for the dtype: 16 bits if the ds_config enables them, or if it has "auto" and the line does."""
     fp16, bf16 = (_enabled(config, flags, by_path, name) for name in ("fp16", "bf16"))
     if fp16 in ("True", "False") and bf16 in ("True", "False"):
         return repr("fp16" if fp16 == "True" else "bf16" if bf16 == "True" else "fp32")
@@ -167,7 +168,7 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if tuned := by_path.get(f"{name}.enabled"):
         return tuned
     value = ds_config.at(config, f"{name}.enabled")
-    if value is None and name == "bf16":  # DeepSpeed's older name for it
+    if value is None and name == "bf16":  # an older name of the setting
         value = ds_config.at(config, "bfloat16.enabled")
     if value == "auto":
         return str(is_on(flags, f"--{name}"))
@@ -175,7 +176,7 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
 
 
 def is_on(flags: Flags, flag: str) -> bool:
-    """Whether the line turns a switch on: a Trainer's switch may be followed by "false"."""
+    """Whether the line enables a switch. A Trainer's switch may be followed by "false"."""
     return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
 
 

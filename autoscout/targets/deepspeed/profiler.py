@@ -1,5 +1,5 @@
-"""Experiments on a user's DeepSpeed script: like those on any command, with a ds_config for each, and with a check that
-DeepSpeed reports having trained with it."""
+"""Experiments on a user's DeepSpeed script. They run like those on any command, but each with its own ds_config, and
+with a check that DeepSpeed reports having used it."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 _PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
-_LOOKED_AT = 2**22  # bytes of a log that are searched
+_LOOKED_AT = 2**22  # searched bytes of a log
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 
@@ -38,8 +38,8 @@ def profiler(job: Job) -> CommandProfiler:
 
 
 def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
-    """Marks a run as invalid if the script ignored its ds_config. A run that was ended while DeepSpeed compiled an
-    operator leaves a lock, for which every later run of any user would wait forever: it is removed."""
+    """Marks a run as invalid if the script ignored its ds_config. If the run was ended while DeepSpeed compiled an
+    operator, removes the lock left behind, for which every later run would wait forever."""
     if found.status == "timeout" and (locks := unfinished(found, compiled)):
         for lock in locks:
             lock.unlink(missing_ok=True)
@@ -55,13 +55,14 @@ def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
 
 
 def unfinished(found: Measurement, compiled: Path) -> list[Path]:
-    """Locks of operators that a run had begun to compile. `compiled`: the folder in which torch keeps them."""
-    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # torch's own has a folder per Python version
+    """Returns the locks of operators that a run began to compile. `compiled`: torch's folder for compiled operators."""
+    # torch's default folder has a subfolder per Python version
+    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]
     return [lock for lock in locks if lock.stat().st_mtime >= found.at - found.cost_s]
 
 
 def ignored(folder: Path) -> str:
-    """How the config that DeepSpeed reports differs from the given one; "" if it does not."""
+    """Returns how the ds_config that DeepSpeed reports differs from the given one; "" if it does not."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
         text = (folder / "output.log").read_bytes()[:_LOOKED_AT].decode(errors="replace")
@@ -86,8 +87,9 @@ def ignored(folder: Path) -> str:
 
 
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
-    """Parameters and activation memory (bytes per sample) as DeepSpeed's engine counts them in one forward pass with
-    micro batch 1 at stage 3, which needs least memory. Errors: AutoscoutError (exit 1) if it does not run."""
+    """Returns the model's parameters and its activation memory (bytes per sample), which DeepSpeed's engine counts in a
+    forward pass with the most economical settings: micro batch 1 at stage 3. Errors: AutoscoutError (exit 1) for a
+    failure."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))

@@ -1,8 +1,7 @@
-"""A tuning space as DeepSpeed's autotuner reads it: lists are tuned, everything else stays.
+"""Interprets a tuning space like DeepSpeed's autotuner: lists are tuned, other values are fixed.
 
-`$NAME` templates, canonical names and validation are as in its utils.py, but work on copies (DeepSpeed modifies the
-caller's dictionaries).
-"""
+`$NAME` templates, experiment names and validation follow DeepSpeed's utils.py, but operate on copies. (DeepSpeed
+modifies the caller's dictionaries.)"""
 
 import copy
 import re
@@ -15,7 +14,7 @@ from kb.records import AutoscoutError
 MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"
 HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}  # a Trainer's flags
 _NAME = re.compile(r"\$(\w+)")
-_KEPT_NAMES = ("nvme_path",)  # filled in by DeepSpeed itself on the machine that runs
+_KEPT_NAMES = ("nvme_path",)  # set by DeepSpeed itself on the machine that runs the job
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
 # The tuning spaces in its constants.py, by ZeRO stage.
 DEFAULT_SPACES: dict[int, Config] = {
@@ -67,7 +66,7 @@ TEMPLATES: dict[int, Config] = {
 
 
 def template(stage: int, hidden: int = 0) -> Config:
-    """A stage's template; stage 3's sizes follow from the hidden size, if known."""
+    """Returns a stage's template. Stage 3's sizes depend on the hidden size, if known."""
     found = copy.deepcopy(TEMPLATES[stage])
     if stage == 3 and hidden:
         found["reduce_bucket_size"] = hidden * hidden
@@ -77,7 +76,7 @@ def template(stage: int, hidden: int = 0) -> Config:
 
 
 def replaced(config: Config, by: Mapping[str, Any]) -> Config:
-    """`config` with values replaced by those of `by`; None deletes a name (its first occurrence in each branch)."""
+    """Replaces values of `config` by those of `by`. None deletes a name (its first occurrence in each branch)."""
     found = dict(config)
     for name, value in by.items():
         if value is None:
@@ -91,8 +90,8 @@ def replaced(config: Config, by: Mapping[str, Any]) -> Config:
 
 
 def filled(config: Any, names: Mapping[str, Any]) -> Any:
-    """`config` with every `$NAME` replaced by the value of the lower-case name in `names`: inside strings as text; a
-    value that is nothing but `$NAME` takes the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Replaces every `$NAME` in `config` by the value of the lower-case name in `names`. A string that is only `$NAME`
+    gets the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
     if isinstance(config, Mapping):
         return {name: filled(value, names) for name, value in config.items()}
     if isinstance(config, list):
@@ -106,7 +105,7 @@ def filled(config: Any, names: Mapping[str, Any]) -> Any:
 
 
 def names_in(config: Any) -> set[str]:
-    """The names of its `$NAME`s, in lower case."""
+    """Returns the names of all `$NAME`s in lower case."""
     if isinstance(config, Mapping | list):
         inner = config.values() if isinstance(config, Mapping) else config
         return set().union(*(names_in(value) for value in inner))
@@ -115,8 +114,8 @@ def names_in(config: Any) -> set[str]:
 
 
 def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
-    """Why DeepSpeed cannot train with this config; "" if it can. Offloading needs one of DeepSpeed's own optimizers,
-    unless the script has one that can be offloaded (`brings_optimizer`)."""
+    """Returns why DeepSpeed cannot train with this config; "" if it can. Offloading needs one of DeepSpeed's
+    optimizers, unless the script's own can be offloaded (`brings_optimizer`)."""
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
@@ -131,7 +130,7 @@ def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
 
 
 def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> str:
-    """DeepSpeed's name for an experiment: initials of the tuned names with their values, such as
+    """Returns DeepSpeed's name for an experiment: initials and values of the tuned settings, as in
     z2_tmbspg2_gas4_rbs5.0e+08."""
     keys = {*keys, MICRO, STEPS}
     return prefix + ("_".join(_parts(config, keys)) or "exp")

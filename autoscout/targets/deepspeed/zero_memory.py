@@ -6,7 +6,7 @@ weights). Stage 1 shards the states over the ranks, stage 2 also the gradients, 
 
 
 def needed_bytes(params: int, stage: int, ranks: int, half: bool = False, mp_size: int = 1) -> float:
-    """Bytes of model states per rank, without activations."""
+    """Returns the bytes of model states per rank, without activations."""
     weights = gradients = params * (2.0 if half else 4.0)
     state = params * (16.0 if half else 8.0)
     return (
@@ -24,5 +24,5 @@ def largest_micro_batch(memory: float, needed: float, activation: float) -> int:
 
 
 def stages_that_fit(params: int, activation: float, memory: float, ranks: int, half: bool = False) -> list[int]:
-    """Stages to try, in order: stage 0 first, since it communicates least."""
+    """Returns the stages to try, in order. Lower stages come first, since they communicate less."""
     return [s for s in range(4) if memory > needed_bytes(params, s, ranks, half) + activation]

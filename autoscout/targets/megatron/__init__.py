@@ -1,4 +1,4 @@
-"""Megatron-core: measured by training with our worker, exported as Megatron-LM's own command line."""
+"""The target Megatron-core: experiments train with our worker, and exports are command lines of Megatron-LM."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,7 +189,7 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.persons_flags(job)
-        # A packed batch holds sequences of several samples, which the user's data file does not provide.
+        # A packed batch has sequences of several samples, which the user's data file does not have.
         if configuration.knobs.get("packing"):
             theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}

@@ -1,7 +1,6 @@
-"""Maps (job, configuration) to the flags of Megatron-LM's training script; there is no other mapping. An exported
-launch has these flags; an experiment gives them to the worker, which reads them as Megatron-LM does
-(worker/configs.py). So two configurations export alike if and only if they are the same experiment.
-"""
+"""Converts (job, configuration) to flags of Megatron-LM's training script. Exports contain these flags, and experiments
+pass them to the worker, which interprets them like Megatron-LM (worker/configs.py). Two configurations therefore have
+the same export if and only if they are the same experiment."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
-# Compute capabilities from which devices have multicast, and no longer need a single communication queue.
+# First CUDA compute capabilities with multicast, and without the need for a single communication queue.
 _MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
@@ -40,7 +39,7 @@ _SWITCHES = {
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
 _FROM_ELSEWHERE += ("packing",)
-# Values that only the user knows, by flag.
+# Flags that the user has to add, with a description.
 _MISSING = {
     "--data-path": "--data-path or --mock-data",
     "--tokenizer-type": "--tokenizer-type and its model",
@@ -48,7 +47,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# Flags that the model's shape does not imply, and without which Megatron-LM's defaults would make another model.
+# Flags that the model's sizes do not imply; Megatron-LM's defaults would give another model.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
@@ -61,15 +60,15 @@ _BALANCE = (
 )
 _REFUSED_LATER = "--cross-entropy-loss-fusion"
 _LEAVE_OUT = f"no {_REFUSED_LATER} with Megatron-LM 0.18.2 or newer, which refuses it"
-_FUSION = "gradient-accumulation-fusion"  # of Apex
+_FUSION = "gradient-accumulation-fusion"  # needs Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
-# Transformer Engine's names for the GEMMs of a layer whose communication can be overlapped.
+# Transformer Engine's names of a layer's GEMMs that can overlap with communication.
 OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A user's own knob names a field of Megatron-core. These fields' flags have other names; others have the field's.
+# A user's own knob names a field of Megatron-core. For these fields, the flag has another name than the field.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -83,8 +82,8 @@ _FLAG_OF_FIELD = {
 
 
 def flags(job: Job, configuration: Configuration) -> Flags:
-    """Flags without a value have True. Errors: AutoscoutError (exit 2) for a configuration without `mbs`, or a knob
-    without a flag."""
+    """Returns the flags; True for a flag without a value. Errors: AutoscoutError (exit 2) for a configuration without
+    `mbs`, or a knob without a flag."""
     knobs = configuration.knobs
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
@@ -95,8 +94,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         "--max-position-embeddings": job.traffic.seq_len,
         "--global-batch-size": job.traffic.global_batch,
         "--micro-batch-size": knobs["mbs"],
-        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp. If that multiple is the model's whole
-        # vocabulary, every tokenizer that fits gets exactly the measured number of rows, for any tp.
+        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp. If that is the model's whole
+        # vocabulary, any tokenizer that fits gets exactly the measured number of rows.
         "--make-vocab-size-divisible-by": job.model.vocab // int(knobs.get("tp", 1)),
         **_parallelism(knobs, job.model.layers),
         **unequal.flags(job, configuration),
@@ -112,16 +111,16 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Flags that switch off defaults of Megatron-LM whose packages are not in this environment
-    (environment.describe)."""
+    """Adds flags that disable defaults of Megatron-LM whose packages are missing in this environment (see
+    environment.describe)."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """What the user still has to add to these flags. `own_line`: the user has a launch line, which defines more of the
-    model than its shape. `checkout`: the flags were checked against the user's own Megatron-LM."""
+    """Returns what the user still has to add to the flags. `own_line`: the user has a launch line, which defines more
+    of the model than its sizes. `checkout`: the flags were checked with the user's own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -136,10 +135,10 @@ def world_size(configuration: Configuration) -> int:
 
 
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
-    """Environment variables that every rank needs on a machine like the job's."""
+    """Returns the environment variables for every rank on a machine like the job's."""
     if devices.device_kind(job) == "cpu":
-        # One thread per rank: ranks outnumber cores, and spinning OpenMP threads would stall them for minutes. Dynamo
-        # would compile C++ in every new process. All ranks are on this machine.
+        # One thread per rank: there are more ranks than cores, and spinning OpenMP threads would stall them for
+        # minutes. Dynamo would compile C++ in each new process. All ranks are on this machine: gloo uses loopback.
         ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
         return ours | job.launch.environment | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
@@ -158,13 +157,13 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
 
 
 def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:
-    """Variables set by the user's own knobs (sets = "env:NAME")."""
+    """Returns the variables of the user's own knobs (sets = "env:NAME")."""
     own = {n: sets.removeprefix(newer.ENV) for n, (sets, _) in own_knobs(job).items() if sets.startswith(newer.ENV)}
     return {variable: newer.nccl_text(knobs[name]) for name, variable in own.items() if name in knobs}
 
 
 def user_buffers(multiprocessors: object) -> str:
-    """The YAML file for --tp-comm-overlap-cfg."""
+    """Returns the YAML file for --tp-comm-overlap-cfg."""
     return "".join(f"{name}:\n  num_sm: {multiprocessors}\n" for name in OVERLAPPED_GEMMS)
 
 
@@ -203,8 +202,7 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and without balancing: else losses depend on how the batch is split, so layouts could not be
-            # compared.
+            # Dropless and without load balancing, since otherwise losses would depend on how the batch is split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
@@ -219,7 +217,7 @@ def _model(model: Model) -> Flags:
 
 
 def _latent(latent: Latent) -> Flags:
-    """DeepSeek's norms of the latents are Megatron's norms of queries and keys. Rotary positions are not fused:
+    """DeepSeek's norms of the latent vectors are QK norms in Megatron. Rotary embeddings are not fused, because
     Megatron calls its kernel for latent attention experimental (core/transformer/transformer_config.py)."""
     queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
     return {
@@ -235,15 +233,15 @@ def _latent(latent: Latent) -> Flags:
 
 
 def _kernels(job: Job) -> Flags:
-    """The layers' implementation and its fused kernels."""
+    """Returns the flags for the implementation of layers and for fused kernels."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        # Causal attention needs no mask, and a loader that builds a mask of seq_len² per sample is slower than a GPU.
+        # Causal attention needs no mask. Building one of seq_len² per sample in the data loader is slower than a GPU.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
     found: Flags = {"--transformer-impl": "local"}
-    # On by default in Megatron-LM, but needs kernels of Apex or Transformer Engine.
+    # Enabled by default in Megatron-LM, but these need kernels of Apex or Transformer Engine.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)
     found |= dict.fromkeys(("--no-masked-softmax-fusion", "--no-rope-fusion", "--attention-softmax-in-fp32"), True)
     on_cpu = devices.device_kind(job) == "cpu"
@@ -259,7 +257,7 @@ def _without_fused_activation(model: Model) -> Flags:
 
 
 def _fusible_activation(model: Model) -> bool:
-    """Whether the activation has a fused kernel; without one Megatron raises instead of falling back."""
+    """Whether the activation has a fused kernel. Otherwise, Megatron would raise an error if asked to fuse it."""
     if model.gated:
         return not (model.experts and model.bias)
     return model.bias and not model.experts
@@ -273,7 +271,7 @@ def _parallelism(knobs: dict[str, Value], layers: int) -> Flags:
         found["--no-overlap-p2p-communication"] = True
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
-        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # the layout string already gives it
+        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # implied by the layout string
         found[unequal.LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
         return found
     for part in ("embedding", "loss"):
@@ -310,13 +308,13 @@ def _communication(knobs: dict[str, Value]) -> Flags:
     if knobs.get("ce_fusion"):
         found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
     if "tp_comm" in knobs:
-        found[USER_BUFFERS] = knobs["tp_comm"]  # number of SMs; a launch writes it to a file
+        found[USER_BUFFERS] = knobs["tp_comm"]  # number of SMs, which a launch writes to a file
     return found
 
 
 def _own(job: Job, knobs: dict[str, Value]) -> Flags:
-    """Flags of the user's own knobs, by the rule of Megatron-LM's parser: a flag has its field's name, with --no- in
-    front to switch off a field that is on by default."""
+    """Returns the flags of the user's own knobs by the rule of Megatron-LM's parser: a flag is named after its field,
+    with the prefix --no- to disable a field that is enabled by default."""
     found: Flags = {}
     for name, (sets, default) in own_knobs(job).items():
         if (

@@ -1,10 +1,8 @@
-"""Exports jobs with LoRA adapters, which Megatron-LM does not support, as a launch of Megatron-Bridge:
-`scripts/training/run_recipe.py` with a recipe for the user's model, in mode lora, and our values as configuration
-overrides.
+"""Exports jobs with LoRA adapters, which Megatron-LM does not support, to Megatron-Bridge: a command
+`scripts/training/run_recipe.py` with a recipe for the user's model in LoRA mode, and configuration overrides.
 
-Names: ConfigContainer of Megatron-Bridge 0.7; `model` takes the fields of TransformerConfig, `ddp` and `optimizer`
-those of Megatron-core's classes. Such a launch was never run, because it needs GPUs.
-"""
+Names follow ConfigContainer of Megatron-Bridge 0.7: `model` has the fields of TransformerConfig, `ddp` and `optimizer`
+those of Megatron-core's classes. Such a command was never tested, because it needs GPUs."""
 
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Job, Value
@@ -38,7 +36,7 @@ _OTHERS = {
     "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
     "--overlap-cpu-optimizer-d2h-h2d": "optimizer.overlap_cpu_optimizer_d2h_h2d",
 }
-# Given whether on or off, because a recipe may have them on.
+# Written whether on or off, since a recipe may enable them.
 _SWITCHES = {
     "--sequence-parallel": "model.sequence_parallel",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
@@ -47,7 +45,7 @@ _SWITCHES = {
     "--overlap-param-gather": "ddp.overlap_param_gather",
     "--cross-entropy-loss-fusion": "model.cross_entropy_loss_fusion",
 }
-# What the recipe decides: the model's shape, its kernels and its data.
+# Flags that the recipe replaces: the model's shape, kernels and data.
 _RECIPES = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--kv-channels", "--ffn-hidden-size", "--vocab-size"),
     *("--position-embedding-type", "--normalization", "--attention-dropout", "--hidden-dropout", "--swiglu", "--bf16"),
@@ -69,7 +67,7 @@ _RECIPES = (
 
 
 def overrides(job: Job, flags: Flags, packing: bool) -> list[str]:
-    """Command-line words after the recipe. Errors: AutoscoutError (exit 2) for a flag without a known field."""
+    """Returns the command-line overrides. Errors: AutoscoutError (exit 2) for a flag without a known field."""
     lora = job.model.lora
     assert lora is not None
     found = [f"peft.dim={lora.rank}", f"peft.alpha={2 * lora.rank}", f"peft.target_modules={_list(lora.modules)}"]

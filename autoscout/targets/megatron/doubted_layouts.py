@@ -1,5 +1,5 @@
-"""Which of Megatron's layouts are shadowed before they run: those that may not fit by the closed-form model. Their
-shadows are composed from parts that layouts share."""
+"""Predicts which layouts may run out of memory by the closed-form memory model; these are shadowed before they run. A
+shadow is composed of parts that several layouts share."""
 
 import contextlib
 import time
@@ -22,7 +22,7 @@ _LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
-    """`kb`: the knowledge base; None: the default one."""
+    """`kb`: path of the knowledge base; None: the default one."""
 
     def likely(configuration: Configuration) -> float:
         attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}
@@ -32,8 +32,8 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         return 1.0 if np.isnan(probability) else probability
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
-        """The known trace of the whole layout; else one composed from parts, which later layouts can share; else a new
-        trace of the whole layout."""
+        """Returns a stored trace of the whole layout, else a shadow composed of parts (which later layouts can share),
+        else a new trace of the whole layout."""
         known = kb or default_path()
         until = time.monotonic() + LIMIT_S
         with contextlib.suppress(AutoscoutError):

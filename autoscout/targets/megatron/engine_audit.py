@@ -1,5 +1,5 @@
-"""Compares a release of Megatron-core with the catalog by asking the release: which flags no knob sets, which defaults
-changed, and how it answers configurations drawn from the space and neighbours that the space forbids."""
+"""Compares a release of Megatron-core with the catalog: which flags no knob sets, which defaults changed, and whether
+the release accepts configurations drawn from the space and rejects neighbours that the space forbids."""
 
 import re
 from pathlib import Path
@@ -21,9 +21,10 @@ from kb.records import AutoscoutError, Job, SpaceLimits
 
 RECORD = Path(__file__).with_name("engine_arguments.json")
 _SCRIPT = engine_seams.RANK.with_name("audit_engine.py")
-_JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # every knob has an effect in one of them
-_GROUPING = "core/parallel_state.py"  # checks when ranks are grouped, which the audit does not do
-_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # run by the audit; the rest needs a model
+_JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # in these two jobs together, every knob has an effect
+_GROUPING = "core/parallel_state.py"  # its checks need groups of ranks, which the audit does not create
+# modules whose checks the audit runs; others need a model
+_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")
 
 
 def recorded() -> seams.Recorded:
@@ -31,15 +32,15 @@ def recorded() -> seams.Recorded:
 
 
 def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> ValidationAnswers:
-    """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
+    """Runs the audit script. Errors: AutoscoutError (exit 2) if the engine does not answer."""
     return auditing.ask(python, _SCRIPT, {"path": path, "launches": launches}, engine_seams.PACKAGE)
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Audits a job's interpreter and space; without a job, ours with two shipped jobs that allow everything.
+    """Audits a job's interpreter and space. Without a job, audits our interpreter with two shipped jobs in which all
+    values are allowed.
 
-    Errors: AutoscoutError (exit 2) if there is no engine to ask.
-    """
+    Errors: AutoscoutError (exit 2) if no engine is installed."""
     jobs = [job] if job else [_open(load_job(str(job_file(name)))) for name in _JOBS]
     version = releases.version_of(jobs[0])
     if not version:
@@ -73,7 +74,7 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job) -> Job:
-    """The job with Transformer Engine and with everything that needs permission allowed."""
+    """Returns the job with Transformer Engine, and with all values allowed that need permission."""
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)
     asking = [knob.name for knob in releases.adapted(shipped(job.target), job).knob if knob.asks]
     fix: dict[str, Any] = {"vpp": 1, "ar_method": "block", "mbs": 1}
@@ -81,7 +82,7 @@ def _open(job: Job) -> Job:
 
 
 def checked_by(rule: RuleEntry, version: str) -> str:
-    """The places in the code that may refuse what the rule forbids; some are only reached when a model is built."""
+    """The places in the code that may reject what the rule forbids. Some are reached only when a model is built."""
     by = rule.checked
     if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
         by += f" since {rule.since}"
@@ -91,7 +92,7 @@ def checked_by(rule: RuleEntry, version: str) -> str:
 
 
 def _set_by_knobs(job: Job) -> set[str]:
-    """Flags that the catalog sets, under the names of this release, whether a drawn configuration had them or not."""
+    """Returns all flags that the catalog may set, under their names in this release."""
     today = releases.renamed(job)
     flags = {flag for knob in shipped("megatron").knob for flag in knob.sets.split(", ")}
     return {today.get(flag, flag) for flag in flags} | flags

@@ -1,5 +1,5 @@
-"""Whether a release of Megatron-core accepts every call that our workers make. Known releases have a record; others are
-asked where they are installed, and then have to train a small model before a session begins."""
+"""Checks whether a release of Megatron-core accepts every call that our workers make. Known releases are recorded.
+Others are inspected where they are installed, and must train a small model before a session begins."""
 
 import contextlib
 import shutil
@@ -30,7 +30,7 @@ PACKAGE = "megatron-core"
 RECORD = Path(__file__).with_name("seams.json")
 _WORKERS = Path(__file__).parent / "worker"
 RANK = _WORKERS / "train.py"
-# Parts of Megatron-LM's own scripts, which only a job that names a checkout uses.
+# Modules of Megatron-LM's own scripts, which are used only by jobs with a checkout.
 _OF_SCRIPTS = ("megatron.core.datasets",)
 _LIMIT_S = 300.0
 
@@ -44,10 +44,10 @@ def recorded() -> seams.Recorded:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns None if our own loop does not train, or if the engine is on other hosts and its release has no record.
+    """Returns None if our training loop is not used, or if the engine is on other hosts and its release is not
+    recorded.
 
-    Errors: AutoscoutError (exit 2) if an engine without a record cannot be imported.
-    """
+    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     if job.launch.path or job.launch.launcher == "replay":
         return None
     known, missing, build = recorded().of(version), [], ""
@@ -74,7 +74,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def rehearsed(job: Job, folder: Path) -> Measurement:
-    """The measurement of two layers trained for three steps on two CPU ranks, with a job's interpreter and worker."""
+    """Trains two layers for three steps on two CPU ranks, with a job's interpreter and worker."""
     from autoscout.targets.megatron.profiler import profiler
 
     launch = LaunchSettings(
@@ -99,10 +99,9 @@ def rehearsed(job: Job, folder: Path) -> Measurement:
 
 
 def ready(job: Job, version: str) -> str:
-    """ "" for a known release; else a note that the release has no record, so it was inspected and tried.
+    """Returns "" for a known release; for another one, a note that it was inspected and tested.
 
-    Errors: AutoscoutError (exit 2) if it does not accept a call of our workers, or does not train.
-    """
+    Errors: AutoscoutError (exit 2) if it does not accept a call of our workers, or does not train."""
     found = fit(job, version)
     if found is None:
         return ""
@@ -114,5 +113,5 @@ def ready(job: Job, version: str) -> str:
     ran = rehearsed(job, folder)
     if ran.status != "ok":
         raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
-    shutil.rmtree(folder, ignore_errors=True)  # the logs of a failure are kept: the evidence names them
+    shutil.rmtree(folder, ignore_errors=True)  # after a failure, the logs are kept, because the evidence names them
     return f"{found.verdict}, and two layers trained on it"

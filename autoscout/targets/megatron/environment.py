@@ -1,4 +1,4 @@
-"""The environment of a Megatron job, and the launcher of its ranks."""
+"""Describes the environment of a Megatron job, and chooses the launcher of its ranks."""
 
 import re
 from collections.abc import Callable
@@ -14,16 +14,15 @@ WORKER = Path(__file__).parent / "worker"
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '(?!transformer_engine)([\w-]+)'")
 
 
-Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of the job) → the script's answer
+Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of the job) → the script's output
 
 
 def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
-    """Versions (python, torch, megatron-core, …), device, devices, gpus (names by index), worker, launcher, and the
-    user's Megatron-LM if one is launched. `probe`: queries the machines of the ranks; by default this one.
+    """Returns versions (python, torch, megatron-core, …), device, devices, gpus (names by index), worker, launcher, and
+    the user's Megatron-LM if it is used. `probe`: runs a script on the ranks' machines; default: on this one.
 
     Errors: AutoscoutError if the target's interpreter does not run or lacks torch or megatron-core, or if the machine
-    lacks GPUs of the job's cluster.
-    """
+    lacks GPUs of the job's cluster."""
     kind = devices.device_kind(job)
     python = environment.target_python(job)
     interpreter = " ".join(python)
@@ -71,7 +70,7 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
 def checkout(path: Path) -> dict[str, str]:
     """Identifies a checkout of Megatron-LM by its version and a hash of its script and training package.
 
-    Errors: AutoscoutError (exit 2) if there is none."""
+    Errors: AutoscoutError (exit 2) if the path has none."""
     try:
         version = releases.of_checkout(path)
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
@@ -85,8 +84,8 @@ def checkout(path: Path) -> dict[str, str]:
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
-    """Why configurations cannot be compared on these GPUs, "" if they can: unfused attention can reverse the ranking of
-    recomputation and micro batches."""
+    """Returns why configurations cannot be compared on these GPUs, "" if they can. Unfused attention can reverse the
+    ranking of recomputation settings and micro batches."""
     if job.launch.transformer_engine and installed:
         return ""
     if installed:
@@ -99,11 +98,11 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop. If imports initialize CUDA, which forked ranks
-    could not use, warm falls back to torchrun. With a command prefix, such as a container's, ranks are started anew.
+    """Returns "warm" (ranks are forked from a process with all imports), "torchrun" or "replay". "auto" is warm with
+    our training loop, unless imports initialize CUDA (forked ranks could not use it) or there is a command prefix, such
+    as a container's. These use torchrun.
 
-    Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving.
-    """
+    Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving."""
     if job.launch.launcher == "warm" and job.launch.path:
         raise AutoscoutError('launch.launcher: "warm" loads another Megatron-core than the one in launch.path', 2)
     if job.launch.launcher in ("serve", "reuse"):

@@ -1,18 +1,18 @@
-"""Expert recipes, following the guides of Megatron-LM and NVIDIA; gains are relative to the best of them.
+"""Expert recipes, following the guides of Megatron-LM and NVIDIA. Gains are relative to the best of these recipes.
 
-    guide      the least splitting that fits: a smaller micro batch before anything else; tensor parallel within the
-               devices that NVLink joins, with sequence parallel; then pipeline, interleaved; experts spread before
-               anything is split; context parallel for long sequences only; selective before full recomputation
-    dp first   as many replicas as fit: full recomputation before the model is split at all
+    guide      the least splitting that fits: first reduce the micro batch; then tensor parallelism among the
+               devices that NVLink joins, with sequence parallelism; then pipeline parallelism, interleaved. Expert
+               parallelism comes before any splitting, context parallelism is for long sequences only, and
+               selective recomputation is tried before full recomputation.
+    dp first   as many replicas as fit, with full recomputation before any splitting of the model
 
-On a cluster that mixes kinds of device, each recipe is built for all of them and for each kind alone, and the one with
-the least predicted time is used. A further one is the pipeline over all kinds with stages balanced by a layer's time on
-each kind, as Metis plans (Um et al., ATC 2024).
+On a mixed cluster, each recipe is built for all devices and for each kind alone, and the one with the lowest predicted
+step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a layer on
+each kind, like Metis (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16. Fine-tuning packs
-its samples, as Megatron-Bridge's docs/training/packed-sequences.md advises.
-"""
+its samples, as advised in Megatron-Bridge's docs/training/packed-sequences.md."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from kb.records import Configuration, Value
 
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_TRIED = 200  # most layouts that are checked against the space, of those expected to fit
+_TRIED = 200  # maximum number of layouts, among those expected to fit, that are checked against the space
 _FULL = 0.97  # usable share of a device's memory if no layout leaves a margin
-_FRUGAL = 20  # layouts tried if nothing fits
+_FRUGAL = 20  # number of layouts tried if none fits
 _NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
-_BALANCED = 50  # most unequal splits that are checked against the space, those predicted fastest first
+_BALANCED = 50  # maximum number of unequal splits that are checked against the space, in order of predicted time
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -57,7 +57,7 @@ _PREFERRED: dict[str, Value] = {
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space without duplicates, the guide's first; on a mixed cluster sorted by predicted time."""
+    """Returns the recipes without duplicates: the guide's first, or on a mixed cluster by predicted time."""
     if len(all_devices(space)) < 2:
         found = [recommended(space, way) for way in WAYS]
     else:
@@ -67,15 +67,16 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def _placed(space: Space, way: Way) -> list[Configuration]:
-    """The recipes of one way on all devices and on each kind alone: those that fit, else the smallest."""
+    """Returns those recipes of a strategy on all devices or one kind that fit; if none does, the most economical
+    one."""
     found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
     fitting = [c for c in found if _share(space, c) <= MARGIN]
     return fitting or [recommended(space, way)]
 
 
 def balanced(space: Space) -> list[Configuration]:
-    """A pipeline over all kinds of device, in which stages on different kinds have different numbers of layers: the one
-    with the shortest predicted step among those that fit; [] if there is none."""
+    """Returns the unequal pipeline over all kinds of device with the lowest predicted step time among those that fit;
+    [] if there is none. Stages on different kinds have different numbers of layers."""
     devices = all_devices(space)
     given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
     gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
@@ -106,7 +107,7 @@ def balanced(space: Space) -> list[Configuration]:
 
 
 def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
-    """What an expert would try in turn until something runs, on `devices` (default: all)."""
+    """Yields the configurations that an expert would try in turn until one runs, on `devices` (default: all)."""
     fixed = {**all_devices(space), **(devices or {})}
     preferred = {**stated(space), **_PREFERRED, **fixed}
     tried = layouts(space, total(space, fixed), "guide")
@@ -119,8 +120,9 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterato
 def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
-    """The first advised configuration that fits with a margin, on the first of the `allowed` choices of devices on
-    which one does (None: all devices, then each kind alone); else one without a margin; else the smallest."""
+    """Returns the first advised configuration that fits with a margin, on the first of the `allowed` device choices
+    with one (None: all devices, then each kind alone). Else, returns one that fits without a margin, else the most
+    economical one."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []
@@ -147,14 +149,14 @@ def recommended(
 
 
 def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.ndarray:
-    """(n,) predicted memory as a share of the smallest device's memory, by the knobs that affect it most."""
+    """Returns predicted memory relative to the smallest device's, (n,), based on the knobs that affect it most."""
     if not len(found):
         return np.zeros(0)
     return Memory().predict(_columns(space, found, devices)).value / _smallest_gib(space, devices)
 
 
 def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict[str, Any]:
-    """Simulator columns for layouts on these devices."""
+    """Returns the simulator inputs for layouts on these devices."""
     gpus, knobs = total(space, devices), found.columns
     stages, of = np.unique(knobs["pp"], return_inverse=True)
     of_pp = {name for share in found.shares.values() for name in share}
@@ -169,7 +171,7 @@ def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict
 
 
 def _seconds(space: Space, configuration: Configuration) -> float:
-    """Predicted seconds per step; inf if unknown."""
+    """Returns predicted seconds per step; infinity if unknown."""
     job = getattr(space, "job", None)
     model = Training.of_job(job) if job is not None else Training()
     columns = _described(space, configuration)
@@ -182,7 +184,7 @@ def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Predicted memory as a share of the smallest used device's; with several kinds, the fullest rank's share."""
+    """Returns predicted memory relative to the smallest used device's; on mixed devices, that of the fullest rank."""
     columns = _described(space, configuration)
     if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
         return float(Memory().filled(columns)[0])
@@ -196,7 +198,7 @@ def _device_choices(space: Space) -> list[dict[str, Value]]:
 
 
 def _smallest_gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """Memory in GiB of the smallest used device; of the cluster's smallest device if the used kinds are unknown."""
+    """The memory in GiB of the smallest used device, or of the cluster's smallest if the used kinds are unknown."""
     used = [k.name for k in space.sparse if k.layer == "devices" and knobs.get(k.name)]
     known = [space.capacities[kind] for kind in used if kind in space.capacities]
     return min(known, default=space.attributes.get("memory_gib", float("inf")))

@@ -1,8 +1,7 @@
-"""Fine-tuning with Megatron-core: checks of its jobs, and its settings for the script and the worker.
+"""Fine-tuning with Megatron-core: checks of jobs, and settings for the script and the worker.
 
-Megatron-LM trains on conversations (`--sft`). Whether samples are packed is decided when the data file is made:
-`packed.jsonl` has several samples per line, `samples.jsonl` has one. Adapters need Megatron-Bridge (bridge.py).
-"""
+Megatron-LM trains on conversations (`--sft`). Samples are packed when the data file is created: `packed.jsonl` has
+several samples per line, `samples.jsonl` has one. Adapters need Megatron-Bridge (bridge.py)."""
 
 import json
 import math
@@ -19,7 +18,7 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """A sentence for each thing that a fine-tuning job lacks, or names differently from Megatron-core."""
+    """Yields a sentence for each setting that a fine-tuning job lacks, or that has another name in Megatron-core."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:
@@ -40,14 +39,14 @@ def finetuning_problems(job: Job) -> Iterator[str]:
 
 
 def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
-    """Flags in addition to those of pretraining."""
+    """Returns the flags in addition to those for pretraining."""
     if not job.traffic.lengths:
         return {}
     packing = bool(configuration.knobs.get("packing"))
     found: dict[str, Value] = {
         "--sft": True,
         "--data-path": PACKED if packing else ALONE,
-        # Every token has equal weight, whatever its sequence: otherwise packing would change what is learned.
+        # All tokens have equal weight, independent of the sequence; otherwise packing would change what is learned.
         "--calculate-per-token-loss": True,
     }
     if packing:
@@ -56,10 +55,10 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
 
 
 def missing(job: Job, configuration: Configuration) -> list[str]:
-    """Notes for the user on the names and the batch of the exported data."""
+    """Returns notes on the file name and batch size of the exported data."""
     if not job.traffic.lengths:
         return []
-    lines = not job.model.lora  # Megatron-Bridge has data sets of its own
+    lines = not job.model.lora  # Megatron-Bridge has its own data sets
     if not configuration.knobs.get("packing"):
         theirs = "--data-path" in job.launch.current
         return [f"{ALONE}, your conversations, one per line"] if lines and not theirs else []
@@ -71,7 +70,7 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
 
 
 def worker(job: Job) -> dict[str, Any]:
-    """The worker's settings besides flags."""
+    """Returns the worker's settings other than flags."""
     found: dict[str, Any] = {}
     if job.traffic.lengths:
         found |= {"lengths": job.traffic.lengths, "samples": job.traffic.global_batch}
@@ -83,7 +82,7 @@ def worker(job: Job) -> dict[str, Any]:
 
 
 def exportable(job: Job) -> None:
-    """Checks that a job can be exported. Errors: AutoscoutError (exit 2) for settings without a flag of the script."""
+    """Checks that a job can be exported. Errors: AutoscoutError (exit 2) for settings without a flag."""
     if job.model.frozen_layers:
         raise AutoscoutError(
             f"{job.name} trains with frozen layers, which Megatron-LM's pretrain_gpt.py does not support: set the "
@@ -93,7 +92,7 @@ def exportable(job: Job) -> None:
 
 
 def _sequences(job: Job, configuration: Configuration) -> int:
-    """Packed sequences per step that hold its samples, rounded up to whole micro batches on every replica."""
+    """The packed sequences per step for the job's samples, rounded up to whole micro batches on every replica."""
     lengths = job.traffic.lengths
     share = packed_share(tuple(lengths), job.traffic.seq_len) if isinstance(lengths, list) else 1.0
     unit = int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))

@@ -1,5 +1,5 @@
-"""`init --target megatron`: makes a job from a user's line of pretrain_gpt.py. The line's flags give the model and the
-batch; the line itself is today's launch."""
+"""`init --target megatron`: creates a job from a user's launch line of pretrain_gpt.py, whose flags give model and
+batch. The line becomes launch.current."""
 
 import contextlib
 import math
@@ -41,18 +41,18 @@ _LATENT = {
 }
 _OTHERS = {"kv_heads": "--num-query-groups", "topk": "--moe-router-topk", "vocab": "--vocab-size"}
 _OF_EXPERTS = ("experts", "expert_ffn", "shared_ffn")
-_USUAL = 1024  # tokens per sample if not given
-_KV_LORA_RANK = 32  # default of training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
+_USUAL = 1024  # default tokens per sample
+_KV_LORA_RANK = 32  # default in training/arguments.py, 0.16.1 to 0.19.0 (Megatron-core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
-_SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # an assignment before a command
-_NEXT = re.compile(r"[|;&]|\d?>")  # what ends a command in a shell
+_SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # a variable assignment before a command
+_NEXT = re.compile(r"[|;&]|\d?>")  # ends a command in a shell
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """A job file's content, with `devices` (of each node, 0 if the line does not say) and `notes`; None if the line
-    starts another script. Errors: AutoscoutError (exit 2) for a line without a model."""
+    """Returns a job file's content, with `devices` (of each node, 0 if unknown) and `notes`. None if the line starts
+    another script. Errors: AutoscoutError (exit 2) for a line without a model."""
     line = _out_of_shell(line)
     if SCRIPT not in line.names:
         return None
@@ -90,7 +90,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         notes.append(
             "traffic.lengths: the tokens of your conversations: a file of them, or quantiles such as [50, 300, 2000]"
         )
-    if allow := asked_for(flags):  # knobs that also affect precision, not only speed
+    if allow := asked_for(flags):  # knobs that also affect numerical results
         fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
     if flags.get("--transformer-impl") != ["local"]:
@@ -103,7 +103,7 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
     flags, notes = _out_of_shell(line).program.flags, list[str]()
     if found := unmodelled(flags):
         raise AutoscoutError(f"nothing models {listed(found)}", 2)
-    # A vocabulary of 0 is that of a model of images.
+    # An image model has a vocabulary of 0.
     needed = [*list(_SHAPE.values())[:3], *(["--vocab-size"] if "--vocab-size" in flags else [])]
     if any(not whole_number(flags, flag) for flag in needed):
         return {}, []
@@ -111,7 +111,7 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
 
 
 def _out_of_shell(line: Line) -> Line:
-    """If the line ends on `bash -c TEXT`, the line with that text's words, up to the end of the script's own."""
+    """Replaces a final `bash -c TEXT` of the line by TEXT's words, up to the end of the script's arguments."""
     text = "".join(line.words[-1:])
     if SCRIPT not in text or not any(map(str.isspace, text)):
         return line
@@ -123,7 +123,7 @@ def _out_of_shell(line: Line) -> Line:
 
 
 def _set_before(before: Line) -> dict[str, dict[str, str]]:
-    """launch.environment: variables set before the script, also in a shell's text, except computed values."""
+    """Launch.environment: variables set before the script, also inside a shell's text, except computed values."""
     parts: list[str] = []
     for word in before.words:
         with contextlib.suppress(ValueError):  # unclosed quotes
@@ -133,7 +133,7 @@ def _set_before(before: Line) -> dict[str, dict[str, str]]:
 
 
 def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
-    """The entries of [cluster] except its nodes."""
+    """Returns the entries of [cluster] other than the nodes."""
     if line.first not in _STARTS:
         notes.append(
             f"launch.command_prefix: the command that starts Python inside '{line.words[0]}', if experiments have "
@@ -167,12 +167,12 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
 
 
 def _unread(given: Flags, flags: Iterable[str]) -> Iterator[str]:
-    """Those of these flags that are in the line without a readable number."""
+    """Yields those of these flags that the line sets, but not to a number."""
     yield from (flag for flag in flags if given.get(flag) and whole_number(given, flag) is None)
 
 
 def _checkout(script: str, notes: list[str]) -> str:
-    """The folder of Megatron-LM that contains the script; "" if it is not on this machine."""
+    """Returns the Megatron-LM folder that contains the script; "" if it is not on this machine."""
     folder = Path(script).resolve().parent
     if (folder / "megatron").is_dir():
         return str(folder)
@@ -181,7 +181,7 @@ def _checkout(script: str, notes: list[str]) -> str:
 
 
 def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
-    """The fields of [model]; Megatron-LM's defaults are left out where they equal ours."""
+    """Returns the fields of [model], without those that have our default."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(given, flag))}
     if found.get("experts") == 1 and "--moe-router-topk" not in given:  # Megatron-DeepSpeed's dense models
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
@@ -204,7 +204,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
         "qkv_bias": "--add-qkv-bias" in given,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
-    if found.get("gated"):  # two matrices instead of one, so Megatron-LM makes each about two thirds as large
+    if found.get("gated"):  # a gated layer has two matrices, each about two thirds as large
         found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
     found |= {"norm": "rmsnorm"} if given.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
@@ -220,7 +220,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
 
 
 def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
-    """Rows of the embedding, padded in the same way as Megatron-LM does."""
+    """Returns the rows of the embedding, padded like Megatron-LM."""
     tokenizer = (given.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in given else ""])[0]
     tokens = whole_number(given, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
@@ -236,6 +236,6 @@ def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int
 
 
 def _of_tokenizer(named: str) -> int:
-    """The vocabulary's size of a model that is given by a folder or by name; 0 if it is unknown here."""
+    """Returns the vocabulary size of a model's folder or name; 0 if it is unknown here."""
     known = models().get(published(named).get("preset", ""), {})
     return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))

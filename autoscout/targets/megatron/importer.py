@@ -1,12 +1,11 @@
-"""Imports logs of Megatron-LM's training script: arguments, iteration lines, memory, and how the run ended.
+"""Imports logs of Megatron-LM's training script: arguments, iterations, memory, and how the run ended.
 
-The arguments become a configuration by inverting the mapping of exports (current_launch.py). An argument that is None
-or False also carries information, and so does one whose knob has another name.
+The arguments are converted to a configuration by inverting the mapping of exports (current_launch.py). An argument with
+the value None or False is also used, and so is one whose knob has another name.
 
-One run is one measurement: the median of the logged iteration times without the first, which is never typical. A table
-of arguments starts a new run, and so does an iteration number that does not increase. A run that ended with an
-exception counts as failed, however far it got; warnings do not matter.
-"""
+Each run is one measurement: the median of the logged iteration times without the first one, which includes start-up. A
+table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with an exception
+is a failure, however far it got. Warnings are ignored."""
 
 import ast
 import re
@@ -26,7 +25,7 @@ from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.training_line import ASKED, USUAL, respelled
 from kb.records import Configuration, Job, shape
 
-_RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers name the rank before each line
+_RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers prefix lines with the rank
 _ARGUMENT = re.compile(_RANK + r"(\w+) \.{2,} ?(.*?)\s*$")
 _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*([\d.]+)")
 _NAN_LOSS = re.compile(r"lm loss:\s*[+-]?(?:nan|inf)\b|number of nan iterations:\s*[1-9]", re.IGNORECASE)
@@ -36,7 +35,7 @@ _ERROR = re.compile(_RANK + r"([\w.]*(?:Error|Exception)(?::.*)?)$")
 _KILLED = re.compile(r"oom-kill|Out of memory: Killed process", re.IGNORECASE)
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
 _KEPT = ("world_size", "transformer_impl", "params_dtype", "num_experts", "fp8", "attention_backend")
-# Arguments whose flag has another name, and arguments that only take effect if another one has a certain value.
+# Arguments whose flag has another name, and arguments that have an effect only if another one has a certain value.
 _FLAG = {"fp8": "--fp8-format"}
 _ONLY_WITH = {
     "moe_flex_dispatcher_backend": ("moe_token_dispatcher_type", "flex"),
@@ -77,7 +76,7 @@ def _looks_like_one(path: Path) -> bool:
 
 
 class _Run:
-    """One run in a log."""
+    """A run in a log."""
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments
@@ -103,7 +102,7 @@ def _runs(path: Path) -> list[_Run]:
                     runs.append(run)
                 run.iteration = int(found[1])
                 run.times.append(float(found[2]) / 1000)
-                run.failed, run.oom = "", False  # the run continued after the exception
+                run.failed, run.oom = "", False  # the run continued despite the exception
                 run.not_finite = run.not_finite or bool(_NAN_LOSS.search(line))
             elif found := _MEMORY.search(line):
                 run.memory.append(float(found[1]) / 1024)  # Megatron divides bytes by 1024² and calls it MB
@@ -118,7 +117,7 @@ def _runs(path: Path) -> list[_Run]:
 
 
 def _whole(job: Job) -> Space:
-    """The job's space without the restrictions of its [space], since a log may have any configuration."""
+    """Returns the job's space without the restrictions of its [space], because a log may have any configuration."""
     everything = msgspec.structs.replace(job.space, fix={}, limit={}, allow=ASKED)
     return JobSpace.of_job(msgspec.structs.replace(job, space=everything))
 
@@ -136,7 +135,7 @@ def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
         return Row(where, kept, problem)
     if job.target == "megatron":
         knobs, problem = _knobs(run.arguments, job, space, whole) if run.arguments else ({}, "")
-    else:  # the job runs the script as a user's own command
+    else:  # the job treats the script as a user's own command
         names = {knob.sets for knob in space.knobs}
         knobs, problem = {n: v for n, v in run.arguments.items() if n in names and v != "None"}, ""
     cells = {**knobs, **kept}
@@ -170,8 +169,7 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
 
 
 def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> tuple[dict[str, Cell], str]:
-    """(value by knob, why the run is not a configuration of the job). A number or word outside the space stays as it
-    is."""
+    """Returns (value by knob, why the run is not the job's or ""). Values outside the space are kept unchanged."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -201,7 +199,7 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
 
 
 def _flags(arguments: dict[str, str]) -> dict[str, list[str]]:
-    """The arguments as the flags that would set them."""
+    """Returns the flags that correspond to the arguments."""
     found: dict[str, list[str]] = {}
     for name, value in arguments.items():
         needs, which = _ONLY_WITH.get(name, ("", ""))

@@ -1,4 +1,4 @@
-"""The layouts of a job in the order in which an expert tries them: tp, pp, cp, ep, recomputation, micro batch."""
+"""Generates a job's layouts (tp, pp, cp, ep, recomputation, micro batch) in the order in which an expert tries them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from kb.records import Value
 Way = Literal["guide", "dp first"]
 
 _LONG = 8_192  # sequence length from which context parallelism is worth its communication
-_MOST_TP = 8  # no published recipe has more, even if NVLink joins 72 devices
-_PER_CHUNK = 4  # layers per virtual stage in NVIDIA's recipes: fewer communicate too often, more leave a longer bubble
+_MOST_TP = 8  # the maximum in published recipes, even if NVLink joins 72 devices
+# layers per virtual stage in NVIDIA's recipes: fewer cause more communication, more cause a longer bubble
+_PER_CHUNK = 4
 _AGAIN = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """`columns`: knob → (n,) values, in the order of trying; `shares`: pp → further knobs that split layers over
-    stages."""
+    """`columns`: knob → (n,) values, in the order of trial. `shares`: pp → further knobs that split layers."""
 
     columns: dict[str, np.ndarray]
     shares: dict[int, dict[str, Value]]
@@ -36,7 +36,7 @@ class Layouts:
 
 
 def layouts(space: Space, gpus: int, way: Way) -> Layouts:
-    """The layouts that divide `gpus` and the batch."""
+    """Returns the layouts whose degrees divide `gpus` and the batch."""
     a = space.attributes
     degrees, experts = np.array(a["degrees"]), int(a["experts"])
     batches = np.array(space.knob["mbs"].values if "mbs" in space.knob and not a["packable"] else (1,))
@@ -53,7 +53,7 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     shares = {int(each): _stages(space, int(each)) for each in stages}
     chunks = np.array([_chunks(space, each, share) for each, share in shares.items()], dtype=int)[of]
     vpp = np.where(interleaved & (pp > 1) & (micro_batches % pp == 0), chunks, 1)
-    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # layouts that cannot interleave appear once
+    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # a layout that cannot interleave must not appear twice
     columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
     if experts:
         columns["ep"] = ep
@@ -77,11 +77,12 @@ def _price(
     inside: int,
     way: Way,
 ) -> list[np.ndarray]:
-    """Sort keys for the order in which an expert tries layouts: most significant key first, low values tried first. A
-    cost of 1 is that of doubling tensor parallelism. Micro batch 4 is preferred: attention and GEMMs are efficient by
-    then. With experts, recomputation also repeats the token exchange. `bubble`: a share of the step."""
-    beyond = np.log2(np.maximum(tp / inside, 1))  # doublings beyond the NVLink domain, which no guide advises
-    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # tp makes the matrices of small experts inefficiently thin
+    """Returns the sort keys for the order in which an expert tries layouts: most significant first, ascending. A cost
+    of 1 corresponds to doubling tensor parallelism. Micro batch 4 is preferred, since attention and GEMMs are efficient
+    from there on. With experts, recomputation repeats the all-to-all, too. `bubble`: as a fraction of the step."""
+    beyond = np.log2(np.maximum(tp / inside, 1))  # factors of two beyond the NVLink domain, which guides advise against
+    # tp makes the matrices of small experts too narrow to be efficient
+    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)
     if ep is not None:
         thin = thin * (1 + np.log2(np.maximum(tp / 2, 1)) / 2)
     split = thin * np.log2(tp) + np.log2(np.maximum(tp / _MOST_TP, 1)) + 8 * beyond + stage * np.log2(pp)
@@ -98,15 +99,15 @@ def _price(
 
 
 def _stages(space: Space, pp: int) -> dict[str, Value]:
-    """How to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the first and
-    last stage fewer layers."""
+    """Returns how to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the
+    first and last stages fewer layers."""
     layers = space.attributes["layers"]
     if layers % pp == 0 or "stage_split" not in space.knob:
         return {}
     for split, counted in (("embedding+loss", 2), ("loss", 1)):
         if (layers + counted) % pp == 0:
             return {"stage_split": split}
-    for less in range(1, 5):  # fewer layers at both ends
+    for less in range(1, 5):  # how many layers the first and last stages have less
         first, last = less // 2, less - less // 2
         if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
             return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}
@@ -114,7 +115,7 @@ def _stages(space: Space, pp: int) -> dict[str, Value]:
 
 
 def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
-    """The number of virtual stages that divides a stage's layers and comes closest to `_PER_CHUNK` layers each."""
+    """The number of virtual stages that divides a stage's layers with the number per chunk nearest to `_PER_CHUNK`."""
     if "vpp" not in space.knob:
         return 1
     counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
@@ -128,7 +129,7 @@ def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
 
 
 def _joined(space: Space) -> int:
-    """Devices joined by NVLink: those of a node, or of a rack if the hardware file says so."""
+    """Returns the number of devices joined by NVLink: those of a node, or of a rack according to the device record."""
     job = getattr(space, "job", None)
     if job is None or not job.cluster.nodes:
         return max(space.attributes["degrees"])

@@ -1,4 +1,4 @@
-"""Builds an experiment's measurement from the files that its ranks left."""
+"""Creates an experiment's measurement from the result files of its ranks."""
 
 import itertools
 import json
@@ -19,10 +19,8 @@ _OF_RANKS = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "reserved_mem
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment, from its folder alone; None if it is incomplete.
-
-    It is complete if every rank's result is there, even if ranks were killed afterwards.
-    """
+    """Returns the measurement of a finished experiment from its folder; None if a rank's result is missing. Ranks that
+    were killed after writing their results do not matter."""
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
         about = msgspec.convert(experiment["about"], About)
@@ -76,21 +74,21 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
-    """`energy_j` and `tokens`, both per iteration; {} unless the driver reports energy for every rank."""
+    """Returns `energy_j` and `tokens` per iteration; {} unless the driver reports energy for every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
 
 
 def _parts(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean seconds over ranks for each part of a step (worker/step_clock.py): in a pipeline, one rank works while
-    another waits for it. {} if a rank reports none."""
+    """Returns mean seconds over ranks for each part of a step (worker/step_clock.py). (In a pipeline, a rank may wait
+    while another one works.) {} if a rank reports none."""
     parts = [rank.get("parts_s") or {} for rank in ranks]
     return {name: statistics.fmean(each[name] for each in parts) for name in parts[0] if all(name in p for p in parts)}
 
 
 def _tokens(experiment: dict[str, Any]) -> float:
-    """Tokens per step, without padding."""
+    """Returns tokens per step without padding."""
     flags = experiment["arguments"]
     if lengths := experiment.get("lengths"):
         return experiment["samples"] * mean(lengths)
@@ -98,7 +96,7 @@ def _tokens(experiment: dict[str, Any]) -> float:
 
 
 def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each part of start-up on the slowest rank; the first step includes compilation and allocation."""
+    """The seconds of each start-up phase on the slowest rank. The first step includes compilation and allocation."""
     names = [name for name in ranks[0] if name.startswith("start_")]
     parts = {name: max(rank[name] for rank in ranks) for name in names}
     first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]
@@ -106,10 +104,10 @@ def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _host(rank: dict[str, Any]) -> str:
-    """The host's name as it is stored."""
+    """Returns the host's name as stored."""
     return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 
 def _finite(values: list[float]) -> list[float]:
-    """The values before the first NaN or infinity, which JSON cannot represent."""
+    """Returns the values before the first NaN or infinity, which JSON cannot represent."""
     return list(itertools.takewhile(math.isfinite, values))

@@ -1,5 +1,5 @@
-"""Flags and variables of features that Megatron-core got after 0.10: layout strings, hierarchical context parallelism,
-FP8 GEMMs, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
+"""Flags and variables for features added to Megatron-core after 0.10: layout strings, hierarchical context parallelism,
+FP8 GEMMs, CUDA graphs, Megatron-FSDP, the precision-aware optimizer with offloading, and NCCL settings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # number of layers that the loss counts as
+SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # number of layers as which the loss is counted
 KNOBS = frozenset(
     (
         *("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload"),
@@ -22,7 +22,7 @@ _MIB = 2**20
 
 
 def flags(knobs: Mapping[str, Value]) -> Flags:
-    """Flags of those knobs that need a newer release of Megatron-core."""
+    """Returns the flags of the knobs that need a newer release of Megatron-core."""
     found: Flags = {}
     if knobs.get("fp8", "none") != "none":
         found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
@@ -49,7 +49,7 @@ def flags(knobs: Mapping[str, Value]) -> Flags:
 
 
 def of_catalog() -> dict[str, KnobEntry]:
-    """Knobs whose `sets` is the flag itself, or a list of switches followed by the flag that takes the value."""
+    """Returns the knobs whose `sets` is a flag, or a list of switches followed by the flag that takes the value."""
     return {knob.name: knob for knob in shipped("megatron").knob if knob.sets.startswith("--")}
 
 
@@ -71,8 +71,8 @@ def dispatcher(name: str) -> Flags:
 
 
 def context_parallel(name: str, cp: int) -> Flags:
-    """Flags for the way in which context parallel ranks exchange tokens. "a2a4+p2p": heads are exchanged within groups
-    of 4 ranks, and a ring joins the groups."""
+    """Returns the flags for the communication between context parallel ranks. "a2a4+p2p": all-to-all of heads within
+    groups of 4 ranks, and a ring between the groups."""
     if "+" not in name:
         return {"--cp-comm-type": [name]}
     inner = int(name.removeprefix("a2a").removesuffix("+p2p"))
@@ -83,13 +83,13 @@ def context_parallel(name: str, cp: int) -> Flags:
 
 
 def layout(layers: int, chunks: int, counted: int) -> str:
-    """A layout string with layers spread over chunks in pipeline order as evenly as possible, the first chunks getting
-    the remainder; the loss counts as `counted` layers. (61, 32, 2) → "Ett|tt|…|tt|t|L" in Megatron-core's notation: E
-    is the embedding, t a layer, L the loss."""
+    """Returns a layout string that distributes layers over chunks as evenly as possible in pipeline order, with the
+    remainder in the first chunks and the loss counted as `counted` layers. (61, 32, 2) gives "Ett|tt|…|tt|t|L" in
+    Megatron-core's notation: E is the embedding, t a layer, L the loss."""
     whole, more = divmod(layers + counted, chunks)
     share = [whole + (i < more) for i in range(chunks)]
     share[-1] -= counted
-    for i in range(chunks - 2, -1, -1):  # the loss outweighs a chunk: take layers from the chunks before
+    for i in range(chunks - 2, -1, -1):  # the loss is more than a chunk: move layers to the preceding chunks
         if share[-1] >= 0:
             break
         share[i], share[-1] = share[i] - 1, share[-1] + 1
@@ -97,17 +97,17 @@ def layout(layers: int, chunks: int, counted: int) -> str:
 
 
 def written(share: Sequence[int]) -> str:
-    """The layout string for the number of layers in every chunk."""
+    """Writes a layout string, given the number of layers in each chunk."""
     return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
 
 
 def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
-    """Environment variables of every rank."""
+    """Returns the environment variables for every rank."""
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # overlapped communication needs its own hardware queues
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # communication can only overlap in hardware queues of its own
     if knobs.get("offload_acts", "none") != "none":
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # Transformer Engine 2.10 and newer would move weights, too
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # without this, Transformer Engine 2.10 and newer would offload weights, too
     if knobs.get("nccl_ctas"):
         found["NCCL_MAX_CTAS"] = nccl_text(knobs["nccl_ctas"])
     if "nccl_nvls" in knobs:
@@ -120,5 +120,5 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
 
 
 def nccl_text(value: Value) -> str:
-    """The value as in an environment variable: switches are 1 and 0."""
+    """Converts a value to an environment variable's text: switches are 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

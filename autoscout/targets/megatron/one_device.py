@@ -1,7 +1,6 @@
-"""A check between a shadow and a real run: ranks of a Megatron job of any size run one after the other on one device,
-with real kernels and without communication. The communication is known from the configuration's shadow, and priced. The
-step is composed as in the shadow, with measured seconds in place of predicted kernel times.
-"""
+"""Compares a shadow with a real run on a single device. The ranks of a Megatron job of any size run there one after the
+other, with real kernels but without communication. Communication is taken from the shadow and priced by the simulator.
+The step time is composed as in the shadow, with measured instead of predicted kernel times."""
 
 import os
 from typing import Any
@@ -24,9 +23,9 @@ _REPEATS = 3
 
 
 def one_device(asked: ShadowAsked) -> Shadow:
-    """The configuration's shadow with `timed` (one rank of every distinct pipeline stage) and the resulting `step_s`. A
-    shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, (exit 1) if
-    a rank does not run on it."""
+    """Returns the configuration's shadow with `timed` (one rank of each distinct pipeline stage) and the resulting
+    `step_s`. A shadow that fails is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, (exit 1)
+    if a rank does not run on it."""
     job, configuration = asked.job, asked.configuration
     python = interpreter.target_python(job)
     probed = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
@@ -39,7 +38,7 @@ def one_device(asked: ShadowAsked) -> Shadow:
 
 
 def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Timed]) -> Shadow:
-    """`found` with the measurements of one device added. Errors: AutoscoutError."""
+    """Returns `found` with the measurements of one device added. Errors: AutoscoutError."""
     if failed := next((t for t in timed if t.verdict != "starts"), None):
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
         what = f"--timeout ended after rank {failed.rank} had begun" if failed.verdict == "timeout" else why
@@ -55,8 +54,8 @@ def run(
     chosen: dict[str, str],
     limit_s: float,
 ) -> list[Timed]:
-    """Runs one rank of every distinct stage, in the order of `differing`. `installed`: as reported by probe.py;
-    `chosen`: variables that make only the one device visible. Errors: AutoscoutError."""
+    """Runs one rank of each distinct stage, in the order of `differing`. `installed`: the output of probe.py. `chosen`:
+    variables that make a single device visible. Errors: AutoscoutError."""
     question = _question(job, configuration, int(configuration.knobs.get("pp", 1)))
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
     asked = [{**question, "rank": rank} for rank in differing(job, configuration)]
@@ -86,7 +85,7 @@ def _free(job: Job, probed: dict[str, str]) -> dict[str, str]:
 
 
 def _question(job: Job, configuration: Configuration, pp: int) -> dict[str, Any]:
-    """The question for a rank. Its numbers of micro batches fill the pipeline, so that memory is as in training."""
+    """Returns the input for a rank, with enough micro batches to fill the pipeline, so that memory is realistic."""
     few = pp * (2 if int(configuration.knobs.get("vpp", 1)) > 1 else 1)
     return {
         "arguments": arguments.flags(job, configuration),

@@ -1,9 +1,8 @@
-"""Training settings in the user's current command that no knob decides: optimizer, dropout, router, data.
+"""Training settings in the user's current command that are not knobs: optimizer, dropout, router, data.
 
-During the search the losses of layouts must be comparable, so dropout is 0, the router does no balancing and learning
-steps are small. The final confirmation and exports use the user's settings: load balancing alone can double the speed
-of a mixture of experts.
-"""
+During the search, losses of different layouts must be comparable, so there is no dropout and no load balancing, and the
+learning rate is low. The final confirmation and exports use the user's settings, since load balancing can double the
+speed of a mixture of experts."""
 
 from collections.abc import Sequence
 
@@ -20,15 +19,15 @@ _OF_DTYPES = "--use-precision-aware-optimizer"  # Megatron-LM refuses these dtyp
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
-# What Megatron-LM does without the flag, where our flags set something else.
+# Megatron-LM's defaults where our experiments set other values.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
 
 
 def persons_flags(job: Job) -> Flags:
-    """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that its training uses;
-    {} without a current command. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
+    """Returns the flags of `launch.current` that neither the job nor a knob sets, including Megatron-LM's defaults for
+    them; {} without a current command. Errors: AutoscoutError (exit 2) for a command that cannot be parsed."""
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     of_knobs = _of_allowed_knobs(job)
@@ -40,14 +39,14 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Flags of the knobs that [space] names. Other knobs are off until then, so the line's own flags stay."""
+    """The flags of knobs that [space] names. Without that, such a knob is not tuned, and the line's flags are kept."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 
 
 def while_searching(job: Job) -> Flags:
-    """The subset of the user's settings that is used while layouts are compared; with the user's Megatron-LM, all that
-    keep losses comparable."""
+    """Returns the settings of the user that are used while layouts are compared. With the user's own Megatron-LM, these
+    are all that keep losses comparable."""
     if not job.launch.path:
         return {flag: value for flag, value in persons_flags(job).items() if _measured_where(flag) in ("always", "job")}
     return {
@@ -58,7 +57,7 @@ def while_searching(job: Job) -> Flags:
 
 
 def in_the_end(job: Job) -> Flags:
-    """The settings of the final confirmation; {} if they equal those of the search."""
+    """Returns the settings of the final confirmation; {} if they equal those of the search."""
     found = _measured(job)
     if not job.launch.path:
         found = {flag: value for flag, value in found.items() if _measured_where(flag)}
@@ -75,14 +74,14 @@ def _measured_where(flag: str) -> str:
 
 
 def kind_of(flag: str) -> str:
-    """How a job treats Megatron-LM's argument of that name; "" if there is no such argument."""
+    """Returns the kind (line/kinds.py) of Megatron-LM's argument of that name; "" if there is none."""
     known = arguments(PROGRAM).get(flag)
     return known.kind if known else ""
 
 
 def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
-    """A sentence for arguments of these kinds that are exported but in no experiment, and one for those that no
-    Megatron-LM has and the user has not declared neutral."""
+    """Returns a sentence on arguments of these kinds that exports have but experiments lack, and one on arguments that
+    no release of Megatron-LM has and the user has not declared neutral."""
     there, line = persons_flags(job), line_of(job).after(SCRIPT)
     left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
     known = arguments(PROGRAM)
@@ -99,7 +98,7 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """Flags for the user's script besides `given`: synthetic data, small learning steps, a log line per iteration."""
+    """Flags for the user's script in experiments: synthetic data, a low learning rate, a log line per iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
@@ -118,7 +117,7 @@ def stand_ins(job: Job, given: Flags) -> Flags:
 
 
 def vocabulary(job: Job, tokenizer: object) -> Flags:
-    """--vocab-size for a null tokenizer, which adds one token to it; {} for others, which know their vocabulary."""
+    """Returns --vocab-size for a null tokenizer, which adds one token; {} for others, which have a vocabulary."""
     return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 

@@ -1,4 +1,5 @@
-"""One experiment on Megatron-core: launch, watch, collect or classify, and leave nothing running."""
+"""Runs one experiment on Megatron-core: launches and monitors the ranks, collects results or classifies the failure,
+and ends all processes."""
 
 import math
 import os
@@ -34,7 +35,7 @@ RANK = WORKER / "train.py"
 
 
 def profiler(job: Job) -> "MegatronProfiler":
-    """The profiler of a job; nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher."""
+    """The profiler of a job, without starting anything. Errors: AutoscoutError (exit 2) for an unsuitable launcher."""
     if job.cluster.hosts:
         imports = arguments.variables(job, Configuration({}))
         return MegatronProfiler(job, OverHosts(job, RANK, chooser(job), launcher(job) == "warm", imports))
@@ -44,10 +45,8 @@ def profiler(job: Job) -> "MegatronProfiler":
 
 
 class MegatronProfiler:
-    """Profiles configurations by training with Megatron-core."""
-
     def __init__(self, job: Job, launcher: Launcher, environment: dict[str, str] | None = None) -> None:
-        """`environment`: an earlier result of describe(), since asking the target's interpreter takes ten seconds."""
+        """`environment`: an earlier result of describe(), which saves about ten seconds."""
         self._job = job
         self._launcher = launcher
         self._environment = environment or {}
@@ -59,33 +58,32 @@ class MegatronProfiler:
         self._doubts = doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
-        """Sets what the next run has to beat (running/early.py)."""
+        """Sets the performance that the next run has to beat to be completed (running/early.py)."""
         self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
-        """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
+        """Returns versions and devices, cached. Errors: see describe()."""
         if not self._environment:
             over = self._launcher if isinstance(self._launcher, OverHosts) else None
             self._environment = describe(self._job, over.probe if over else None)
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment in `folder`, after removing the files of an earlier attempt.
+        """Runs one experiment in `folder`, after deleting files of an earlier attempt.
 
-        Failures are returned as measurements; after interrupt() the status is "killed".
-        Errors: AutoscoutError if the configuration cannot be run at all (no mbs) or the folder cannot be written.
-        """
+        A failure is returned as a measurement, with the status "killed" after interrupt(). Errors: AutoscoutError if
+        the configuration cannot be run at all (no mbs) or the folder cannot be written."""
         try:
             return self._run(configuration, name, folder)
         finally:
             self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed."""
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
-        """Whether the next run should use other GPUs than usual, if some are free."""
+        """Sets whether the next run should use other GPUs than before, if some are free."""
         self._elsewhere = elsewhere
 
     def on(self, placement: Placement) -> None:
@@ -96,19 +94,19 @@ class MegatronProfiler:
             self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs are for the final confirmation, which trains with the user's settings."""
+        """Sets whether the next runs are for the final confirmation, which uses the user's training settings."""
         self._final = final and bool(persons.in_the_end(self._job))
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
+        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends every process kept alive."""
+        """Ends all remaining processes."""
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """GPU indices to use instead of the usual ones: those given to us, or free ones for a run elsewhere."""
+        """The indices of GPUs to use instead of the default ones: those set by on(), or free ones after place(True)."""
         if self._given:
             return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
@@ -127,7 +125,7 @@ class MegatronProfiler:
                 environment=environment,
                 ranks=ranks,
             )
-        except AutoscoutError as error:  # the target's interpreter does not run at all
+        except AutoscoutError as error:  # the target's interpreter does not run
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -172,7 +170,7 @@ class MegatronProfiler:
 
 
 def settings(job: Job, final: bool) -> dict[str, str]:
-    """Environment entry for the user's training settings, if they differ from the search's."""
+    """Returns an environment entry for the user's training settings, if they differ from the search's."""
     theirs = persons.in_the_end(job) if final else {}
     return {SETTINGS: content_hash(theirs)} if theirs else {}
 
@@ -185,16 +183,15 @@ def worker_config(
     spare: Sequence[int] = (),
     final: bool = False,
 ) -> dict[str, Any]:
-    """The input of worker/train.py except `about`; `seen`: names of the machine's GPUs, with `memory` in GiB; `spare`:
-    indices of GPUs to use instead of the usual ones; `final`: for the confirmation.
+    """Returns the input of worker/train.py without `about`. `seen`: names of the machine's GPUs, with `memory` in GiB.
+    `spare`: indices of GPUs to use instead of the default ones. `final`: for the final confirmation.
 
-    Errors: AutoscoutError (exit 2) for a configuration that has no flags.
-    """
+    Errors: AutoscoutError (exit 2) for a configuration that has no flags."""
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of the probe
-    if job.cluster.hosts:  # each host's agent chooses devices and network
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the same order as in probe.py
+    if job.cluster.hosts:  # the agent on each host chooses devices and network interface
         if "GLOO_SOCKET_IFNAME" not in launch.environment:
             variables.pop("GLOO_SOCKET_IFNAME", None)
     elif devices.device_kind(job) == "cuda":
@@ -219,14 +216,14 @@ def worker_config(
 
 
 def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
-    """Each rank's kind if the job has several kinds of CPU, which a rank cannot detect itself."""
+    """Returns each rank's kind of CPU if the job has several, since a rank cannot detect it."""
     if devices.device_kind(job) != "cpu" or len({node.device for node in job.cluster.nodes}) == 1:
         return []
     return [node.device for node in devices.used_nodes(job, configuration) for _ in range(node.count)]
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """What the next run has to beat, in the worker's seconds; {} unless the objective is step time or its inverse."""
+    """The step time in seconds that the next run has to beat, for the worker; {} if the objective is not step time."""
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}

@@ -1,5 +1,4 @@
-"""Adapts the catalog to the interpreter's megatron-core: knobs that it does not have yet, or that Megatron-LM refuses
-by now, are left out with a note."""
+"""Adapts the catalog to the installed megatron-core: removes knobs that it does not have yet, or no longer accepts."""
 
 import contextlib
 import functools
@@ -33,7 +32,7 @@ def _of_catalog(catalog: Catalog) -> str:
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
-    """Notes on knobs that would otherwise be searched."""
+    """Returns notes on the removed knobs that would otherwise be tuned."""
     version = version_of(job)
     if not version:
         return []
@@ -46,7 +45,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """The version of megatron-core that trains; "" if unknown, in which case the catalog's own version is assumed."""
+    """Returns the version of megatron-core that trains; "" if unknown, which is treated like the catalog's version."""
     if job.launch.path:
         with contextlib.suppress(OSError):
             return of_checkout(Path(job.launch.path))
@@ -55,14 +54,14 @@ def version_of(job: Job) -> str:
 
 
 def renamed(job: Job) -> dict[str, str]:
-    """Flags that the training release names differently from the catalog's version: old name → new name."""
+    """Returns flags with another name in the training release than in the catalog's version: old name → new name."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
     return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}
 
 
 def of_checkout(path: Path) -> str:
-    """The version of a checkout of Megatron-LM. Errors: OSError if it cannot be read."""
+    """Returns the version of a Megatron-LM checkout. Errors: OSError if it cannot be read."""
     text = (path / "megatron" / "core" / "package_info.py").read_text()
     return ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
 
@@ -77,13 +76,13 @@ def _own(job: Job) -> str:
 
 
 def by_default(knob: KnobEntry, version: str) -> KnobEntry:
-    """The knob with the default of this version."""
+    """Returns the knob with the default value of this version."""
     moved = [since for since in knob.defaults if reached(version, since)]
     return msgspec.structs.replace(knob, default=knob.defaults[max(moved, key=release_numbers)]) if moved else knob
 
 
 def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
-    """Knob → why this version does not have it."""
+    """Returns knob → why this version does not have it."""
     early = {
         k.name: f"{k.name} is left out: {_PACKAGE} {version} has no {k.sets.split(',')[0]}, which came with {k.since}"
         for k in catalog.knob
@@ -98,7 +97,7 @@ def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
 
 
 def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
-    """Rules that exclude values added in newer versions."""
+    """Returns rules that exclude values added in newer versions."""
     return [
         RuleEntry(
             id=f"L-{knob.name}={value}",

@@ -1,5 +1,5 @@
-"""Shadow runs of a Megatron job: puts the questions to the worker, which runs in its own process with a time limit.
-Earlier answers are kept next to the knowledge base."""
+"""Shadow runs of a Megatron job, in a worker process with a time limit. Answers are cached next to the knowledge
+base."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 RANK = WORKER / "shadow" / "shadow_rank.py"
 IMBALANCE = 1.5
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
-_TE = "2.3.0"  # the version whose interface the stand-ins have
+_TE = "2.3.0"  # the version of Transformer Engine whose interface is replaced by fake modules
 _MIB = 2**20
 _OVERLAP_STREAMS = 3  # Transformer Engine, pytorch/module/base.py: _NUM_MAX_UB_STREAMS
 STOOD_IN = (
@@ -38,11 +38,10 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """The shadow of the given ranks, or of one rank of each kind of pipeline stage.
+    """Shadows the given ranks. Default: one rank of each distinct pipeline stage.
 
-    Errors: AutoscoutError (exit 2) for a configuration that has no flags, an interpreter without torch or
-    megatron-core, or a rank that does not exist.
-    """
+    Errors: AutoscoutError (exit 2) for a configuration without flags, an interpreter without torch or megatron-core, or
+    a rank that does not exist."""
     job, configuration, ranks = asked.job, asked.configuration, asked.ranks
     existing(ranks, arguments.world_size(configuration))
     python = interpreter.target_python(job)
@@ -59,7 +58,7 @@ def shadow(asked: ShadowAsked) -> Shadow:
 
 
 def differing(job: Job, configuration: Configuration) -> list[int]:
-    """One rank of every pipeline stage that differs from the others."""
+    """Returns one rank of each distinct pipeline stage."""
     world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
     return stages(world, pp, first_with_experts(job.model.layers, job.model.dense_layers, configuration.knobs))
 
@@ -67,8 +66,8 @@ def differing(job: Job, configuration: Configuration) -> list[int]:
 def summarised(
     asked: ShadowAsked, found: list[Rank], versions: dict[str, str], cached: int, more_error: float = 0.0
 ) -> Shadow:
-    """The configuration's shadow, concluded from its traced ranks; without a price if only some ranks were asked for.
-    `more_error`: error in addition to that of a whole trace."""
+    """Combines the traces of ranks to the configuration's shadow, without a step time if only certain ranks were
+    requested. `more_error`: error in addition to that of a complete trace."""
     job, configuration = asked.job, asked.configuration
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
@@ -93,7 +92,7 @@ def summarised(
 
 
 def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
-    """Adds the step time, if the device is known: kernels take their predicted time, or that of `timed`."""
+    """Adds the step time, if the device is known. Kernel times are predicted, or measured if in `timed`."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
     price = known and priced(found.ranks, configuration.knobs, known.training(), job.model.dtype, found.timed)
@@ -103,7 +102,7 @@ def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
 
 
 def remember(asked: ShadowAsked, found: Shadow) -> None:
-    """Stores a whole trace in the knowledge base, where SQL can query it (table `shadow`). Errors: AutoscoutError."""
+    """Stores a complete trace in the knowledge base's table `shadow`, for SQL queries. Errors: AutoscoutError."""
     if asked.kb is None or asked.limit_s <= 0 or asked.ranks or found.verdict == "timeout":
         return
     fits = found.verdict == "starts"
@@ -133,18 +132,18 @@ def remember(asked: ShadowAsked, found: Shadow) -> None:
 
 
 def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """The part of the question that is the same for every rank."""
+    """Returns the part of the worker's input that is the same for all ranks."""
     knobs = configuration.knobs
     on_gpus = device_kind(job) == "cuda"
     flags = arguments.flags(job, configuration)
     traced = traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1)))
-    if micro_batches(job, configuration) > traced:  # the trace of more would be the same
+    if micro_batches(job, configuration) > traced:  # a longer trace would only repeat itself
         flags["--global-batch-size"] = traced * _samples(configuration)
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(capability_of(node.device) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
-    # cuBLAS keeps a workspace for the main thread and one for autograd's. Transformer Engine keeps one of its own, or
-    # three if its products overlap with communication.
+    # cuBLAS has a workspace for the main thread and one for autograd's. Transformer Engine has one of its own, or three
+    # if GEMMs overlap with communication.
     streams = te * (_OVERLAP_STREAMS if knobs.get("tp_comm_overlap") else 1)
     workspace = 2 * (32 * _MIB if hopper else 8 * _MIB + 2**17) + (32 * _MIB if hopper else 4 * _MIB) * streams
     return {
@@ -166,19 +165,19 @@ def _error(job: Job, configuration: Configuration) -> float:
 
 
 def _samples(configuration: Configuration) -> int:
-    """Samples that all replicas together process at once."""
+    """Returns the samples that all replicas together process at once."""
     return int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
 
 
 def micro_batches(job: Job, configuration: Configuration) -> int:
-    """Micro batches per replica and step; 0 if the replicas cannot divide the global batch."""
+    """Returns micro batches per replica and step; 0 if the global batch is not divisible."""
     batches, left = divmod(job.traffic.global_batch, _samples(configuration))
     return 0 if left else batches
 
 
 def _user_buffers_gib(job: Job, configuration: Configuration) -> float:
-    """GiB that Transformer Engine's initialize_ub takes outside torch's allocator: the gathered input of a layer, in
-    bf16, for each product that overlaps with communication."""
+    """Returns the GiB that Transformer Engine's initialize_ub allocates outside torch's allocator: the gathered bf16
+    input of a layer for each GEMM that overlaps with communication."""
     knobs = configuration.knobs
     if not knobs.get("tp_comm_overlap"):
         return 0.0
@@ -193,7 +192,7 @@ def answers(
     versions: Mapping[str, str],
     kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
-    """The answers in order, and how many of them were already stored. `kept`: selects the part of a trace to store."""
+    """The answers in order, and how many of them were cached. `kept`: selects which part of an answer is stored."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in questions]
 
@@ -206,7 +205,7 @@ def answers(
 def ask(
     asked: list[dict[str, Any]], python: list[str], limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> list[Rank]:
-    """Errors: AutoscoutError, as shadows_of()."""
+    """Errors: see `shadows_of`."""
     found = shadows_of(RANK, asked, python, limit_s, os.environ, stopping)
     return [
         msgspec.convert({**known, "rank": q["rank"], "imbalance": q.get("imbalance", 1.0)}, Rank)

@@ -1,5 +1,5 @@
-"""A configuration's shadow composed from parts: traces of small jobs that differ from it only in the depth of a stage
-and in the numbers of stages and replicas. Parts are stored, so a configuration that differs only in these needs no
+"""Composes a configuration's shadow of parts: traces of small jobs that differ from it only in the layers per stage and
+the numbers of stages and replicas. Parts are cached, so that configurations which differ only in these need no new
 trace."""
 
 from typing import Any
@@ -21,8 +21,8 @@ _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-l
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A pipeline stage to compose. `rank`: its rank in the large job; `place`: its position in the pipeline, -1 for the
-    last; `small`: numbers of stages of the small jobs to trace."""
+    """A pipeline stage to compose. `rank`: its rank in the large job. `place`: its index in the pipeline, -1 for the
+    last one. `small`: numbers of stages of the small jobs to trace."""
 
     rank: int
     place: int
@@ -31,8 +31,8 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def from_parts(asked: ShadowAsked) -> Shadow:
-    """The shadow composed from parts. Errors: AutoscoutError if parts do not determine the answer, if one of them does
-    not start, or if one is not stored and `limit_s` is 0."""
+    """Returns the composed shadow. Errors: AutoscoutError if parts do not determine the answer, if one of them fails,
+    or if one is not cached and `limit_s` is 0."""
     job, configuration = asked.job, asked.configuration
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)
@@ -101,7 +101,7 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """The layers per chunk of the small jobs; full recomputation works in groups of this size."""
+    """Returns layers per chunk of the small jobs: multiples of the group size of full recomputation."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 
@@ -109,7 +109,7 @@ def _depths(configuration: Configuration) -> tuple[int, int]:
 def small(
     question: dict[str, Any], configuration: Configuration, place: int, depth: Depth, imbalance: float
 ) -> dict[str, Any]:
-    """The question for the rank of a small job."""
+    """Returns the input for the rank of a small job."""
     knobs, pp = configuration.knobs, depth.stages
     vpp = int(knobs.get("vpp", 1))
     replicas = 2 * int(knobs.get("ep", 1))

@@ -1,4 +1,4 @@
-"""The user's current Megatron-LM command (`[launch] current`): its check against the job, and its configuration."""
+"""Compares the user's current Megatron-LM command (`[launch] current`) with the job, and finds its configuration."""
 
 import ast
 import re
@@ -13,16 +13,16 @@ from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
 from autoscout.targets.megatron.persons import PROGRAM
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-# Megatron-LM's defaults. The bucket in MiB is nearest to its max(40, replicas) million elements, up to 47 replicas.
+# Megatron-LM's bucket has max(40, replicas) million elements; 128 MiB is the nearest value for up to 47 replicas.
 USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
-# Flags that must agree with the job: the model and the batch.
+# Flags of the model and the batch, which must agree with the job.
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
     *("--ffn-hidden-size", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
     *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
-# Parts of a model that a line may have but the job may lack, with their field in the job.
+# Parts of a model that the line may have but the job may lack → the job's field.
 _PARTS = {
     "--num-experts": "experts",
     "--moe-shared-expert-intermediate-size": "shared_ffn",
@@ -32,12 +32,12 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# Settings in which a launch may differ from the line: by other flags, or (sequence parallel with tp 1) none.
+# Flags that may differ between our launch and the line without a different meaning.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
     *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),
 )
-# Flag → the knob values that a job must allow for a line with that flag.
+# Flag → the knob that a job must allow for a line with this flag.
 _ASKED = {
     "--fp8-format": "fp8",
     "--cuda-graph-impl": "cuda_graph",
@@ -52,22 +52,22 @@ _ASKED = {
 }
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
-_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # our padding sets the vocabulary's rows, too
+_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # flags that do not affect the configuration
 # Flags that determine the line's configuration.
 _OF_KNOBS = (
     *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
     *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
     *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
 )
-_MOST_LAYERS = 10_000  # longest pattern that is parsed
-_OFF = (["none"], ["1"])  # values that mean the same as leaving the flags out
-RECIPE = "delayed"  # FP8's recipe, if the line gives none
+_MOST_LAYERS = 10_000  # maximum length of a parsed layer pattern
+_OFF = (["none"], ["1"])  # values that have the same effect as omitting the flags
+RECIPE = "delayed"  # default FP8 recipe
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
 
 def training_line_problems(job: Job) -> Iterator[str]:
-    """A sentence for each contradiction between the line and the job, and for a line without flags of Megatron-LM."""
+    """A sentence for each contradiction between the line and the job, and for a line without Megatron-LM's flags."""
     try:
         given = _flags_today(job)
     except AutoscoutError as error:
@@ -101,7 +101,7 @@ def training_line_problems(job: Job) -> Iterator[str]:
 
 
 def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Parts of the line's model that the job's model lacks; with them the launch would train another model."""
+    """Yields parts of the line's model that the job's model lacks, so that another model would be trained."""
     for flag, field in _PARTS.items():
         words = " ".join(given.get(flag, ()))
         if (
@@ -121,9 +121,9 @@ def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str
 
 
 def dense_layers(given: Flags) -> int | None:
-    """The number of first layers without experts, from --moe-layer-freq: a number N puts experts in every Nth layer, or
-    a list of 0 and 1, such as [0]*2+[1]*6, names the layers. None if dense layers come later, too, or if it cannot be
-    read."""
+    """Returns how many of the first layers have no experts, from --moe-layer-freq: a number N means experts in every
+    Nth layer; a list of 0 and 1, such as [0]*2+[1]*6, gives each layer. None if later layers have no experts either, or
+    if the flag cannot be parsed."""
     text = "".join(given.get("--moe-layer-freq", ["1"]))
     if text.isdecimal():
         return 0 if text == "1" else None
@@ -136,7 +136,7 @@ def dense_layers(given: Flags) -> int | None:
 
 
 def _listed(node: ast.expr) -> list[int]:
-    """The value of an expression made of lists and their repetitions. Errors: ValueError for any other."""
+    """Evaluates an expression of lists and their repetitions. Errors: ValueError for any other expression."""
     match node:
         case ast.List():
             return [0 if isinstance(each, ast.Constant) and each.value == 0 else 1 for each in node.elts]
@@ -148,7 +148,7 @@ def _listed(node: ast.expr) -> list[int]:
 
 
 def unmodelled(given: Flags) -> list[str]:
-    """The flags, each with its words, that make a training which a job cannot describe."""
+    """Returns the flags, with their values, for which a job cannot describe the training."""
     found = [*refused(PROGRAM, given)]
     if "--moe-layer-freq" in given and dense_layers(given) is None:
         found.append(f"--moe-layer-freq {' '.join(given['--moe-layer-freq'])}")
@@ -156,8 +156,8 @@ def unmodelled(given: Flags) -> list[str]:
 
 
 def not_had(line: Line) -> str:
-    """Settings of a line of pretrain_gpt.py that make a training which a job cannot describe; "" for none. Errors:
-    AutoscoutError (exit 2) for an open quote."""
+    """Returns the settings of a pretrain_gpt.py line for which a job cannot describe the training; "" for none. Errors:
+    AutoscoutError (exit 2) for an unclosed quote."""
     if not (found := unmodelled(line.after(SCRIPT))):
         return ""
     return (
@@ -168,7 +168,7 @@ def not_had(line: Line) -> str:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """The configuration that the line runs, or the nearest valid one, and notes for the user."""
+    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -191,7 +191,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
 
 def asked(given: Flags) -> list[str]:
-    """The knobs that a job must allow to contain the line's configuration."""
+    """Returns the knobs that a job must allow for the line's configuration."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if given.get(flag, ["none"]) not in _OFF))
 
 
@@ -200,9 +200,9 @@ def _flags_today(job: Job) -> dict[str, list[str]]:
 
 
 def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
-    """The flags as our exports spell them: older names replaced, and implied flags added."""
+    """Rewrites the flags like our exports: older names are replaced, and implied flags added."""
     given = dict(given)
-    given.pop(USER_BUFFERS, None)  # it names a file
+    given.pop(USER_BUFFERS, None)  # its value is a file name
     if "--recompute-activations" in given:
         given |= {"--recompute-granularity": ["selective"]}
     method = given.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in given)
@@ -213,16 +213,16 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     stages = "".join(given.get("--pipeline-model-parallel-size", ["1"]))
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
-    if given.get(_CHUNKS) == ["1"]:  # to Megatron-LM, one chunk is no interleaving
+    if given.get(_CHUNKS) == ["1"]:  # Megatron-LM treats one chunk as no interleaving
         del given[_CHUNKS]
     if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
-        given.setdefault("--expert-tensor-parallel-size", tp)  # as ModelParallelConfig does
+        given.setdefault("--expert-tensor-parallel-size", tp)  # the default in ModelParallelConfig
     if "--fp8-format" in given:
         given.setdefault("--fp8-recipe", [RECIPE])
     if "--optimizer-cpu-offload" in given:
         given.setdefault("--optimizer-offload-fraction", ["1.0"])
     if "--recompute-granularity" in given and given["--recompute-granularity"] == ["selective"]:
         given.setdefault("--recompute-modules", ["core_attn"])
-    if "--exp-avg-dtype" not in given:  # without it, moments are kept in the usual dtype
+    if "--exp-avg-dtype" not in given:  # without this flag, moments have the default dtype
         given.pop("--use-precision-aware-optimizer", None)
     return given

@@ -1,5 +1,5 @@
-"""Checks that an exported configuration starts on this machine: our worker trains it for two iterations with the
-exported flags, in fresh processes started by torchrun."""
+"""Checks that an exported configuration starts on this machine: our worker trains for two iterations with the exported
+flags, in new processes started by torchrun."""
 
 import tempfile
 import time
@@ -14,12 +14,12 @@ from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from kb.records import AutoscoutError, Configuration, Job
 
 _ITERATIONS = 2
-_FILE = arguments.USER_BUFFERS  # the flag's file is written at launch
+_FILE = arguments.USER_BUFFERS  # a flag whose file is written when the launch starts
 
 
 def check(job: Job, launch: Launch, form: str) -> float:
-    """The seconds until two iterations were trained. Errors: AutoscoutError (exit 2) for a launch that our worker
-    cannot start, (exit 1) with the cause if training fails."""
+    """Returns the seconds until two iterations were trained. Errors: AutoscoutError (exit 2) for a launch that our
+    worker cannot start, (exit 1) with the cause if the training fails."""
     if job.model.lora:
         raise AutoscoutError("--check cannot start Megatron-Bridge, which trains adapters; run the exported command", 2)
     configuration = Configuration(launch.configuration)

@@ -1,10 +1,8 @@
-"""Pipeline stages of unequal depth over unequal devices, as Metis plans them (Um et al., ATC 2024): a stage on a slower
-kind of device gets fewer layers, so that no stage waits for it.
+"""Pipeline stages with unequal numbers of layers on unequal devices, like Metis (Um et al., ATC 2024): a stage on a
+slower kind of device has fewer layers, so that no stage waits for it.
 
-For every kind of device but the fastest, a knob sets the number of layers per stage; stages on the fastest share the
-rest. Megatron-core gets them as a layout string. Replicas cannot get unequal shares of the batch: all have the same
-number of micro batches of the same size.
-"""
+For every kind of device except the fastest, a knob sets the layers per stage; the stages on the fastest kind share the
+rest. Megatron-core gets a layout string. All replicas have the same number of micro batches of the same size."""
 
 from collections.abc import Sequence
 
@@ -22,7 +20,7 @@ _SOURCE = "core/transformer/pipeline_parallel_layer_layout.py"
 
 
 def fastest(kinds: Sequence[str]) -> str:
-    """The kind with the highest data-sheet peak; the first one if peaks are equal or unknown."""
+    """Returns the kind with the highest peak in its data sheet; the first kind if peaks are equal or unknown."""
 
     def peak(kind: str) -> float:
         known = hardware(kind)
@@ -36,13 +34,13 @@ def knob_of(kind: str) -> str:
 
 
 def slower(job: Job) -> list[str]:
-    """The kinds of device that have a depth knob."""
+    """Returns the kinds of device with a knob for layers per stage."""
     kinds = list(device_counts(job))
     return [kind for kind in kinds if kind != fastest(kinds)]
 
 
 def with_depths(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog with depth knobs for a job that mixes kinds of device."""
+    """Adds the knobs for layers per stage to the catalog if the job has several kinds of device."""
     kinds = slower(job)
     if not kinds or job.model.layers < 3:
         return catalog
@@ -113,7 +111,7 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 
 
 def stages(job: Job, configuration: Configuration) -> list[int]:
-    """Layers of every pipeline stage if some kind of device has its own depth; else []."""
+    """Returns the layers of each pipeline stage if some kind of device has its own number; else []."""
     knobs = configuration.knobs
     own = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
     if not any(own.values()):

@@ -1,4 +1,4 @@
-"""Keeps tensor parallel groups on fast links: degrees whose groups span nodes are searched only on request."""
+"""Keeps tensor parallel groups on fast links: degrees whose groups span nodes need the job's permission."""
 
 import re
 
@@ -14,7 +14,8 @@ _WHY = "a group would span nodes, so every layer would wait for the network betw
 
 
 def within_nodes(catalog: Catalog, job: Job) -> Catalog:
-    """The current launch's degree counts as requested. If every node has only one device, all degrees are allowed."""
+    """Returns the catalog with these limits on tp. The degree in the current launch needs no permission. If every node
+    has a single device, all degrees are allowed."""
     today = {int(found) for found in _TODAY.findall(job.launch.current)}
     nodes, degrees = job.cluster.nodes, attributes_of(job)["degrees"]
     inside = {d for d in degrees if any(_inside(d, node) for node in nodes)}
@@ -26,7 +27,7 @@ def within_nodes(catalog: Catalog, job: Job) -> Catalog:
 
 
 def _inside(degree: int, node: Node) -> bool:
-    """Whether groups of neighbouring ranks stay on one node, or within several nodes that NVLink joins."""
+    """Whether groups of neighbouring ranks stay on one node, or on nodes joined by NVLink."""
     known = record_of(node.device)
     island = known.per_node if known and known.per_tray else node.count
     return node.count % degree == 0 or (degree <= island and degree % node.count == 0)
