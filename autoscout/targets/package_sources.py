@@ -1,5 +1,4 @@
-"""Looks up dotted names in the sources of Python packages without importing them, since an engine may need a GPU to
-import, or take a minute."""
+"""Looks up dotted names in the sources of Python packages. Importing an engine may need a GPU or take a minute."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,16 +7,16 @@ from pathlib import Path
 
 from kb.records import AutoscoutError
 
-_HOPS = 20  # most imports between modules, and base classes, that are followed
+_HOPS = 20  # limit on following imports between modules and base classes
 
 
 def declared(roots: Mapping[str, Path], name: str) -> str | None:
-    """The parameters "batch, group=…" of a function; "" for a field, a parser's argument or anything else; None if
-    missing.
+    """Looks up a name: returns the parameters "batch, group=…" of a function, "" for anything else that exists, None if
+    the name is missing.
 
-    `roots`: package name → its folder. `name`: a function, a class, a field of a class or of its base classes, an
-    argument ("--flag") of the function that makes a parser, or a string that a module contains. Errors: AutoscoutError
-    (exit 2) for a source that cannot be read."""
+    `roots`: package name → its folder. `name`: a function, a class, a field of a class or its base classes, an argument
+    ("--flag") of a function that builds a parser, or a string in a module. Errors: AutoscoutError (exit 2) for an
+    unreadable source."""
     found = _found(roots, name.split("."), _HOPS)
     return None if found is None else _signature(found) if isinstance(found, ast.FunctionDef) else ""
 
@@ -28,7 +27,7 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
     place, inside = roots[parts[0]], 1
     while inside < len(parts) and (place / parts[inside]).is_dir():
         place, inside = place / parts[inside], inside + 1
-    package = parts[:inside]  # relative imports of the module start here
+    package = parts[:inside]  # the package to which the module's relative imports refer
     if inside < len(parts) and (place / f"{parts[inside]}.py").is_file():
         place, inside = place / f"{parts[inside]}.py", inside + 1
     elif (place / "__init__.py").is_file():
@@ -53,7 +52,7 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
 def _member(
     roots: Mapping[str, Path], module: Sequence[str], node: ast.AST, rest: Sequence[str], hops: int
 ) -> ast.AST | None:
-    """Resolves the rest of a dotted name inside a module's node; None if it has no such member."""
+    """Resolves the rest of a dotted name in a module's syntax tree; None if there is no such member."""
     if not rest:
         return node
     if isinstance(node, ast.FunctionDef):
@@ -67,7 +66,7 @@ def _member(
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module, including those under `if` and `try`."""
+    """Yields a module's statements, including those under `if` and `try`."""
     waiting = [*tree.body]
     while waiting:
         node = waiting.pop(0)
@@ -77,7 +76,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """The names that a statement binds; for a field of a pydantic model, also its alias."""
+    """Returns the names that a statement binds, including the alias of a pydantic model's field."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return {node.name}
     if isinstance(node, ast.Assign):
@@ -94,7 +93,7 @@ def _constant(node: ast.AST) -> object:
 
 
 def _added(call: ast.Call) -> set[object]:
-    """The names of the argument that a call adds to a parser."""
+    """Returns the argument names that a call adds to a parser."""
     adds = isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
     return {word.value for word in call.args if isinstance(word, ast.Constant)} if adds else set()
 

@@ -1,11 +1,11 @@
-"""Helpers for all targets' recipes. A recipe is the advice of an engine's own guides for a job, before any tuning."""
+"""Helpers for recipes. A recipe is a configuration that an engine's own guides advise for a job, before any tuning."""
 
 from collections.abc import Iterator, Mapping
 
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
 
-MARGIN = 0.89  # usable share of memory: leaves room for other buffers and two standard errors of the estimate
+MARGIN = 0.89  # usable fraction of memory; the rest is for other buffers and two standard errors of the estimate
 
 
 def stated_defaults(space: Space) -> Iterator[Configuration]:
@@ -14,7 +14,7 @@ def stated_defaults(space: Space) -> Iterator[Configuration]:
 
 
 def stated(space: Space) -> dict[str, Value]:
-    """The catalog's stated defaults."""
+    """Returns the catalog's declared defaults."""
     return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
 
 
@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """The first advised configuration that is possible in this space (with the user's limits): sparse knobs exactly,
-    dense knobs as close as possible."""
+    """Returns the first advised configuration that is valid in this space (with the user's limits): sparse knobs must
+    match, dense knobs are moved to the nearest valid values."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))
@@ -42,7 +42,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
 
 
 def firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:
-    """The advised values that exist in this space (with the user's limits)."""
+    """Returns the advised values that exist in this space (with the user's limits)."""
     return {n: v for n, v in wanted.items() if n in space.knob and v in space.knob[n].values}
 
 

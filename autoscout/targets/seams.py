@@ -1,7 +1,6 @@
-"""Checks the interface between our workers and an engine. The names of the engine that a worker uses are read from the
-worker's code, and compared with the names that a release has: these are recorded in a target's seams.json, or asked
-from an installed engine.
-"""
+"""Checks the interface between our workers and an engine. The engine's names that a worker uses are extracted from the
+worker's code and compared with those of a release, which are recorded in the target's seams.json or queried from an
+installed engine."""
 
 import ast
 import inspect
@@ -19,8 +18,8 @@ from autoscout.running.interpreter import probe
 from kb.records import AutoscoutError
 
 REMEDY = "set launch.python to an interpreter with a release that `autoscout targets` calls proven"
-_END = 300  # characters kept of an interpreter's output
-_LIMIT_S = 300.0  # seconds: importing an engine takes long on a busy machine
+_END = 300  # maximum length of an interpreter's output in messages
+_LIMIT_S = 300.0  # seconds; importing an engine is slow on a busy machine
 _INSTALLED = """
 import contextlib, importlib.metadata, importlib.util, json, os
 found = {name: "missing" for name in NEEDED if not importlib.util.find_spec(name)}
@@ -37,8 +36,9 @@ print(json.dumps(found))
 
 
 class Seam(msgspec.Struct, frozen=True):
-    """A use of `name`. `positional` and `keywords`: the arguments of a call, None if it is not called. `open`: the call
-    also has * or ** arguments. `needed`: the worker does not work without it. `where`: file and line."""
+    """A use of the engine's `name` by a worker. `positional` and `keywords`: arguments of a call, None if the name is
+    not called. `open`: the call also has * or ** arguments. `needed`: the worker cannot work without the name. `where`:
+    file and line."""
 
     name: str
     positional: int | None
@@ -49,14 +49,14 @@ class Seam(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Signatures of releases. `names`: name → {first release with a signature: the signature, None if missing}."""
+    """Signatures of releases. `names`: name → {first release with this signature: the signature, None if missing}."""
 
     made_by: str
     releases: list[str]
     names: dict[str, dict[str, str | None]]
 
     def of(self, release: str) -> dict[str, str | None] | None:
-        """The signatures of a release; None if it was not recorded."""
+        """Returns the signatures of a release; None if it was not recorded."""
         if release not in self.releases:
             return None
         upto = self.releases[: self.releases.index(release) + 1]
@@ -64,9 +64,9 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an engine accepts what our workers call. `known`: decided by the record of its release, without asking
-    it. `names`: how many were compared. `unfit`: a sentence for each use that it does not accept. `tried`: whether a
-    session first trains briefly on an engine without a record."""
+    """Whether an engine accepts the calls of our workers. `known`: its release is recorded, so that it was not queried.
+    `names`: number of names compared. `unfit`: a sentence for each call that it does not accept. `tried`: whether a
+    session first trains briefly, because the release is not recorded."""
 
     engine: str
     known: bool
@@ -91,7 +91,7 @@ def read_record(path: Path) -> Recorded:
 
 
 def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recorded:
-    """Combines the signatures of several releases. `asked`: release → signatures, the oldest release first."""
+    """Combines signatures of several releases. `asked`: release → signatures, oldest release first."""
     names: dict[str, dict[str, str | None]] = {}
     for release, signatures in asked.items():
         for name, signature in signatures.items():
@@ -102,7 +102,7 @@ def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recor
 
 
 def seams(workers: Path, package: str) -> list[Seam]:
-    """The uses of `package` and its contents in all workers of a folder."""
+    """Returns the uses of `package` in all workers of a folder."""
     return [seam for path in sorted(workers.rglob("*.py")) for seam in _in_file(path, package)]
 
 
@@ -116,7 +116,7 @@ def _in_file(path: Path, package: str) -> Iterator[Seam]:
 
 
 def _uses(node: ast.AST, names: Mapping[str, str], file: str, needed: bool) -> Iterator[Seam]:
-    """The uses in a statement. A name under `try`, or under a test by hasattr, is optional for the worker."""
+    """Yields the uses in a statement. Names under `try`, or in an `if` with hasattr, are optional."""
     called: ast.expr | None = None
     if isinstance(node, ast.Call) and (name := _dotted(node.func, names)):
         called = node.func
@@ -190,8 +190,8 @@ def _parsed(signature: str) -> inspect.Signature:
 
 
 def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
-    """(whether an interpreter imports the package as it was released, the needed modules that are missing there). A
-    checkout, a fork or another folder of that name may report the release's version without being it."""
+    """Returns (whether an interpreter imports the package as released, needed modules that are missing). A checkout, a
+    fork or another folder of that name may report a release's version although its code differs."""
     given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
     script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
     found = probe([*python, "-c", script], " ".join(python))
@@ -199,7 +199,7 @@ def installed(python: list[str], package: str, module: str, needed: Sequence[str
 
 
 def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:
-    """Signatures of an interpreter's engine. Errors: AutoscoutError (exit 2) if it cannot be imported there."""
+    """Queries the signatures of an interpreter's engine. Errors: AutoscoutError (exit 2) if it cannot be imported."""
     command = [*python, str(processes.WORKER / "engine_signatures.py"), str(worker), device]
     try:
         done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, timeout=_LIMIT_S)

@@ -1,6 +1,5 @@
-"""Exports a launch over several nodes as a host file, a Kubernetes JobSet, or a Ray script. Nodes, devices and ranks
-are the measured ones, in the same order, even if nodes differ.
-"""
+"""Exports a launch on several nodes as a host file, a Kubernetes JobSet, or a Ray script. Nodes, devices and ranks are
+those of the measurement, in the same order, even if nodes differ."""
 
 import json
 
@@ -22,7 +21,7 @@ from kb.records import AutoscoutError
 
 
 def hostfile(launch: Launch) -> str:
-    """A host file for DeepSpeed and MPI: one host with its slots per line, the head node first."""
+    """Writes a host file for DeepSpeed and MPI: a host with its slots per line, the head node first."""
     names = launch.hosts or [f"node{i}" for i in range(1, launch.nodes + 1)]
     yours = "" if launch.hosts else "the names of your hosts"
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
@@ -35,7 +34,7 @@ def hostfile(launch: Launch) -> str:
 
 
 def jobset(launch: Launch) -> str:
-    """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
+    """Writes one replicated job per group of equal nodes, with one pod per node. The user supplies the image."""
     name = dns_name(launch.job)
     placed = ""
     if launch.placed:
@@ -68,7 +67,7 @@ def jobset(launch: Launch) -> str:
 
 
 def replicated(name: str, pods: int, spec: list[str]) -> list[str]:
-    """A replicated job of a JobSet; `spec`: the lines of its pods' spec."""
+    """Returns a replicated job of a JobSet. `spec`: lines of the pods' spec."""
     return [
         f"    - name: {name}",
         "      template:",
@@ -84,12 +83,12 @@ def replicated(name: str, pods: int, spec: list[str]) -> list[str]:
 
 
 def dns_name(name: str) -> str:
-    """The name as a valid Kubernetes name."""
+    """Converts the name to a valid Kubernetes name."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")[:50].strip("-")
 
 
 def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
-    """The lines of a pod's `spec` that runs `script` once; `kind`: of its devices, if a job has several kinds."""
+    """The lines of a pod's `spec` that runs `script` once. `kind`: of its devices, if the job has several kinds."""
     limits = f'    resources: {{ limits: {{ "{launch.resource}": {devices} }} }}'
     return [
         "restartPolicy: Never",
@@ -107,7 +106,8 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
 
 
 def ray(launch: Launch) -> str:
-    """A script for `ray job submit` or a driver: one bundle and one task per node, which starts the node's ranks.
+    """Writes a script for `ray job submit` or a driver, with one bundle and one task per node. The task starts the
+    node's ranks.
 
     Errors: AutoscoutError (exit 2) for a program that starts its own processes."""
     if not launch.ranks:
@@ -158,7 +158,7 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """Ray's resource for a kind of device, named by the word for its series in NVIDIA's device names
+    """Returns Ray's resource for a kind of device, which is the word for its series in NVIDIA's device names
     (NVIDIA_GPU_NAME_PATTERN); {} if unknown."""
     known = record_of(kind)
     series = known.series[0] if known and known.vendor == "nvidia" and known.series else " "
@@ -166,7 +166,7 @@ def _accelerator(kind: str) -> dict[str, float]:
 
 
 def torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
-    """The torchrun command of one node. `ranks`: of this node, as a shell word."""
+    """Returns the torchrun command of a node. `ranks`: the node's number of ranks, as a shell word."""
     head = ["torchrun", "--nproc-per-node", ranks, "--nnodes", str(launch.nodes), *more]
     return " ".join(head) + " " + program_lines(launch)
 

@@ -1,8 +1,9 @@
-"""A target is an engine that AutoScout tunes: one class per target, in a folder here or in an installed package. A
-package declares its class under the entry point group `autoscout.targets`; ours are declared the same way
-(pyproject.toml). Only `name`, a catalog and `profiler` are required; everything else defaults to what a minimal target
-can do. Methods import lazily: `autoscout targets` must not wait for numpy.
-"""
+"""The base class of targets, the engines that AutoScout can tune.
+
+Each target is a class in a subfolder or in an installed package, which registers it under the entry point group
+`autoscout.targets` (ours are registered likewise, in pyproject.toml). Only `name`, a catalog and `profiler` are
+required; all other defaults are those of a minimal target. Methods import lazily, so that `autoscout targets` need not
+wait for numpy."""
 
 import contextlib
 import functools
@@ -33,23 +34,23 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 GROUP = "autoscout.targets"
-LEAST_ITERATIONS = 2  # per run, however long they take
+LEAST_ITERATIONS = 2  # minimum per run, however long they take
 
 
 class Target:
     name: str = ""
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
-    about: str = ""  # one line: what it runs
-    designs: bool = False  # tunes designs that are not built yet, so nothing can be measured
-    needs_model: bool = False  # a job must describe a model and its traffic
-    proven: str = ""  # where and with which versions it was tested; "": untested
-    preset: str = ""  # default preset (line/frameworks) for reading the log of its runs
-    packages: tuple[str, ...] = ()  # packages that its interpreter needs
-    how: str = ""  # how to install them
-    asked_for: bool = False  # `init` makes a job for it from a line only on request
+    about: str = ""  # description in one line
+    designs: bool = False  # tunes designs of clusters that do not exist yet, so nothing can be measured
+    needs_model: bool = False  # jobs must describe a model and its traffic
+    proven: str = ""  # where and with which versions the target was tested; "" if untested
+    preset: str = ""  # default preset (line/frameworks) for reading the logs of runs
+    packages: tuple[str, ...] = ()  # packages needed in the target's interpreter
+    how: str = ""  # how to install the packages
+    asked_for: bool = False  # `init` creates a job of this target from a launch line only on request
 
     def installed(self) -> dict[str, str]:
-        """Its packages in our own interpreter, with versions."""
+        """Returns the versions of `packages` in our own interpreter."""
         found = {}
         for package in self.packages:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -57,25 +58,25 @@ class Target:
         return found
 
     def presets(self) -> dict[str, tuple[str, str]]:
-        """Known third-party scripts: name → (about, what it was run against or "")."""
+        """Returns supported third-party scripts: name → (about, what it was tested with or "")."""
         return {}
 
     # ---- the job --------------------------------------------------------------------------------------------------
 
     def metrics(self, job: Job) -> tuple[str, ...]:
-        """The metrics that its runs report; (): any metric."""
+        """Returns the metrics that runs report; () for any."""
         from autoscout.job.metrics import metrics_of_task
 
         return metrics_of_task(job.task)
 
     def problems(self, job: Job) -> Iterator[str]:
-        """A sentence for each part of a job file that does not suit this target."""
+        """Yields a sentence for each setting of a job file that is invalid for this target."""
         yield from ()
 
     # ---- the space ------------------------------------------------------------------------------------------------
 
     def catalog(self, job: Job) -> "Catalog":
-        """Its knobs and rules, without the user's own files: the catalog.toml next to its code.
+        """Returns the knobs and rules without the user's own files, from the catalog.toml next to the target's code.
 
         Errors: AutoscoutError."""
         return shipped(self.name)
@@ -93,22 +94,22 @@ class Target:
         return []
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
-        """Why a knob of the user's own catalog could not reach the engine; "" if it can."""
+        """Returns why a knob of the user's own catalog cannot be passed to the engine; "" if it can."""
         return ""
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
-        """Rules on combining kinds of device in a configuration, for a cluster that mixes them."""
+        """Returns rules on using several kinds of device in a configuration, for a mixed cluster."""
         return []
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """Configurations advised by the engine's own guides for a job, best first; the first is the reference. Errors:
-        AutoscoutError (exit 3) if the space has none."""
+        """Yields configurations that the engine's own guides advise for a job, best first. The first one is the
+        reference. Errors: AutoscoutError (exit 3) if the space has none."""
         from autoscout.targets.recipes import stated_defaults
 
         yield from stated_defaults(space)
 
     def reference(self, job: Job) -> str:
-        """A description of the first recipe, for the user."""
+        """Describes the first recipe to the user."""
         if job.launch.current or job.launch.command:
             return "your present launch"
         return "the expert default" if job.model.layers else "the reference"
@@ -116,7 +117,7 @@ class Target:
     # ---- an experiment --------------------------------------------------------------------------------------------
 
     def profiler(self, job: Job) -> "Profiler":
-        """The profiler of a job; nothing is started yet. Errors: AutoscoutError."""
+        """Returns the profiler of a job, without starting anything. Errors: AutoscoutError."""
         raise AutoscoutError(
             f"nothing profiles target = '{self.name}' yet, so this job cannot be run; `autoscout space` and "
             f"`autoscout explain` work on it",
@@ -124,20 +125,20 @@ class Target:
         )
 
     def run_s(self, job: Job, metric: str, value: float) -> float:
-        """Seconds that one run takes after its start, from the predicted value of a metric; 0 if unknown."""
+        """Returns the seconds of a run after its start, given the predicted value of a metric; 0 if unknown."""
         if metric != "step_time_s":
             return 0.0
         wanted = min(job.launch.iterations, round(job.launch.measure_s / value))
         return value * (job.launch.warmup + max(LEAST_ITERATIONS, wanted))
 
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
-        """Whether the installed engine accepts what our workers call; None if that cannot be known. `environment`: the
-        profiler's. Errors: AutoscoutError (exit 2) if it cannot be imported."""
+        """Returns whether the installed engine accepts the calls of our workers; None if that cannot be determined.
+        `environment`: the profiler's. Errors: AutoscoutError (exit 2) if the engine cannot be imported."""
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """A note for the user, or "", after an engine without a record was asked or tried. Errors: AutoscoutError (exit
-        2) if no experiment could run on it."""
+        """Returns a note if the engine's release is not recorded and it was therefore queried or tested; else "".
+        Errors: AutoscoutError (exit 2) if no experiment could run on it."""
         from autoscout.targets.seams import REMEDY
 
         found = self.fit(job, environment)
@@ -146,42 +147,42 @@ class Target:
         return "" if found is None or found.known else found.verdict
 
     def audit(self, job: Job | None) -> "Audit":
-        """Compares what a job's engine, or our interpreter's, accepts with the catalog. Errors: AutoscoutError."""
+        """Compares the catalog with what a job's engine, or our interpreter's, accepts. Errors: AutoscoutError."""
         raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
-        """Catalog rows for flags that no knob sets. Errors: AutoscoutError (exit 2) for a flag that is not one."""
+        """Writes catalog entries for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown flag."""
         from autoscout.targets.auditing import draft
 
         return draft(found, flags)
 
     def equivalence(self, job: Job) -> "Check":
-        """The check that a run is equivalent to the reference; by losses, if runs report any."""
+        """Returns the check that a run is equivalent to the reference. Default: by losses, if runs report any."""
         from autoscout.running.equivalence import IfTold, Losses
 
         return IfTold(Losses(job.model.dtype))
 
     def patience(self, job: Job) -> int | None:
-        """Experiments without improvement after which a search stops (0: never); None: the search's own default."""
+        """Returns the experiments without improvement after which a search stops (0: never); None for its default."""
         return None
 
     def live(self, job: Job) -> Sequence[str]:
-        """Knobs that can change from one experiment to the next without a new launch."""
+        """Returns the knobs that can change between experiments without a new launch."""
         return ()
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
-        """The batch in the order in which it runs fastest."""
+        """Orders a batch of configurations such that it runs fastest."""
         return batch
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none. On several nodes it
-        has one line per node, or one for all, in which NODE is 0, 1, … and HEAD the first node's address."""
+        """Returns a shell command that runs one experiment, for `--dry-run`; "" if there is none. For several nodes, it
+        has a line per node, or one for all, in which NODE is 0, 1, … and HEAD the first node's address."""
         return ""
 
     def shadow(self, asked: "ShadowAsked") -> "Shadow | ServingShadow":
-        """Runs the engine's own code for some ranks without a device: whether it starts and fits, and what it
-        communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine cannot
-        be traced."""
+        """Runs the engine's own code for some ranks without a device, to find out whether it starts and fits, and what
+        it communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine does
+        not support this."""
         raise AutoscoutError(
             f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
             f"`autoscout predict` and `autoscout profile` work on it",
@@ -189,26 +190,26 @@ class Target:
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
-        """A shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have no engines, or
-        none would remain."""
+        """Returns a shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have no
+        engines, or none would be left."""
         raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
-        """A shadow with its ranks' kernels measured on one device, one rank after the other; communication is priced.
-        Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
+        """Returns a shadow with kernels measured on one device, rank after rank; communication is predicted. Errors:
+        AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
     # ---- a design of what is not built yet ------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
-        """Metric → (n,) values: the outcome of an experiment with each of n designs. Errors: AutoscoutError (exit 2) if
+        """Returns metric → (n,) values, the outcomes of experiments with n designs. Errors: AutoscoutError (exit 2) if
         the target has no such table."""
         raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
-        """The fastest cluster within a budget (dollars and watts), as a document and as text. `today`: a measured job,
-        by which predictions are corrected. Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 if
-        the budget buys nothing."""
+        """Returns the fastest cluster within a budget (dollars and watts), as a document and as text. `today`: a
+        measured job that calibrates the predictions. Errors: AutoscoutError; exit code 2 if the target designs no
+        clusters, 3 if the budget is too small."""
         raise AutoscoutError(
             f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
         )
@@ -216,19 +217,19 @@ class Target:
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        """The launch of a configuration, exactly as in an experiment. Errors: AutoscoutError (exit 2) for none."""
+        """The launch of a configuration, as in an experiment. Errors: AutoscoutError (exit 2) if there is none."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
-        """The launch adapted to the versions that it was measured with."""
+        """Returns the launch adapted to the versions with which it was measured."""
         return launch
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
-        """Export formats by name, added to those of every target (or replacing one)."""
+        """Returns further export formats by name; they may replace a common one."""
         return {}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
-        """Starts an exported launch here; returns the seconds until it worked. Errors: AutoscoutError."""
+        """Starts an exported launch on this machine; returns the seconds until it worked. Errors: AutoscoutError."""
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
@@ -236,46 +237,46 @@ class Target:
         raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
-        """What happens to the checkpoint of a training run when it continues as `new` instead of `now`, as the end of a
-        sentence; "" if unknown."""
+        """Returns what happens to a training run's checkpoint if the run continues with the configuration `new`, as the
+        end of a sentence; "" if unknown."""
         return ""
 
     # ---- knowledge ------------------------------------------------------------------------------------------------
 
     def simulators(self, job: Job) -> "list[Member]":
-        """Simulators of the job's objective that need no measured rows."""
+        """Returns simulators of the job's objective that work without measurements."""
         from autoscout.simulate.members import analytic
 
         return analytic(job.objective.metric, job.task)
 
     def untold(self, job: Job) -> str:
-        """What a job's simulators need but the job does not give, as a clause; "" if nothing."""
+        """Returns what the job lacks for its simulators, as a clause; "" if nothing."""
         return ""
 
     def not_modelled(self, job: Job) -> list[str]:
-        """Settings of a job, other than knobs, that change speed or memory but that predictions ignore."""
+        """Returns settings of a job (other than knobs) that affect speed or memory but are not simulated."""
         return []
 
     def columns(self) -> Mapping[str, str]:
-        """Further column names that a table may use → knobs: flags with other names than what the knob sets."""
+        """Returns further column names in tables → knobs: flags with other names than in the knob's `sets`."""
         return {}
 
     def readers(self) -> "Mapping[str, Reader]":
-        """Readers for results of the engine's own tools, by name, for `autoscout import`."""
+        """Returns readers for results of the engine's own tools, by name, for `autoscout import`."""
         return {}
 
     def described_by(self, files: list[Path]) -> dict[str, Any] | None:
-        """A job file's content from files of another tool, or None if it does not know them. Errors: AutoscoutError
-        (exit 2) for known files that cannot be read."""
+        """Returns a job file's content from files of another tool; None if the files are unknown. Errors:
+        AutoscoutError (exit 2) for known files that cannot be read."""
         return None
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
-        """A job file's content from the user's own launch line, or None if the line is not this engine's."""
+        """Returns a job file's content from the user's launch line; None if the line is for another engine."""
         return None
 
     def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
-        """The [model] that the flags of a line describe, whatever its script is called, and notes on it; {} where they
-        give none. Errors: AutoscoutError (exit 2) naming the flags of a model that no job has."""
+        """Returns [model] and notes from the flags of a line, whatever its script is; {} without such flags. Errors:
+        AutoscoutError (exit 2) naming flags of a model that jobs cannot describe."""
         return {}, []
 
 
@@ -288,7 +289,7 @@ def target(name: str) -> Target:
 
 
 def shipped(name: str) -> "Catalog":
-    """The catalog next to a target's code. Errors: AutoscoutError (exit 2)."""
+    """Returns the catalog next to a target's code. Errors: AutoscoutError (exit 2)."""
     from autoscout.space.knob import read_catalog
 
     folder = Path(str(importlib.resources.files(type(target(name)).__module__)))
@@ -300,8 +301,8 @@ def target_of(job: Job) -> Target:
 
 
 def reference_of(job: Job | None) -> str:
-    """A description of the reference (the configuration with which others are compared); it also works for the journal
-    of a target that is not installed here."""
+    """Describes the reference (the configuration that others are compared with), even if the job's target is not
+    installed here, as for a journal from elsewhere."""
     if job is None:
         return "the reference"
     return (target_of(job) if job.target in names() else Target()).reference(job)

@@ -1,5 +1,5 @@
-"""What the shadows of all targets share: the question, answers kept next to the knowledge base, which ranks exist, and
-the memory of the devices that a configuration uses."""
+"""Common parts of the shadows of all targets: the request, cached answers next to the knowledge base, checks of ranks,
+and the memory of the devices that a configuration uses."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,14 +13,14 @@ from autoscout.simulate.hardware.device import hardware
 from kb import traces
 from kb.records import AutoscoutError, Configuration, Job, Node
 
-_CONTEXT_GIB = 0.7  # GiB that the driver and the communicators hold on a device whose constants are unknown
+_CONTEXT_GIB = 0.7  # GiB used by the driver and communicators on a device whose constants are unknown
 
 
 class ShadowAsked(msgspec.Struct, frozen=True):
-    """A request for a shadow. `kb`: the knowledge base next to which answers are kept; None keeps nothing. `limit_s`:
-    time limit; 0 only uses kept answers. `ranks`: the ranks to trace; [] for one of each kind. `parts`: compose the
-    answer from traces of small jobs, which other configurations share. `losses`: (seconds of the load, number) of
-    engines that fail."""
+    """A request for a shadow. `kb`: the knowledge base next to which answers are cached; None: no cache. `limit_s`:
+    time limit in seconds; 0 allows only cached answers. `ranks`: the ranks to trace; [] for one of each kind. `parts`:
+    compose the answer from traces of small jobs, which other configurations share. `losses`: (seconds after the start
+    of the load, number) of engines that fail."""
 
     job: Job
     configuration: Configuration
@@ -44,9 +44,9 @@ A = TypeVar("A", bound=Answer)
 def answered(
     keys: list[str], kind: type[A], asked: ShadowAsked, ask: Callable[[list[int]], Iterable[A]]
 ) -> tuple[list[A], int]:
-    """(answers in the order of the keys, how many of them were known). `ask`: answers the unknown ones, given their
-    positions; each answer is kept as soon as it arrives, except one that ran out of time. Errors: AutoscoutError if
-    `asked.limit_s` is 0 and an answer is unknown."""
+    """Returns (answers in the order of the keys, how many were cached). `ask`: yields answers to the others, given
+    their positions. Each answer is cached when it arrives, except after a timeout. Errors: AutoscoutError if
+    `asked.limit_s` is 0 and an answer is not cached."""
     kb = asked.kb
     found: list[A | None] = [traces.known(kb, key, kind) if kb is not None else None for key in keys]
     unknown = [i for i, known in enumerate(found) if known is None]
@@ -61,13 +61,13 @@ def answered(
 
 
 def existing(ranks: list[int], world: int) -> None:
-    """Checks that ranks exist. Errors: AutoscoutError (exit 2) for one that the configuration does not have."""
+    """Checks that the ranks exist. Errors: AutoscoutError (exit 2)."""
     if outside := [r for r in ranks if not 0 <= r < world]:
         raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
 
 
 def room(nodes: Sequence[Node]) -> tuple[float | None, float]:
-    """(GiB of the smallest device, GiB that the driver and the communicators hold there); (None, 0) for CPUs."""
+    """Returns (GiB of the smallest device, GiB that the driver and communicators use there); (None, 0) for CPUs."""
     if all(is_cpu(node.device) for node in nodes):
         return None, 0.0
     sizes, overhead = [], 0.0

@@ -21,8 +21,7 @@ from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FAC
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
-# Sections in which a list is a single value rather than a choice. DeepSpeed's autotuner excludes only the optimizer
-# (betas).
+# Sections in which a list is a single value, not a choice. (DeepSpeed's autotuner excludes only the optimizer's betas.)
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # computed from the global batch and the micro batch
@@ -200,8 +199,7 @@ def wants_model_info(config: Config) -> bool:
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """Returns (parameters, activation bytes per sample, device memory in bytes, whether in half precision); 0 if
-    unknown."""
+    """Returns (parameters, activation bytes per sample, device memory in bytes, half precision); 0 if unknown."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
     params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))

@@ -88,8 +88,7 @@ def ignored(folder: Path) -> str:
 
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
     """Returns the model's parameters and its activation memory (bytes per sample), which DeepSpeed's engine counts in a
-    forward pass with the most economical settings: micro batch 1 at stage 3. Errors: AutoscoutError (exit 1) for a
-    failure."""
+    forward pass with the least memory: micro batch 1 at stage 3. Errors: AutoscoutError (exit 1) if it fails."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))

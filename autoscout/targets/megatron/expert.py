@@ -67,8 +67,7 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def _placed(space: Space, way: Way) -> list[Configuration]:
-    """Returns those recipes of a strategy on all devices or one kind that fit; if none does, the most economical
-    one."""
+    """Returns a strategy's recipes on all devices and on each kind that fit; if none does, the most economical one."""
     found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
     fitting = [c for c in found if _share(space, c) <= MARGIN]
     return fitting or [recommended(space, way)]
@@ -121,8 +120,8 @@ def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
     """Returns the first advised configuration that fits with a margin, on the first of the `allowed` device choices
-    with one (None: all devices, then each kind alone). Else, returns one that fits without a margin, else the most
-    economical one."""
+    with one (None: all devices, then each kind alone). Else, one that fits without a margin, else the most economical
+    one."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []

@@ -1,5 +1,4 @@
-"""Shadow runs of a Megatron job, in a worker process with a time limit. Answers are cached next to the knowledge
-base."""
+"""Shadow runs of a Megatron job, in a worker process with a time limit. Answers are cached with the knowledge base."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The target vLLM: a real server or engine, under the load of its users."""
+"""The target vLLM: real servers or engines under the job's load."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from autoscout.targets.tracing import ShadowAsked
 
 
-_LARGE_GIB = 32  # random weights above this are worth a warning: they are made in memory and written to disk
-_SHORT_S, SERVED_S = 30, 60  # seconds of load: shorter ones are mostly their start and end; several answers' time
+# random weights above this size deserve a warning, since they are generated in memory and written to disk
+_LARGE_GIB = 32
+# seconds of load: below the first, start and end dominate; the second is several answers long
+_SHORT_S, SERVED_S = 30, 60
 
 
 class Vllm(Target):
@@ -59,7 +61,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
-        counted = job.traffic.requests or job.traffic.concurrency  # users send several requests each
+        counted = job.traffic.requests or job.traffic.concurrency  # each user of a closed loop sends several requests
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
                 f"launch.measure_s = {job.launch.measure_s:g}: if answers take seconds, such a short load consists "
@@ -128,7 +130,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.profiler import VllmProfiler
 
         if not job.launch.model_path:
-            model_config(job)  # raises if none can be made
+            model_config(job)  # raises an error if there is no such model
         return VllmProfiler(job)
 
     def run_s(self, job: Job, metric: str, value: float) -> float:

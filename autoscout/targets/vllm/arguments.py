@@ -1,4 +1,4 @@
-"""From (job, configuration) to the arguments of vLLM's engine: plain data under vLLM's own names."""
+"""Converts (job, configuration) to the arguments of vLLM's engine, as data under vLLM's own names."""
 
 import copy
 import json
@@ -18,24 +18,23 @@ from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
-_LOOKUP = 4  # n-gram length that the ngram method looks up in the prompt
+_LOOKUP = 4  # length of the n-grams that speculative decoding looks up in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-_HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own way to several nodes, without Ray
+_HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own multi-node setup without Ray
 
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """EngineArgs's keyword arguments decided by the job and the configuration, without the model's path. The longest
-    request comes from the job's traffic, or from the user's own line if that allows longer ones. A knob of the user's
-    own catalog sets the argument in its `sets`.
-    """
+    """Returns EngineArgs's keyword arguments for the job and the configuration, without the model's path. The maximum
+    length is that of the job's traffic, or that of the user's line if longer. A knob of the user's own catalog sets the
+    argument in its `sets`."""
     return engine_arguments_of(job)(configuration)
 
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
-    """Like `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
+    """Like `engine_arguments` for many configurations: what depends only on the job is computed once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
-    # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
+    # Does not depend on the installed version, because a configuration has the knobs of the version that measured it.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
 
     def arguments_of(configuration: Configuration) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
                 arguments.setdefault(argument, {})[inner[0]] = value
             else:
                 arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
-        if of_guesses and "spec" not in configuration.knobs:  # a method that no value of the knob is
+        if of_guesses and "spec" not in configuration.knobs:  # a speculative method that is no value of the knob
             arguments["speculative_config"] = of_guesses
         elif "speculative_config" in arguments:
             arguments["speculative_config"] |= _guessing(job, configuration.knobs)
@@ -64,14 +63,14 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
 
 
 def _methods_given(job: Job) -> list[str]:
-    """The method of guessing in the user's line; with a draft's model alone vLLM finds it."""
+    """Returns the speculative decoding method in the user's line. With only a draft model, vLLM chooses the method."""
     given = given_flags(job)
     found = [job.launch.draft.method] if job.launch.draft else []
     return given.get("--speculative-config.method", found)
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
-    """Settings of speculative decoding besides its method and depth."""
+    """Returns the settings of speculative decoding other than method and depth."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
         found |= {} if "ngram" in _methods_given(job) else {"prompt_lookup_max": _LOOKUP}
@@ -84,7 +83,7 @@ def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
 
 
 def _files(folder: str) -> dict[str, Any]:
-    """A second tier of the KV cache, on disk, behind host memory, whose size is kv_offloading_size."""
+    """Returns the settings for a KV cache tier on disk, behind that in host memory (of size kv_offloading_size)."""
     tiers = [{"type": "fs", "root_dir": folder}]
     return {
         "kv_connector": "OffloadingConnector",
@@ -94,9 +93,8 @@ def _files(folder: str) -> dict[str, Any]:
 
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
-    which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its own
-    nodes, and not Ray, does without Ray."""
+    """Returns the placement of ranks on several nodes. vLLM then uses a Ray cluster that the user has started on them
+    (`ray start`). An exception is a line with nodes of its own and without Ray."""
     given = given_flags(job)
     ray = not any(flag in given for flag in _HOSTS) or any(given.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]
@@ -111,13 +109,12 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 
 def over_nodes(job: Job, configuration: Configuration) -> bool:
-    """Whether a configuration needs more devices than a node has."""
+    """Whether the configuration needs more devices than a node has."""
     return world_size(configuration) > max(node.count for node in used_nodes(job, configuration))
 
 
 def flags(arguments: dict[str, Any]) -> dict[str, Value | list[str]]:
-    """The arguments as flags of `vllm serve`: --no-… for False; JSON for nested ones; a flag without a value has
-    True."""
+    """Converts arguments to flags of `vllm serve`: --no-… for False, JSON for nested values, True for a bare flag."""
     found: dict[str, Value | list[str]] = {}
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -129,7 +126,7 @@ def flags(arguments: dict[str, Any]) -> dict[str, Value | list[str]]:
 
 
 def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) -> list[str]:
-    """`vllm serve` under the job's interpreter, on this machine only."""
+    """Returns the command `vllm serve` with the job's interpreter, reachable only from this machine."""
     words = [*job.launch.command_prefix, job.launch.python or sys.executable, "-m", "vllm.entrypoints.cli.main"]
     words += ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", SERVED_NAME]
     for flag, value in flags(arguments).items():
@@ -142,26 +139,26 @@ def world_size(configuration: Configuration) -> int:
 
 
 def engine_size(configuration: Configuration) -> int:
-    """Devices of one engine."""
+    """Returns the number of devices of an engine."""
     return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp"))
 
 
 def environment_variables(job: Job) -> dict[str, str]:
-    """Environment variables needed for the same run, with the user's own."""
+    """Returns the environment variables for experiments and exports, including the user's."""
     if devices.device_kind(job) == "cuda":
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | job.launch.environment
-    # One unbound thread per rank: two that spin on busy cores are twenty times slower.
+    # One thread per rank, not bound to a core: two threads that spin on busy cores are twenty times slower.
     variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    # A single rank computes in the engine's process; in its own process, both would spin waiting for each other.
+    # With a single rank, the engine computes in its own process; two processes would spin waiting for each other.
     alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {}
     return variables | alone | job.launch.environment
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "reuse", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
+    """Returns "warm" (the engine runs in a fork of a process with all imports), "reuse", "serve" or "replay". "auto" is
+    warm for one rank on CPUs, else serve.
 
-    Errors: AutoscoutError (exit 2) for torchrun, and for warm or reuse if an engine is more than one process.
-    """
+    Errors: AutoscoutError (exit 2) for torchrun, and for warm or reuse if an engine has several processes."""
     chosen = job.launch.launcher
     alone = devices.device_kind(job) == "cpu" and job.devices == 1
     if chosen == "torchrun":
@@ -174,7 +171,7 @@ def launcher(job: Job) -> str:
 
 
 def model_config(job: Job) -> dict[str, Any]:
-    """The config.json of a Llama or Qwen3-MoE of the job's shape, for an engine with random weights. Errors:
+    """Returns the config.json of a Llama or Qwen3-MoE model of the job's shape, for random weights. Errors:
     AutoscoutError (exit 2) for another shape."""
     if why := why_not_made(job):
         raise AutoscoutError(why, 2)
@@ -208,7 +205,7 @@ def model_config(job: Job) -> dict[str, Any]:
 
 
 def why_not_made(job: Job) -> str:
-    """ "" where a model of the job's shape can be made with random weights."""
+    """Returns why no model of the job's shape can be created with random weights; "" if it can."""
     m = shape(job.model)
     has = {"latent attention": m.latent, "shared experts": m.shared_ffn, "first layers without experts": m.dense_layers}
     has["windows of attention"] = m.window
@@ -221,7 +218,7 @@ def why_not_made(job: Job) -> str:
 
 
 def _is_default(name: str, value: Value) -> bool:
-    """Whether a value is vLLM's default without a name of its own, so that nothing is passed."""
+    """Whether a value is vLLM's default that has no name, so that the argument is omitted."""
     return (
         (name in ("spec", "quantization") and value == "none")
         or (name == "kv_offload" and not value)

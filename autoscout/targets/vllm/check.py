@@ -1,4 +1,4 @@
-"""Checks that an exported server starts and answers on this machine, before the export is called ready."""
+"""Checks that an exported server starts and responds on this machine."""
 
 import contextlib
 import http.client
@@ -29,8 +29,8 @@ _ASK_S = 60.0
 
 
 def check(job: Job, found: Launch, form: str) -> float:
-    """Seconds until the server exported as `form` was ready; it then has to answer a request. Errors: AutoscoutError
-    (exit 1) with the cause if it does not."""
+    """Returns the seconds until the server exported as `form` was ready. It must also answer a request. Errors:
+    AutoscoutError (exit 1) with the cause."""
     with serving(job, found, form) as (port, seconds, log):
         _ask(port, found.name, log)
     return seconds
@@ -38,9 +38,9 @@ def check(job: Job, found: Launch, form: str) -> float:
 
 @contextlib.contextmanager
 def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Path]]:
-    """(port, seconds until it was ready, log) of a server on this machine, started from the export: a shell command, a
-    Slurm script, a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model of
-    its experiments. Nothing is left running."""
+    """Starts a server on this machine from the export: a shell command, a Slurm script, a container, or `vllm serve
+    --config` with the YAML file. Yields (port, seconds until it was ready, log), and then ends all its processes. A job
+    with random weights uses the model of its experiments."""
     wanted, seen = max(found.devices, default=0), len(gpus.look())
     if device_kind(job) == "cuda" and seen < wanted:
         shows = f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)}"
@@ -96,7 +96,7 @@ def _why(log: Path, late: bool, limit_s: float) -> str:
 
 
 def _ask(port: int, name: str, log: Path) -> None:
-    """Sends a prompt of three token ids that are in every vocabulary."""
+    """Sends a prompt of three token ids that exist in every vocabulary."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/v1/models")

@@ -1,5 +1,5 @@
-"""Audits a release of vLLM through its own configuration classes, without a device: how they answer configurations
-drawn from the space, and neighbours that exactly one rule forbids."""
+"""Audits a release of vLLM by its own configuration classes, without a device: tests which configurations from the
+space it accepts, and whether it rejects neighbours that exactly one rule forbids."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # these need several servers or a folder, which one engine's configuration cannot show
+)  # rules on several servers or on a folder, which an engine's configuration cannot check
 
 
 def recorded() -> seams.Recorded:
@@ -33,17 +33,18 @@ def recorded() -> seams.Recorded:
 
 
 def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswers:
-    """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
+    """Runs the audit script. Errors: AutoscoutError (exit 2) if the engine does not answer."""
     return auditing.ask(python, _SCRIPT, question, "vLLM")
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """Audits a job's interpreter and space; without a job, our interpreter and a shipped job in which everything is
-    allowed. Errors: AutoscoutError (exit 2) if there is no engine to ask."""
+    """Audits a job's interpreter and space. Without a job, audits our interpreter with a shipped job in which all
+    values are allowed. Errors: AutoscoutError (exit 2) if no engine is installed."""
     given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
     if found is None:
-        ask(target_python(job), {"config": {}, "gpu": None, "launches": []})  # raises an error that names the reason
+        # raises an error with the reason if the engine cannot be used
+        ask(target_python(job), {"config": {}, "gpu": None, "launches": []})
         python = " ".join(target_python(job))
         raise AutoscoutError(f"{python}: {installed.SILENT.format('vllm')}; name another in launch.python", 2)
     job = job if given_job else _open(job, found)
@@ -72,6 +73,6 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job, found: installed.Installed) -> Job:
-    """The job on its first kind of device, with everything that needs permission allowed."""
+    """Returns the job on its first kind of device, with all values allowed that need permission."""
     asking = [k.name for k in installed.adapted(shipped("vllm"), found).knob if k.asks and k.name not in _WRITTEN]
     return msgspec.structs.replace(job, cluster=Cluster(nodes=job.cluster.nodes[:1]), space=SpaceLimits(allow=asking))

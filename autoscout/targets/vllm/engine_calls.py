@@ -1,4 +1,4 @@
-"""Whether a release of vLLM accepts every call that our workers make. Known releases have a record; others are asked
+"""Checks whether a release of vLLM accepts every call of our workers. Known releases are recorded; others are inspected
 where they are installed."""
 
 from pathlib import Path
@@ -10,8 +10,8 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves and shadows use
-DEVICE = "none"  # only its classes are asked
+SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serving and shadows use
+DEVICE = "none"  # only vLLM's classes are inspected
 
 
 def used() -> list[seams.Seam]:
@@ -23,14 +23,14 @@ def recorded() -> seams.Recorded:
 
 
 def release_of(version: str) -> str:
-    """ "0.32.0+cpu" → "0.32.0": a build for one kind of device has the same code as the release."""
+    """Removes the build's suffix ("0.32.0+cpu" → "0.32.0"), since builds of a release have the same code."""
     return version.partition("+")[0]
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns None if the engine is on other hosts and its release has no record, or if nothing is started.
+    """Returns None if the engine is on other hosts and its release is not recorded, or if no engine is started.
 
-    Errors: AutoscoutError (exit 2) if an engine without a record cannot be imported."""
+    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     release = release_of(version)
     if job.launch.launcher == "replay" or (release not in recorded().releases and job.cluster.hosts):
         return None
@@ -38,7 +38,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
-    """`there`: whether the interpreter is on this machine and can be asked."""
+    """`there`: whether the interpreter is on this machine and can be queried."""
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):

@@ -1,9 +1,8 @@
-"""Recipes that follow vLLM's guides for servers, on top of vLLM's own defaults for a device.
+"""Recipes from vLLM's guides for servers, based on vLLM's own defaults for a device.
 
-throughput   as many engines as possible, each of the fewest devices that hold the model and the KV cache of its
-             share of the requests
-latency      one engine over the devices of a node: all of them compute every token
-"""
+throughput   as many engines as possible, each with the fewest devices that hold the model and the KV cache of
+             its share of the requests
+latency      one engine on all devices of a node, which compute each token together"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -15,20 +14,20 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
-_TOKEN_S = 0.03  # seconds in which a device reads its whole memory once, as each token needs: 22 ms (B200) to 39 (A100)
-_NODE = 8  # largest number of devices joined by NVLink
+_TOKEN_S = 0.03  # time to read a device's whole memory once, as for each token: 22 ms (B200) to 39 ms (A100)
+_NODE = 8  # maximum number of devices joined by NVLink
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space without duplicates, the one for throughput first."""
+    """Returns the recipes of a space without duplicates, the one for throughput first."""
     found = [first(space, stated(space), advised(space, way)) for way in WAYS]
     return [c for i, c in enumerate(found) if c not in found[:i]]
 
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
-    """What an expert tries in turn until something is valid. If no engine size has room for its share of the requests:
-    the fewest devices that hold the model with about a tenth of their memory to spare, and if possible the longest
-    request."""
+    """Yields what an expert tries in turn until it is valid. If no engine size has room for its share of the requests,
+    this is the smallest size that holds the model with about a tenth of memory free (and if possible the longest
+    request)."""
     a = space.attributes
     block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -48,20 +47,20 @@ def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]
 
 
 def _room(a: Mapping[str, Any], size: int) -> float:
-    """GiB that an engine of `size` devices has for the KV cache."""
+    """Returns the GiB for the KV cache in an engine of `size` devices."""
     return size * MARGIN * a["memory_gib"] - a["weights_gib"]
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """GiB of KV cache for a `share` of the requests that run together, but at least for one of the longest. In an open
-    loop, their number follows from Little's law."""
+    """Returns the GiB of KV cache for a `share` of the concurrent requests, and at least for the longest request. In an
+    open loop, the number of concurrent requests follows from Little's law."""
     tokens = a["input_mean"] + a["output_mean"]
     together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
     return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
-    """vLLM's default limits on a step's requests and tokens."""
+    """Returns vLLM's default limits on the requests and tokens of a step."""
     if not a["cuda"]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:

@@ -1,5 +1,4 @@
-"""Why an experiment of a serving job failed, from vLLM's own messages: the failure class and the root cause in one
-sentence."""
+"""Classifies the failure of a serving experiment by vLLM's messages and finds the root cause."""
 
 import re
 import signal
@@ -10,7 +9,7 @@ from autoscout.running.outcome import RunOutcome
 from autoscout.running.results import RankError
 from kb.records import Status
 
-# Messages about too little memory; those about the KV cache appear when the engine starts.
+# Messages about insufficient memory. Those about the KV cache occur at the engine's start.
 _KV_TOO_SMALL = (
     "No available memory for the cache blocks",
     "larger than the available KV cache memory",
@@ -43,8 +42,8 @@ _PHASES = {
 
 
 def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: processes that the kernel killed
-    during the run for lack of memory."""
+    """Returns (status, evidence) of an experiment without a complete result. `oom_kills`: number of processes that the
+    kernel killed for lack of memory."""
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
     errors = results.errors(folder)
@@ -72,8 +71,8 @@ def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int
 
 
 def cause_in_log(text: str) -> tuple[str, str] | None:
-    """(type, message) of the first error in a server's log that is not the consequence of another."""
-    if crash := _CRASH.search(text):  # all other errors are consequences
+    """Returns (type, message) of the first error in a server's log that is not a consequence of another one."""
+    if crash := _CRASH.search(text):  # after a crash, all other errors are consequences
         frame = _FRAME.search(text, crash.end())
         return "a crash", f"{crash[1]}{f' in {frame[2]} of {Path(frame[1]).name}' if frame else ''}"
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
@@ -127,7 +126,7 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
 
 
 def _cause(error: RankError) -> str:
-    """The message without the text that pydantic adds around it."""
+    """Returns the message without the text that pydantic adds."""
     lines = [match[1] for line in error.message.splitlines() if (match := _PYDANTIC.match(line))]
     text = "; ".join(lines) if "validation error" in error.message and lines else error.message
     line = " ".join(_TIDY.sub("", text).split())
@@ -135,13 +134,13 @@ def _cause(error: RankError) -> str:
 
 
 def _signal(outcome: RunOutcome) -> int:
-    """The signal that ended the engine or the server (128 + n from its keeper); 0 for none."""
+    """The signal that ended the engine or the server (its supervisor exits with 128 + n); 0 if there was none."""
     codes = [code for code in (outcome.launcher_code, outcome.codes.get(0)) if code]
     return next((-c if c < 0 else c - 128 for c in codes if c < 0 or 128 < c < 160), 0)
 
 
 def _last(folder: Path) -> str:
-    """The last line of its output, as the end of a sentence."""
+    """Returns the last line of the output, as the end of a sentence."""
     for name in ("rank-0.log", "launcher.log"):
         path = folder / name
         lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []

@@ -1,5 +1,5 @@
-"""The rate at which a configuration's search for the highest rate begins: its prediction, corrected by this session's
-results for other configurations; without a prediction, the median of those results; without results, the job's rate."""
+"""Chooses the initial rate of a configuration's search for the highest rate: the predicted rate, corrected by this
+session's earlier results; without a prediction, the median of these results; without results, the job's rate."""
 
 import math
 import statistics
@@ -16,10 +16,10 @@ class FirstRate:
     def __init__(self, job: Job) -> None:
         self._job, self._space = job, JobSpace.of_job(job)
         self._members = simulators_of(job)
-        self._known: list[tuple[float, float]] = []  # (predicted, or NaN if nothing was; measured)
+        self._known: list[tuple[float, float]] = []  # (predicted rate or NaN, measured rate)
 
     def of(self, configuration: Configuration) -> float | None:
-        """Requests per second; None if nothing is known."""
+        """Returns requests per second; None if nothing is known."""
         predicted = self._predicted(configuration)
         if math.isnan(predicted):
             return statistics.median(measured for _, measured in self._known) if self._known else None

@@ -1,4 +1,4 @@
-"""What the arguments of a serve line mean to a job, by the table of vLLM's arguments (line/arguments/vllm.csv)."""
+"""Classifies the arguments of a serve line, using the table of vLLM's arguments (line/arguments/vllm.csv)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,22 +12,22 @@ from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
 
 PROGRAM = "vllm"
-# Arguments that [model] and [traffic] describe, or whose effect is the same for all engines.
+# Arguments that [model] and [traffic] cover, or that have the same effect in all configurations.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
-# Arguments that make a step many times longer, which nothing prices: weights that the host keeps.
+# Arguments that make a step many times longer but cannot be simulated: weights in host memory.
 _UNPRICED = ("--cpu-offload-gb",)
 
 
 def unpriced(job: Job) -> str:
-    """The line's first argument with which nothing is predicted; "" for none."""
+    """Returns the line's first argument that prevents predictions; "" if there is none."""
     known = arguments(PROGRAM)
     given = _by_names(line_of(job))
     return next((name for name in _UNPRICED if name in given and known[name].changes(given[name])), "")
 
 
 def not_had(line: Line) -> str:
-    """The end of a sentence about arguments for serving something other than generated text; "" if there are none."""
+    """Returns the end of a sentence on arguments for serving anything but generated text; "" if there are none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""
@@ -38,8 +38,7 @@ def not_had(line: Line) -> str:
 
 
 def notes(job: Job) -> list[str]:
-    """Sentences about arguments that predictions ignore, and about those that no vLLM has and the user has not declared
-    neutral."""
+    """Returns notes on arguments that predictions ignore, and on unknown ones that are not declared neutral."""
     given = _by_names(line_of(job))
     known = arguments(PROGRAM)
     closed = catalog_of(job).closed
@@ -64,7 +63,7 @@ def notes(job: Job) -> list[str]:
 
 
 def _otherwise(job: Job) -> Iterator[str]:
-    """A sentence for each knob to which the line gives one value while the job fixes another."""
+    """Yields a sentence for each knob that the job fixes to another value than the line's."""
     given = given_flags(job)
     for knob in shipped("vllm").knob:
         words, fixed = given.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
@@ -76,7 +75,7 @@ def _otherwise(job: Job) -> Iterator[str]:
 
 
 def _by_names(line: Line) -> dict[str, Sequence[str]]:
-    """The line's flags by the names that the table has: --no-x as --x, and nested flags without the field's name."""
+    """The line's flags by their names in the table: --no-x as --x, and nested flags without the field's name."""
     found: dict[str, Sequence[str]] = {}
     for flag, words in flags_of(line).items():
         name = flag.partition(".")[0]

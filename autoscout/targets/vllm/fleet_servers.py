@@ -1,6 +1,6 @@
-"""Several servers behind a router: engines that all do the same (the knob `router`), or engines that read prompts for
-those that answer (`prefill`, by NixlConnector). Each server is a `vllm serve`; vllm-router assigns requests to them.
-"""
+"""Several servers behind a router: equal engines (the knob `router`), or engines that only prefill prompts for decoding
+engines (the knob `prefill`, with NixlConnector). Each server is a `vllm serve`, and vllm-router assigns requests to
+servers."""
 
 import shlex
 import tomllib
@@ -17,15 +17,15 @@ KNOB, ENGINE, PREFILL = "router", "engine", "prefill"
 PORT, ENGINE_PORT = 8000, 8100
 PROGRAM, CONNECTOR = "vllm-router", "NixlConnector"
 SIDE = "VLLM_NIXL_SIDE_CHANNEL_PORT"
-NEEDS = {KNOB: PROGRAM, PREFILL: "nixl"}  # packages that a session's configurations may need
-_SIDE_PORT, _SIDE_APART = 5600, 100  # the engines of one server take consecutive ports
+NEEDS = {KNOB: PROGRAM, PREFILL: "nixl"}  # packages that some of a session's configurations need
+_SIDE_PORT, _SIDE_APART = 5600, 100  # the engines of a server use consecutive ports
 _SCRIPT = "fleet.sh"
 _ROUTERS = Path(__file__).with_name("routers.toml")
 _OF_SEVERAL = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend")
 
 
 class FleetServer(msgspec.Struct, frozen=True):
-    """A `vllm serve`. `role`: "engine", "prefill" or "decode". `arguments`: the engine's. `devices`: their number."""
+    """A `vllm serve`. `role`: "engine", "prefill" or "decode". `arguments`: of the engine. `devices`: their number."""
 
     role: str
     arguments: dict[str, Any]
@@ -33,7 +33,7 @@ class FleetServer(msgspec.Struct, frozen=True):
 
 
 def policy(configuration: Configuration) -> dict[str, Any]:
-    """The policy (of routers.toml) by which requests are assigned to engines."""
+    """Returns the routing policy (from routers.toml) of the configuration."""
     return tomllib.loads(_ROUTERS.read_text())[str(configuration.knobs.get(KNOB, ENGINE))]
 
 
@@ -46,12 +46,12 @@ def is_routed(configuration: Configuration) -> bool:
 
 
 def devices_of(configuration: Configuration) -> int:
-    """Devices of all servers together."""
+    """Returns the total number of devices of all servers."""
     return world_size(configuration) + int(configuration.knobs.get(PREFILL, 0))
 
 
 def asked_for(job: Job) -> set[str]:
-    """Which of KNOB and PREFILL can make a session of the job start several servers; PREFILL needs a router, too."""
+    """Which of KNOB and PREFILL can make a session of the job start several servers. PREFILL needs a router, too."""
     found, space = set[str](), job.space
     for knob, alone in ((KNOB, ENGINE), (PREFILL, 0)):
         named = [space.fix.get(knob, alone), *space.limit.get(knob, [])]
@@ -61,7 +61,7 @@ def asked_for(job: Job) -> set[str]:
 
 
 def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
-    """The servers, in the order of their devices; a single one if no router is needed."""
+    """Returns the servers, in the order of their devices; a single one if no router is needed."""
     arguments = engine_arguments(job, configuration)
     if is_apart(configuration):
         ranks, size = int(configuration.knobs[PREFILL]), int(configuration.knobs.get("prefill_tp", 1))
@@ -78,7 +78,7 @@ def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
 
 
 def router_words(configuration: Configuration) -> list[str]:
-    """The router's command, with SERVER-0, SERVER-1, … instead of the servers' addresses."""
+    """Returns the router's command, with SERVER-0, SERVER-1, … for the servers' addresses."""
     if is_apart(configuration):
         dealt = ["--policy", "round_robin", "--vllm-pd-disaggregation"]
         return [PROGRAM, *dealt, "--prefill", "SERVER-0", "--decode", "SERVER-1"]
@@ -87,14 +87,14 @@ def router_words(configuration: Configuration) -> list[str]:
 
 
 def addressed(router: list[str], host: str, port: int, urls: list[str]) -> list[str]:
-    """The router's command, with the router's own address and the servers' addresses filled in."""
+    """Fills in the router's own address and the servers' addresses in the router's command."""
     places = {f"SERVER-{i}": url for i, url in enumerate(urls)}
     return [*(places.get(word, word) for word in router), "--host", host, "--port", str(port)]
 
 
 def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
-    """The launch of a script that starts all servers and the router, and ends them all together. `found`: the launch of
-    a single server with all engines. Errors: AutoscoutError (exit 2) for engines on several nodes."""
+    """Returns the launch of a script that starts and ends all servers and the router. `found`: the launch of a single
+    server with all engines. Errors: AutoscoutError (exit 2) for engines on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError(
             f"{KNOB} = {configuration.knobs[KNOB]}: engines on {found.nodes} nodes cannot be exported together; "

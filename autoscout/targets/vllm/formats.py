@@ -1,4 +1,4 @@
-"""Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest, a
+"""Export formats of a serving launch: the file for `vllm serve --config`, a Slurm script, a Kubernetes manifest, and a
 compose file."""
 
 from autoscout.job import yaml_text
@@ -8,14 +8,14 @@ from autoscout.targets.vllm.fleet_servers import addressed
 from kb.records import AutoscoutError
 
 PORT = 8000
-ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: only the site knows which image has vllm-router
+ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: the user must supply an image with vllm-router
 _RAY_PORT = 6379
 _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 
 def yaml(found: Launch) -> str:
-    """For `vllm serve --config FILE.yaml`; behind a router, the file that all engines share. JSON scalars are YAML
-    scalars. Errors: AutoscoutError (exit 2) for servers that differ."""
+    """Writes the file for `vllm serve --config FILE.yaml`; behind a router, the file that all engines share. (JSON
+    scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
     if len({one.name for one in found.servers}) > 1:
         raise AutoscoutError(
             "servers that read prompts and servers that answer cannot share one file; use another --format", 2
@@ -37,7 +37,7 @@ def slurm(found: Launch) -> str:
 
 
 def _ray(nodes: int) -> list[str]:
-    """Lines that start a Ray cluster over the nodes of the Slurm job, from which vLLM takes its workers."""
+    """Returns the lines that start a Ray cluster on the nodes of the Slurm job, which vLLM uses."""
     others = f'srun --nodes={nodes - 1} --ntasks={nodes - 1} --overlap -x "$head"'
     alive = "ray list nodes --filter state=ALIVE --format=json | grep -c node_id"
     return [
@@ -50,8 +50,8 @@ def _ray(nodes: int) -> list[str]:
 
 
 def k8s(found: Launch) -> str:
-    """A Deployment and its Service; for a fleet a StatefulSet for each role, and the router. An engine's processes
-    share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server over several nodes."""
+    """Writes a Deployment and its Service; for several servers a StatefulSet per role, and the router. The processes of
+    an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no Deployment can span several nodes; use --format command or slurm", 2)
     lines = heading(found)
@@ -67,10 +67,10 @@ def k8s(found: Launch) -> str:
 
 
 def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
-    """`replicas`: the number of a fleet's servers, each with its own name; 0 for a Deployment."""
+    """`replicas`: number of servers behind a router, each with its own name; 0 for a Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
-    if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch blocks from this address
+    if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch KV blocks from this address
         env.append(f"            - {{ name: {_SIDE_HOST}, valueFrom: {{ fieldRef: {{ fieldPath: status.podIP }} }} }}")
     return [
         "apiVersion: apps/v1",
@@ -109,7 +109,7 @@ def _k8s_service(name: str, more: str) -> list[str]:
 
 
 def _k8s_router(found: Launch, urls: list[str]) -> list[str]:
-    """The router, which addresses the servers by their names in the cluster."""
+    """Returns the router, which reaches the servers by their names in the cluster."""
     name = _name(found)
     return [
         "apiVersion: apps/v1",
@@ -135,8 +135,8 @@ def _router_words(found: Launch, urls: list[str]) -> list[str]:
 
 
 def compose(found: Launch) -> str:
-    """A service of Docker Compose on one machine, using its first GPUs; for a fleet one service for each server, and
-    the router. Errors: AutoscoutError (exit 2) for a server over several nodes."""
+    """Writes Docker Compose services on one machine's first GPUs: one for each server, and the router. Errors:
+    AutoscoutError (exit 2) for a server on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no compose service can span several nodes; use --format command or slurm", 2)
     name = _name(found)
@@ -160,7 +160,7 @@ def compose(found: Launch) -> str:
 
 
 def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
-    """`first`: the first GPU of a server behind a router; such a server has its own GPUs and no public port."""
+    """`first`: the first GPU of a server behind a router, which has its own GPUs and no public port."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
     gpus = [str((first or 0) + i) for i in range(count)]
@@ -196,5 +196,5 @@ def _args(found: Launch) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """The text as YAML, escaped so that compose does not expand variables."""
+    """Writes the text as YAML, escaped so that compose does not expand variables."""
     return yaml_text.emitted(text).replace("$", "$$")

@@ -1,9 +1,8 @@
-"""The vLLM installed in the target's interpreter: its names and defaults are used, since they change with versions.
+"""Queries the vLLM installed in the target's interpreter, whose argument names and defaults are used.
 
-Arguments come and go with every release of vLLM, so a short script under the target's interpreter lists the engine's
-arguments with their defaults, and the server's flags. Importing vLLM takes seconds, so the answer is cached in the
-user's cache folder, by interpreter, version and install location.
-"""
+These change with every release, so a short script in the target's interpreter lists the engine's arguments with their
+defaults, and the server's flags. Since importing vLLM takes seconds, the answer is cached in the user's cache folder by
+interpreter, version and install location."""
 
 import contextlib
 import functools
@@ -58,8 +57,8 @@ print(json.dumps({"arguments": arguments, "options": options}))
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """`arguments`: name → default, None if it is computed later or not a plain value. `options`: the flags of its
-    server; () if they could not be listed."""
+    """`arguments`: name → default, None if the default is computed later or has no plain value. `options`: the server's
+    flags; () if they could not be listed."""
 
     version: str
     arguments: dict[str, Value | None]
@@ -67,15 +66,14 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def version_of(job: Job) -> Installed | None:
-    """The installed vLLM; None if there is none, in which case the catalog's own version is assumed. An interpreter in
-    a container (`launch.command_prefix`) is asked there.
-    """
+    """Returns the installed vLLM; None if there is none, which is treated like the catalog's version. With
+    `launch.command_prefix`, the interpreter in the container is queried."""
     return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
 
 
 def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
-    """The catalog with the installed version's defaults and without knobs that it lacks (expressions then read their
-    `off`, else their default). Errors: AutoscoutError (exit 2) if it lacks a knob that has neither."""
+    """Returns the catalog with the installed version's defaults and without knobs that it lacks. (In expressions these
+    have their `off` value, else their default.) Errors: AutoscoutError (exit 2) if such a knob has neither."""
     catalog = of_release(catalog, installed.version if installed else catalog.version)
     if installed is None:
         return catalog
@@ -87,7 +85,7 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
-    """Differences between the catalog and the installed version."""
+    """Returns the differences between the catalog and the installed version."""
     installed = version_of(job)
     if installed is None:
         asked = job.launch.python or sys.executable
@@ -106,7 +104,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
-    """A sentence that says why the knob is left out."""
+    """Returns a sentence with the reason why the knob is removed."""
     if instead(knob) is None:
         raise AutoscoutError(
             f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog needs; it was written "
@@ -118,13 +116,13 @@ def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
 
 
 def _argument(knob: KnobEntry) -> str:
-    """The engine argument that a knob sets; a nested field belongs to its argument."""
+    """Returns the engine argument that a knob sets, or to which a nested field belongs."""
     return knob.sets.split(".")[0]
 
 
 def _has(installed: Installed, knob: KnobEntry) -> bool:
     if knob.since and not reached(installed.version, knob.since):
-        return False  # a field of an argument that existed before it
+        return False  # a field of an older argument
     return _argument(knob).startswith("the ") or _argument(knob) in installed.arguments
 
 
@@ -160,7 +158,7 @@ def _cache() -> Path:
 
 
 def _run(python: tuple[str, ...], script: str) -> dict[str, Any] | None:
-    """The last line of the script's output, as JSON; None if it cannot be run or prints something else."""
+    """Returns the last line of the script's output, parsed as JSON; None if that fails."""
     try:
         done = subprocess.run(
             [*python, "-c", script],

@@ -1,8 +1,7 @@
-"""A supervisor between us and a server, so that nothing of it outlives us: neither its workers, which lead their own
-sessions, nor their sockets, nor the shared memory they leave behind when killed.
+"""A supervisor process between us and a server, which ends everything the server leaves behind: workers (in sessions of
+their own), sockets, and shared memory.
 
-    keeper.py COMMAND… exits with the command's exit code; ends the command when its own stdin closes
-"""
+    keeper.py COMMAND… exits with the command's exit code; ends the command when its own stdin closes"""
 
 import contextlib
 import ctypes
@@ -14,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":  # run as a script, so that it starts in milliseconds whatever the package imports
+if __name__ == "__main__":  # as a script, this starts in milliseconds without importing the package
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from autoscout.running import processes

@@ -1,4 +1,4 @@
-"""Settings in the user's serve line that no knob sets: they are kept in every experiment and in exports."""
+"""Settings in the user's serve line without a knob, which all experiments and exports keep."""
 
 import json
 import re
@@ -19,12 +19,12 @@ from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
 from kb.records import Job, Value, content_hash
 
-# Arguments that the job or an experiment sets.
+# Arguments that the job or an experiment determines.
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
-RAY = ("distributed_executor_backend", "data_parallel_backend")  # a configuration's nodes decide whether it is "ray"
+RAY = ("distributed_executor_backend", "data_parallel_backend")  # "ray" or not, depending on the configuration's nodes
 # Engine arguments that experiments omit and only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
-_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in an image's name
+_RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
 _SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
 # Settings without a knob of their own that determine a knob's value.
 _DECIDES = {
@@ -32,7 +32,7 @@ _DECIDES = {
     "cudagraph_capture_sizes": "graph_size",
     "kv_transfer_config": "kv_offload",
 }
-# Settings without a knob that restrict the values of knobs. GIVEN stands for the line's value.
+# Settings without a knob that restrict knobs. GIVEN stands for the line's value.
 _GO_WITH = {
     "decode_context_parallel_size": (
         "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
@@ -48,8 +48,8 @@ _GO_WITH = {
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Without an installed vLLM, only
-    other fields of settings that knobs set in part."""
+    """Returns the engine arguments of the line without a knob, by vLLM's names. Without an installed vLLM, these are
+    only further fields of settings that knobs set in part."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
@@ -57,17 +57,17 @@ def kept_arguments(job: Job) -> dict[str, Any]:
 
 
 def longest(job: Job) -> int:
-    """Tokens of the longest request that an engine is built for: the traffic's, or more if the user's line says so."""
+    """The maximum tokens of a request that an engine supports: the traffic's, or that of the user's line if larger."""
     return max(attributes_of(job)["model_len"], stated_length(job))
 
 
 def stated_length(job: Job) -> int:
-    """The number of tokens in --max-model-len of the user's line; 0 if it is absent, or "auto" (vLLM chooses)."""
+    """Returns --max-model-len of the user's line in tokens; 0 if it is missing or "auto" (vLLM chooses)."""
     return count_of("".join(given_flags(job).get("--max-model-len", []))) or 0
 
 
 def dtype_of(job: Job) -> str:
-    """The engine's dtype. If the line gives none, it is that of the model's folder, as without AutoScout."""
+    """Returns the engine's dtype. If the line has none, it is that of the model's folder, as for any vLLM server."""
     if job.model.dtype == "fp32":
         return "float32"
     words = given_flags(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
@@ -75,8 +75,8 @@ def dtype_of(job: Job) -> str:
 
 
 def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog adapted to the user's line. The longest request is the line's, if that is longer than the traffic's.
-    The line's own numbers are added to the values of knobs. Knobs that the line's settings determine are left out."""
+    """Adapts the catalog to the user's line: uses the line's maximum length if it is longer than the traffic's, adds
+    the line's numbers to the values of knobs, and removes knobs that settings of the line determine."""
     if not job.launch.current:
         return catalog
     given = given_flags(job)
@@ -134,9 +134,9 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
 
 
 def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """(the catalog, in which a knob that the job fixes also has the line's text as a value; the knobs that the line
-    determines). The line determines a knob if its text is none of the knob's values, as each would serve another
-    model."""
+    """Returns (the catalog, in which a knob that the job fixes to the line's text has this as a value; the knobs that
+    the line determines). The line determines a knob if its text is not one of the knob's values, since each of these
+    would serve another model."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))
@@ -152,12 +152,13 @@ def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
-    """Flags for the server alone (keys, names, templates) for exports, as written, without those that the installed
-    version does not accept."""
+    """Returns flags for the server only (API keys, names, templates), for exports, without those that the installed
+    version does not have."""
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}  # not of fields
+    # without flags of nested fields
+    of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}
     for flag, words in {**of_fields, **flags_of(line_of(job))}.items():
         if setting_of(flag).partition(".")[0] in unset and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
@@ -165,7 +166,7 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
 
 
 def unknown_flags(job: Job) -> list[str]:
-    """Flags in the line that the installed version's server does not have."""
+    """Returns the flags of the line that the installed version's server does not have."""
     installed = version_of(job) if job.launch.current else None
     if installed is None or not installed.options:
         return []
@@ -174,7 +175,7 @@ def unknown_flags(job: Job) -> list[str]:
 
 
 def identity_of(job: Job) -> dict[str, str]:
-    """Environment entries by which measurements with different settings of the user's own are kept apart."""
+    """Returns environment entries that distinguish measurements with different settings of the user."""
     own = kept_arguments(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
@@ -182,7 +183,7 @@ def identity_of(job: Job) -> dict[str, str]:
 
 
 def of_another_release(job: Job) -> str:
-    """A sentence where the line's image names a release that cannot be asked here, and is not the catalog's."""
+    """Returns a sentence if the line's image has another release than the catalog's, which cannot be queried here."""
     here = shipped("vllm").version
     tags = (_RELEASE.search(word) for word in job.launch.command_prefix)
     tag = next((found[1] for found in tags if found), here)
@@ -192,7 +193,7 @@ def of_another_release(job: Job) -> str:
 
 
 def _set_by_line(job: Job) -> dict[str, Any]:
-    """Settings in the line that no knob sets, by their names."""
+    """Returns the settings of the line that no knob sets, by name."""
     if not job.launch.current:
         return {}
     chosen = _set_by_knobs(catalog_of(job), job)
@@ -218,7 +219,7 @@ def _set_by_line(job: Job) -> dict[str, Any]:
 
 
 def _set_by_knobs(catalog: Catalog, job: Job) -> set[str]:
-    """Settings that a knob of this job determines; those of a knob that never acts in it keep the line's value."""
+    """The settings that a knob of this job determines. A setting whose knob is never active keeps the line's value."""
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     open_ones = [k for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)]

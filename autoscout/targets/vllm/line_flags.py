@@ -1,4 +1,4 @@
-"""The server's flags in a user's serve line, by their long names, with one flag for each field of a nested setting."""
+"""The server's flags in a user's serve line, by their long names and with a flag for each field of a nested setting."""
 
 import json
 import re
@@ -36,21 +36,23 @@ _ALIASES = {
     "-r": "--node-rank",
     "-sc": "--speculative-config",
     "-tp": "--tensor-parallel-size",
-    # vLLM has these both as a field of a nested setting and as a flag, and accepts only one of the two.
+    # vLLM has both a nested field and a flag for these settings, but accepts only one of them at a time.
     "--attention-config.backend": "--attention-backend",
     "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
-SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
+# prefixes of flags without a value
+SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")
 _LEVEL = re.compile(r"^-O=?(\d)$")
-_COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # may be written 32k or 20G
+# numbers that may be written as 32k or 20G
+_COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _EXPONENTS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def begins(line: Line) -> int | None:
-    """Index at which the server's words begin, after `vllm serve`, its older module or its image; None if the line
-    starts no server."""
+    """Returns the index of the first word of the server, after `vllm serve`, its older module or its image; None if the
+    line starts no server."""
     for i, word in enumerate(line.words):
         if line.names[i : i + 2] == ("vllm", "serve"):
             return i + 2
@@ -60,20 +62,20 @@ def begins(line: Line) -> int | None:
 
 
 def model_named(line: Line) -> str:
-    """The model that a line serves; "" for none."""
+    """Returns the model that a line serves; "" if it names none."""
     start = begins(line)
     first = "" if start is None else "".join(line.words[start : start + 1])
     return first if first and not first.startswith("-") else "".join(flags_of(line).get("--model", [])[:1])
 
 
 def flags_of(line: Line) -> dict[str, list[str]]:
-    """The server's flags by their long names, with their words as written, and without those of a container or
-    launcher."""
+    """The server's flags by their long names with their values as written, without flags of a container or launcher."""
     own = line.of(_LEVEL.sub(r"--optimization-level=\1", word) for word in line.words[begins(line) or 0 :])
     found: dict[str, list[str]] = {}
     for flag, values in own.flags.items():
         name = _long(flag)
-        if name.startswith(SWITCHES) and values and values[0].lower() in ("true", "false"):  # releases before 0.9
+        # before 0.9, a switch could have a value
+        if name.startswith(SWITCHES) and values and values[0].lower() in ("true", "false"):
             name = name if values[0].lower() == "true" else f"--no-{name[2:]}"
             values = values[1:]
         several = values[0].split(",") if name.endswith("+") and values else values
@@ -83,13 +85,13 @@ def flags_of(line: Line) -> dict[str, list[str]]:
 
 
 def given_flags(job: Job) -> dict[str, list[str]]:
-    """The flags that the job's line gives today; {} for a job without a line. Errors: AutoscoutError (exit 2)."""
+    """Returns the flags in the job's current line; {} if it has none. Errors: AutoscoutError (exit 2)."""
     return flags_in(line_of(job))
 
 
 def flags_in(line: Line) -> dict[str, list[str]]:
-    """Like `flags_of`, with a flag for each field of a nested setting, and with equal values spelled alike. Errors:
-    AutoscoutError (exit 2) for a setting whose JSON cannot be read."""
+    """Like `flags_of`, with a flag for each field of a nested setting, and one spelling for equal values. Errors:
+    AutoscoutError (exit 2) for a setting whose JSON is invalid."""
     found: dict[str, list[str]] = {}
     for flag, words in flags_of(line).items():
         alone = len(words) == 1
@@ -102,8 +104,8 @@ def flags_in(line: Line) -> dict[str, list[str]]:
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
-    """A flag with a JSON value as one flag per field, which means the same. Errors: AutoscoutError."""
-    if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a place that a template fills
+    """Splits a flag with a JSON value into equivalent flags, one per field. Errors: AutoscoutError."""
+    if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a placeholder of a template
         return {flag: text}
     try:
         fields = door.parsed_json(text)
@@ -114,19 +116,19 @@ def spread(flag: str, text: str) -> dict[str, str]:
 
 
 def flag_of(setting: str) -> str:
-    """The flag of an engine's argument, or of a field of one: `compilation_config.cudagraph_mode`."""
+    """Returns the flag of an engine argument or of its field (`compilation_config.cudagraph_mode`)."""
     name, dot, field = setting.partition(".")
     return f"--{name.replace('_', '-')}{dot}{field}"
 
 
 def setting_of(flag: str) -> str:
-    """The setting of a flag, without the `no-` of a switch that is turned off; the inverse of flag_of()."""
+    """Returns the setting of a flag, without the `no-` that disables a switch; the inverse of flag_of()."""
     name, dot, field = flag.removeprefix("--").removeprefix("no-").partition(".")
     return f"{name.replace('-', '_')}{dot}{field}"
 
 
 def count_of(text: str) -> int | None:
-    """A whole number as vLLM reads it, also 32k (32,000) and 32K (32,768); None for other text."""
+    """Parses an integer like vLLM, also 32k (32,000) and 32K (32,768); None for other text."""
     if text.isdigit():
         return int(text)
     if not (found := _COUNT.fullmatch(text)):
@@ -140,22 +142,22 @@ def _long(flag: str) -> str:
     if name == "-O" and dot:  # before 0.12
         name = "-cc"
     known = f"{_ALIASES.get(name, name.replace('_', '-'))}{dot}{field}"
-    bare = known.removesuffix("+")  # a list's elements, as `--x.y+ 1,2`
+    bare = known.removesuffix("+")  # elements of a list, as in `--x.y+ 1,2`
     return f"{_ALIASES.get(bare, bare)}{known[len(bare) :]}"
 
 
 def _listed(text: str) -> list[str]:
-    """The words after a flag for a field's value in JSON."""
+    """Returns the words after a flag for a field's JSON value."""
     value = door.parsed_json(text) if text.startswith("[") else text
     return [str(each) for each in value] if isinstance(value, list) else [text]
 
 
 def _plain(flag: str, text: str) -> str:
-    """A single spelling for values that mean the same."""
+    """Returns the canonical spelling of a value."""
     if flag in _COUNTS:
         return str(count_of(text) or text)
     if flag == "--kv-cache-dtype" and text == "fp8_e4m3":
         return "fp8"
-    if flag == "--speculative-config.method" and text.endswith("_mtp"):  # a model's own name for MTP
+    if flag == "--speculative-config.method" and text.endswith("_mtp"):  # a model's own name for multi-token prediction
         return "mtp"
     return text

@@ -23,13 +23,13 @@ from kb.records import Configuration, Job
 _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
-_SATURATED = 0.9  # the server is saturated if it answers less than this share of the arrivals
-_WITHIN, _LOADS = 0.05, 24  # search for the highest rate: relative precision, and most loads
+_SATURATED = 0.9  # the server is saturated if it answers less than this fraction of the arrivals
+_WITHIN, _LOADS = 0.05, 24  # search for the highest rate: relative precision, and maximum number of loads
 
 
 class TimedRequest(msgspec.Struct, frozen=True):
-    """The timing of one request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: of the
-    prompt. In a shadow also the number of the engine that answered, and when its first step began."""
+    """The times of a request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: tokens of
+    the prompt. In a shadow, also the index of the engine that answered, and when its first step began."""
 
     sent: float
     chunks: list[float]
@@ -41,7 +41,7 @@ class TimedRequest(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """One pass of the load. `duration_s` is measured by the clock of the requests, `wall_s` by the wall clock."""
+    """One pass of the load. `duration_s` is measured by the requests' clock, `wall_s` by the wall clock."""
 
     duration_s: float
     cpu_s: float
@@ -51,7 +51,7 @@ class Pass(msgspec.Struct, frozen=True):
 
 
 def plan(job: Job) -> dict[str, Any]:
-    """The plan from which worker/prompts.py makes the requests. Errors: AutoscoutError (exit 2) for an invalid
+    """Returns the plan from which worker/prompts.py generates requests. Errors: AutoscoutError (exit 2) for an invalid
     trace."""
     requests = of_traffic(job.traffic, _SEED, _count(job))
     arrival = [] if requests.concurrency else requests.arrival_s.tolist()
@@ -85,8 +85,8 @@ def plan(job: Job) -> dict[str, Any]:
 
 
 def run_s(job: Job, metric: str, value: float) -> float:
-    """Seconds of warm-up and passes, from the predicted throughput; 0 for other metrics, and if the rate is searched,
-    since loads then last as long as launch.timeout_s allows."""
+    """Returns the seconds of warm-up and passes, given the predicted throughput. 0 for other metrics, and for a rate
+    search, whose loads last as long as launch.timeout_s allows."""
     rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
     if metric not in rates or searches_rate(job):
         return 0.0
@@ -99,13 +99,12 @@ def run_s(job: Job, metric: str, value: float) -> float:
 
 
 def searches_rate(job: Job) -> bool:
-    """Whether an experiment searches the highest rate that meets the limits (worker/rates.py)."""
+    """Whether experiments search for the highest rate within the limits (worker/rates.py)."""
     return job.objective.metric == HIGHEST_RATE
 
 
 def _count(job: Job) -> int:
-    """Requests per pass: the job's number, else as many as arrive within launch.measure_s (closed loop: several per
-    user)."""
+    """Returns the requests per pass: the job's number, else those that arrive (or users send) in launch.measure_s."""
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests
@@ -120,8 +119,8 @@ def _count(job: Job) -> int:
 
 
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
-    """Metrics of each pass as in `vllm bench serve`, then the median over passes, so that a disturbed one does not
-    count. In a search for the highest rate, the loads at that rate are pooled, since all of them decided about it."""
+    """Computes the metrics of each pass as in `vllm bench serve`, and returns the medians over passes, which are robust
+    to a disturbed pass. In a rate search, the loads at the highest rate are pooled, since all of them decided on it."""
     if searches_rate(job):
         passes = [pooled(passes)]
     each = [of_pass(p, request_limits(job.objective)) for p in passes]
@@ -140,8 +139,7 @@ def pooled(passes: list[Pass]) -> Pass:
 
 
 def per_device(found: dict[str, float], job: Job, configuration: Configuration) -> dict[str, float]:
-    """Throughput per GPU and cost, for the nodes that the configuration uses; other nodes are neither counted nor paid
-    for. A node's price is per hour, for all of its devices."""
+    """Returns throughput per GPU and cost of the used nodes. A node's price is per hour, for all its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
     used = used_nodes(job, configuration)
     count = sum(node.count for node in used)
@@ -153,7 +151,7 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
 
 
 def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
-    """Latencies in ms, rates per second. Failed requests are left out. `slo`: as in request_limits()."""
+    """Returns latencies in ms and rates per second, without failed requests. `slo`: see request_limits()."""
     done = [r for r in measured.requests if not r.error]
     latencies = {
         "ttft": np.array([r.chunks[0] - r.sent for r in done]),
@@ -191,8 +189,8 @@ def _keeps(request: TimedRequest, slo: dict[str, float]) -> bool:
 
 
 def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
-    """A sentence if requests of an open loop arrive faster than they are answered, else "": the queue grows, and
-    latencies depend on the load's duration."""
+    """Returns a warning if requests of an open loop arrive faster than they are answered; else "". The queue then
+    grows, and latencies depend on the load's duration."""
     if len(arrival_s) < 2 or arrival_s[-1] <= 0:
         return ""
     offered = (len(arrival_s) - 1) / arrival_s[-1]
@@ -213,8 +211,8 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
 
 
 def kv_needed_tokens(passes: list[Pass]) -> float:
-    """The KV cache size, in tokens, with which no request waits for space: the most prompt and answer tokens in flight
-    (maximum of each pass, median over passes). Prompts with shared prefixes need less."""
+    """Returns the KV cache size in tokens with which no request has to wait for space: the maximum of prompt and answer
+    tokens in flight (median over passes). Prompts with shared prefixes need less."""
     return float(np.median([_most_in_flight(p) for p in passes]))
 
 
@@ -231,7 +229,7 @@ def _most_in_flight(measured: Pass) -> int:
 
 
 def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """What a search has to report, "" if nothing: how the time limit affected it, and, if no rate met the limits, the
+    """Returns notes on a rate search, "" if none: effects of the time limit, and, if no rate met the limits, the
     latencies at the lowest rate."""
     parts = [measured["note"]] if measured.get("note") else []
     if not measured["max_rate"]:
@@ -246,7 +244,7 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
 
 
 def failed(passes: list[Pass]) -> str:
-    """How many requests failed, and why the first did; "" if none did."""
+    """Returns how many requests failed and why the first one did; "" if none did."""
     errors = [r.error for p in passes for r in p.requests if r.error]
     total = sum(len(p.requests) for p in passes)
     return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

@@ -1,4 +1,4 @@
-"""Builds a serving experiment's measurement from the files in its folder."""
+"""Creates a serving experiment's measurement from the files in its folder."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from kb.records import Configuration, Job, Measurement
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment, from its folder alone; None if it is incomplete, or refers to an
+    """Returns the measurement of a finished experiment from its folder; None if it is incomplete, or if it refers to an
     experiment that no longer exists."""
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
@@ -65,8 +65,8 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
-    """Identity of an engine → folder name of the first experiment that measured it. Experiments with this configuration
-    are left out, since their repetition is intended."""
+    """Returns the identity of each engine → folder name of the first experiment with it. Experiments with this
+    configuration are excluded, because they are repeated on purpose."""
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):
         knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")

@@ -1,4 +1,4 @@
-"""The longest request that a served model's positions allow. vLLM refuses to start an engine for longer ones
+"""Limits on the length of requests by a model's positions. vLLM refuses to start with a longer maximum length
 (config/model.py, _get_and_verify_max_len)."""
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _NOT_SCALED = ("default", "llama3")  # rope types whose max_position_embeddings 
 
 
 def position_problems(job: Job) -> Iterator[str]:
-    """A sentence if requests are too long; none if the model's folder is unreadable here: its engine reports it."""
+    """Yields a sentence if requests are too long. Without a readable model folder the check is left to the engine."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or _lengthened(job):
         return
@@ -36,10 +36,9 @@ def position_problems(job: Job) -> Iterator[str]:
 
 
 def not_starting(job: Job) -> Iterator[str]:
-    """A sentence if the line leaves the length of requests to the model, and one request of that length takes more
-    memory than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py,
-    check_enough_kv_cache_memory). The length is that of the model's folder, or of the published model named by the
-    line."""
+    """Yields a sentence if the line leaves the maximum length to the model, and a request of that length needs more KV
+    cache than an engine can have. vLLM then exits at its start (v1/core/kv_cache_utils.py,
+    check_enough_kv_cache_memory). The length is that of the model's folder, or of the published model of that name."""
     given, known = given_flags(job), attributes_of(job)
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
     if 0 < reach < stated_length(job) and not job.launch.model_path and not _lengthened(job):
@@ -52,7 +51,7 @@ def not_starting(job: Job) -> Iterator[str]:
     tp, pp, dp = (
         count_of("".join(given.get(f"--{of}-parallel-size", []))) or 1 for of in ("tensor", "pipeline", "data")
     )
-    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)  # engines share experts
+    weights = known["weights_gib"] - known["expert_gib"] * (1 - 1 / dp)  # engines share the experts
     width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])
@@ -76,13 +75,13 @@ def _lengthened(job: Job) -> bool:
 
 
 def _published(job: Job) -> int:
-    """The length of the published model that the line names, from its record; 0 if unknown."""
+    """Returns the maximum length of the published model that the line names; 0 if unknown."""
     return int(sizes_of(model_named(line_of(job))).get("context", 0))
 
 
 def _reach(folder: Path) -> int:
-    """Tokens; 0 if unknown. Some versions multiply by the factor of scaled positions, others expect it to be included:
-    the larger result counts."""
+    """Returns the maximum length in tokens; 0 if unknown. Some versions multiply by the scaling factor of positions,
+    others expect it to be included, so the larger result is used."""
     try:
         config = door.parsed_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):

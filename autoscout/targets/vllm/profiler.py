@@ -1,4 +1,4 @@
-"""Profiles configurations of a serving job: a real vLLM under the job's load."""
+"""Profiles configurations of a serving job on a real vLLM under the job's load."""
 
 import os
 import sys
@@ -30,17 +30,17 @@ from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _WORKER = Path(__file__).parent / "worker"
-_ENDING = 0.05  # share of an experiment's time limit that is kept for ending it
+_ENDING = 0.05  # fraction of an experiment's time limit that is reserved for ending it
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
 
 class VllmProfiler:
-    """Runs one experiment at a time. Launcher "warm" forks a process that has imported vLLM, "reuse" keeps the fork for
-    the next experiment if that can share its engine, "serve" starts a server."""
+    """Runs one experiment at a time. The launcher "warm" forks a process that has imported vLLM; "reuse" keeps the fork
+    for the next experiments that can share its engine; "serve" starts a server."""
 
     def __init__(self, job: Job) -> None:
-        """Nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher or trace."""
+        """Starts nothing yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher or trace."""
         self._job = job
         self._kind = vllm.launcher(job)
         variables = {**OFFLINE, **vllm.environment_variables(job)}
@@ -59,40 +59,38 @@ class VllmProfiler:
         self._given: list[int] = []
 
     def on(self, placement: Placement) -> None:
-        """Reserves this machine's GPUs, by index, for the next runs."""
+        """Sets which of this machine's GPUs, by index, the next runs use."""
         self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def environment(self) -> dict[str, str]:
-        """Versions and devices of the target, the model, and the way of measuring (looked up once).
+        """Returns versions, devices, the model, and the method of measuring, cached.
 
         Errors: AutoscoutError if the interpreter does not run or lacks vLLM, if the machine lacks the job's GPUs, or if
-        launch.model_path is not a model of the job's shape.
-        """
+        launch.model_path is not a model of the job's shape."""
         if not self._environment:
             self._environment = self._described()
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment in `folder`, after removing the files of an earlier attempt. Failures are returned as
-        measurements; after interrupt() the status is "killed". If a sibling folder has a configuration for which vLLM
-        makes the same engine, its measurement is returned. Errors: AutoscoutError if the folder cannot be written or
-        the random model cannot be made.
-        """
+        """Runs one experiment in `folder`, after deleting files of an earlier attempt. A failure is returned as a
+        measurement, with the status "killed" after interrupt(). If vLLM builds the same engine for a configuration in a
+        sibling folder, that measurement is returned. Errors: AutoscoutError if the folder cannot be written or the
+        random model cannot be created."""
         try:
             return self._run(configuration, name, folder)
         finally:
             self._stopping = False
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed."""
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
+        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends every process kept alive."""
+        """Ends all remaining processes."""
         self._launcher.close()
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
@@ -111,14 +109,14 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """`ceiling`: arguments with which a kept, reusable engine is built; {} for a fresh engine."""
+        """`ceiling`: arguments of a reusable engine that is kept; {} for a new engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
             name=name,
             context=environment.context_of(self._job, self.environment()),
             environment=self.environment(),
-            ranks=1,  # one process reports for the whole engine
+            ranks=1,  # one process reports for the engine
         )
         self._model = self._model or model_folder(self._job)
         self._launcher.start(lambda: self._stopping)
@@ -149,7 +147,7 @@ class VllmProfiler:
             "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
-            # GPUs by index or UUID: the first of the visible ones.
+            # the first ones of the visible GPUs, by index or UUID
             "gpus": (named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, about, worker)
@@ -224,7 +222,7 @@ class VllmProfiler:
 
 
 def _servers(job: Job, configuration: Configuration, visible: str | None) -> list[dict[str, Any]]:
-    """What each server of the experiment is started with. `visible`: CUDA_VISIBLE_DEVICES; None without GPUs."""
+    """Returns the start parameters of each server. `visible`: CUDA_VISIBLE_DEVICES; None without GPUs."""
     found: list[dict[str, Any]] = []
     ids = named(visible or "") or [str(i) for i in range(fleet_servers.devices_of(configuration))]
     several = fleet_servers.is_routed(configuration)
@@ -236,7 +234,7 @@ def _servers(job: Job, configuration: Configuration, visible: str | None) -> lis
 
 
 def _router(job: Job, configuration: Configuration) -> list[str]:
-    """The router's command: the program next to the job's interpreter, else the one in PATH."""
+    """Returns the router's command: the program next to the job's interpreter, else the one in PATH."""
     if not fleet_servers.is_routed(configuration):
         return []
     name, *more = fleet_servers.router_words(configuration)

@@ -1,10 +1,8 @@
-"""Launcher "reuse": one engine for configurations that differ only in settings that vLLM can change while it runs.
+"""The launcher "reuse": one engine for configurations that differ only in settings that vLLM can change at run time.
 
-The engine is built with the largest values in the space; each experiment then sets its own. To check that this measures
-the same, the first reuse and every eighth after it are also measured on a fresh engine. If the two disagree, the knob
-furthest below the value with which the engine was built is no longer changed live: each of its values gets a new
-engine.
-"""
+The engine is built with the largest values in the space, and each experiment sets its own. To verify the results, the
+first reuse and every eighth one afterwards are also measured on a new engine. If the two disagree, the knob that is
+furthest below the engine's value is no longer changed at run time: each of its values gets its own engine."""
 
 import math
 from typing import Any
@@ -15,8 +13,8 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # of this many reuses, one is checked
-_TOLERANCE = 0.15  # relative, of the objective's metric; repeats on fresh engines differ by 4 %
+_EVERY = 8  # one of this many reuses is verified
+_TOLERANCE = 0.15  # relative, of the objective's metric; repetitions on new engines differ by 4 %
 
 
 class Reuse:
@@ -28,12 +26,12 @@ class Reuse:
             for name, argument in LIVE.items()
             if argument and name in space.knob
         }
-        self.refused: dict[str, str] = {}  # knob → why it is no longer changed live
+        self.refused: dict[str, str] = {}  # knob → why it is no longer changed at run time
         self._reused = 0
 
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
-        """The arguments of an engine on which the configuration's values can be set live; {} if no knob may be set
-        live, or if memory is measured, since it would be the larger engine's."""
+        """Returns the arguments of an engine that can be changed to the configuration at run time; {} if no knob can be
+        changed, or if memory is measured, since it would be the larger engine's."""
         objective = self._job.objective
         asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:
@@ -42,19 +40,19 @@ class Reuse:
         if "max_num_batched_tokens" in largest:
             least = largest.get("max_num_seqs", configuration.knobs.get("max_num_seqs", 1))
             largest["max_num_batched_tokens"] = max(largest["max_num_batched_tokens"], int(least))
-        elif "max_num_seqs" in largest:  # a step computes at least a token per request
+        elif "max_num_seqs" in largest:  # each request has at least one token in a step
             largest["max_num_seqs"] = min(
                 largest["max_num_seqs"], int(configuration.knobs.get("max_num_batched_tokens", math.inf))
             )
         return {LIVE[name]: value for name, value in largest.items()}
 
     def due(self) -> bool:
-        """Whether to check this reuse."""
+        """Whether this reuse must be verified."""
         self._reused += 1
         return self._reused % _EVERY == 1
 
     def disagreement(self, reused: Measurement, fresh: Measurement) -> str:
-        """How the two results differ, "" if they agree; the blamed knob is no longer changed live."""
+        """Returns how the two results differ, "" if they agree. The knob to blame is no longer changed at run time."""
         problem = self._differ(reused, fresh)
         if not problem:
             return ""
@@ -82,13 +80,13 @@ class Reuse:
 
 
 def key(job: Job, configuration: Configuration, ceiling: dict[str, Any]) -> str:
-    """A key that is equal for configurations that can share an engine."""
+    """Returns a key that is equal for configurations that can share an engine."""
     arguments = vllm.engine_arguments(job, configuration) | ceiling
     return content_hash({k: v for k, v in arguments.items() if k != "long_prefill_token_threshold" or not ceiling})
 
 
 def in_turn(job: Job, batch: list[Configuration]) -> list[Configuration]:
-    """The batch grouped by shared engines, in the order of each group's first configuration."""
+    """Groups the batch by shared engines, in the order of each group's first configuration."""
     if job.launch.launcher != "reuse":
         return batch
     kinds = [tuple((n, v) for n, v in c.knobs.items() if n not in LIVE) for c in batch]

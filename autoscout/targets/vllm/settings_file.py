@@ -1,4 +1,4 @@
-"""Reads the file of `vllm serve --config FILE.yaml` as flags, in the same way as vLLM (utils/argparse_utils.py)."""
+"""Converts the file of `vllm serve --config FILE.yaml` to flags, like vLLM (utils/argparse_utils.py)."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from autoscout.line.launch_line import Line
 
 
 def with_file(line: Line, notes: list[str]) -> Line:
-    """The server's words with the file's settings in place of `--config FILE.yaml`, before flags that override them."""
+    """Replaces `--config FILE.yaml` by the file's settings, placed before the flags that override them."""
     if line.value("--config") is None:
         return line
     name, others = str(line.value("--config")), line.without("--config").words

@@ -1,20 +1,19 @@
-"""Partial fine-tuning: LoRA adapters on frozen weights, or only the layers above frozen ones.
+"""Partial fine-tuning: LoRA adapters on frozen weights, or training of only the layers above frozen ones.
 
-An adapter computes y += 2 · U(D x) with inner dimension `rank`. On a column-parallel linear layer (outputs split) U is
-split and D replicated; on a row-parallel one (inputs split) D is split and U replicated.
-"""
+An adapter computes y += 2 · U(D x), where D and U have the inner dimension `rank`. For a column-parallel linear layer
+(split outputs), U is split and D replicated; for a row-parallel one (split inputs), D is split and U replicated."""
 
 from typing import Any
 
 import torch
 from megatron.core.tensor_parallel import mappings
 
-_SCALE = 2.0  # alpha is twice the rank
+_SCALE = 2.0  # alpha / rank, since alpha is twice the rank
 
 
 def apply(chunk: Any, config: dict[str, Any]) -> None:
-    """Freezes layers and adds adapters; call before weights are filled and DDP makes its buffers. `config`:
-    experiment.json. Errors: ValueError for a linear layer that does not exist."""
+    """Freezes layers and adds adapters. Must be called before weights are filled and DDP allocates its buffers.
+    `config`: content of experiment.json. Errors: ValueError for a linear layer that does not exist."""
     lora, frozen = config.get("lora"), config.get("frozen_layers", 0)
     if lora:
         chunk.requires_grad_(False)
@@ -27,7 +26,7 @@ def apply(chunk: Any, config: dict[str, Any]) -> None:
         if chunk.pre_process and not chunk.share_embeddings_and_output_weights:
             chunk.embedding.requires_grad_(False)
     if (lora or frozen) and chunk.pre_process:
-        # A recomputed layer gives its weights no gradient unless its input requires one.
+        # With recomputation, a layer's weights get gradients only if its input requires one.
         again = config["given"].get("recompute_granularity") == "full"
         chunk.embedding.register_forward_hook(lambda module, given, out: _asking(out) if lora or again else out)
 
@@ -75,7 +74,7 @@ class Adapter(torch.nn.Module):
         marks: Any = split
         marks.tensor_model_parallel, marks.partition_dim, marks.partition_stride = True, dim, 1
         marks = whole
-        marks.sequence_parallel = self.sequence_parallel  # its gradients cover only a share of the sequence
+        marks.sequence_parallel = self.sequence_parallel  # each rank's gradients cover only its part of the sequence
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inner = torch.nn.functional.linear(x, self.down)

@@ -1,12 +1,12 @@
-"""Measures the speed of this rank's device alone by a fixed piece of arithmetic, equal on all ranks and without
-communication. Ranks wait for each other in every iteration, so all have the step time of the slowest; only work without
-communication distinguishes a throttled or shared device from the others."""
+"""Measures the speed of this rank's device by a fixed computation that is equal on all ranks and has no communication.
+Ranks wait for each other in each iteration, so that all have the step time of the slowest rank. This measurement shows
+which device is throttled or shared."""
 
 import time
 from typing import Any
 
-_SIDE = {"cpu": 192, "cuda": 2048}  # side of square matrices: 24 MiB on a GPU
-_TIMES = {"cpu": 8, "cuda": 32}  # matrix products: a few milliseconds
+_SIDE = {"cpu": 192, "cuda": 2048}  # dimension of square matrices: 24 MiB on a GPU
+_TIMES = {"cpu": 8, "cuda": 32}  # number of matrix products, which take a few milliseconds
 
 
 class Alone:
@@ -19,7 +19,7 @@ class Alone:
         self._matrix = torch.full((_SIDE[kind], _SIDE[kind]), 1 / _SIDE[kind], device=device, dtype=dtype)
 
     def seconds(self) -> float:
-        """Wall-clock seconds of the arithmetic, so time during which others use the device counts, too."""
+        """Returns the wall-clock seconds of the computation, which include time that other processes use the device."""
         import torch
 
         self._finish()

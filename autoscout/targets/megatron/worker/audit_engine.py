@@ -1,14 +1,13 @@
-"""Asks Megatron-core itself, without a GPU, which arguments it accepts, and how it reads the flags of our launches.
+"""Queries Megatron-core, without a GPU: which arguments it accepts, and how it interprets the flags of our launches.
 
     audit_engine.py < {"path": "", "launches": [{"flags": {"--bf16": true}, "world": 8, "variables": {}}, …]}
 
-`path`: a checkout of Megatron-LM in place of the installed `megatron.training`. The last line printed is one object:
-`arguments` (--flag → "default of choices", {} without a parser), `helps`, `fields` (Class.field → the same), and an
-answer for each launch: `refused` ("" or why), and `changed`, name → [given value, resulting value], including arguments
-with a warning. The launch is parsed and validated as Megatron-LM does before it trains, or only by the configuration
-classes where the release has no parser. No model is built. The engine is made to believe that Transformer Engine is
-installed and that devices have compute capability 9.0.
-"""
+`path`: a checkout of Megatron-LM in place of the installed `megatron.training`. The last output line is an object:
+`arguments` (--flag → "default of choices", {} without a parser), `helps`, `fields` (Class.field → default of choices),
+and an answer for each launch: `refused` ("" or the reason), and `changed`, name → [given value, resulting value],
+including arguments with a warning. A launch is parsed and validated like in Megatron-LM before training; in a release
+without a parser, only by the configuration classes. No model is built. The engine is made to assume that Transformer
+Engine is installed and that devices have compute capability 9.0."""
 
 import argparse
 import dataclasses
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import audit_answers
 
-# Flags whose values only the user knows.
+# Flags whose values are the user's.
 _OF_THE_PERSON = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
 _CAPABILITY = (9, 0)
 
@@ -39,7 +38,7 @@ def words(flags: dict[str, Any]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """The value in a form that JSON allows, spelled as on a command line."""
+    """Converts the value to JSON types, spelled as on a command line."""
     if isinstance(value, str):
         return (
             value.removeprefix("torch.").replace("bfloat16", "bf16").replace("float32", "fp32").replace("uint8", "fp8")
@@ -74,12 +73,13 @@ def pretend_transformer_engine() -> None:
     fused: Any = sys.modules["transformer_engine.pytorch.optimizers"]
     names = ("master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "use_decoupled_grad", "store_param_remainders")
     made: dict[str, Any] = {}
-    exec(f"class FusedAdam:\n    def __init__(self, {', '.join(names)}): pass", made)  # what Megatron-core looks for
+    # Megatron-core checks the parameters of this class
+    exec(f"class FusedAdam:\n    def __init__(self, {', '.join(names)}): pass", made)
     fused.FusedAdam = made["FusedAdam"]
 
 
 def _parser(path: str) -> Any:
-    """The module with Megatron-LM's arguments, or None; loaded alone: its package would import data and tokenizers."""
+    """Returns the module with Megatron-LM's arguments, or None; without its package, which imports tokenizers."""
     if path:
         folder = Path(path, "megatron", "training")
     else:
@@ -97,7 +97,7 @@ def _parser(path: str) -> Any:
 
 
 def _arguments(module: Any) -> dict[str, argparse.Action]:
-    """--flag → its action. One parser is reused for all launches, because making one takes longer than using it."""
+    """Returns --flag → its argparse action. The parser is reused for all launches, since building it is slow."""
     parser = module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
     module.add_megatron_arguments = lambda _: parser
     return audit_answers.by_flag(parser._actions)
@@ -126,7 +126,7 @@ def _literal(hint: Any) -> bool:
 
 
 def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Action]) -> dict[str, list[Any]]:
-    """Arguments of the launch that validation changed, or that the resulting configuration has with another value."""
+    """The launch's arguments that validation changed, or that have another value in the resulting configuration."""
     if lacking := [flag for flag in launch["flags"] if flag not in actions]:
         raise ValueError(f"there is no argument {', '.join(lacking)}")
     sys.argv = ["pretrain_gpt.py", *words(launch["flags"]), *_OF_THE_PERSON]
@@ -139,7 +139,7 @@ def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
 
 
 def _built(launch: dict[str, Any]) -> dict[str, list[Any]]:
-    """The same for our worker's configuration objects."""
+    """Like `_parsed`, for the configuration classes that our worker uses."""
     import configs
 
     given = configs.arguments(launch["flags"])

@@ -1,4 +1,4 @@
-"""Synthetic batches that do not depend on the parallel layout: sample i of iteration k is always the same."""
+"""Synthetic batches that do not depend on the parallel layout: sample i of iteration k is the same in every layout."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from own_part import own_part
 
 
 class MicroBatch(NamedTuple):
-    """Three int64 tensors of [micro batch, sequence of this context-parallel rank]."""
+    """int64 tensors of shape [micro batch, sequence of this context parallel rank]."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -35,5 +35,5 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(iteration * config["global_batch"] + number)
     uniform = torch.rand(config["seq_len"] + 1, generator=generator)
-    # A few tokens are frequent and many rare: a distribution that a model learns within a few iterations.
+    # A few tokens are frequent and many are rare, which a model learns within a few iterations.
     return (uniform**3 * config["vocab"]).long()

@@ -1,7 +1,6 @@
-"""Builds what Megatron trains: process groups, model chunks, DDP and the optimizer.
+"""Builds process groups, model chunks, DDP and the optimizer.
 
-`config` is experiment.json; its `given` are Megatron-LM's arguments (configs.py).
-"""
+`config` is the content of experiment.json; `config["given"]` has Megatron-LM's arguments (configs.py)."""
 
 import datetime
 import os
@@ -19,10 +18,10 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-# Small, because rounding must not grow from step to step, or correct layouts would diverge. Adam moves every weight by
-# about this much whatever its gradient, so a wrong update still shows in the next loss.
+# Low, because rounding errors must not grow from step to step, or correct layouts would diverge. Adam changes each
+# weight by about this much whatever its gradient is, so a wrong update still affects the next loss.
 _LEARNING_RATE = 1e-5
-# Transformer Engine's names for the GEMMs of a layer whose communication can be overlapped.
+# Transformer Engine's names of a layer's GEMMs that can overlap with communication.
 _OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
@@ -30,7 +29,7 @@ _OVERLAPPED_GEMMS = (
 
 
 def device_of(config: dict[str, Any]) -> torch.device:
-    """This rank's device, which becomes the current one. Errors: RuntimeError if the driver does not work."""
+    """Returns this rank's device and makes it the current one. Errors: RuntimeError if the driver does not work."""
     if config["device"] == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -57,7 +56,7 @@ def make_groups(config: dict[str, Any]) -> torch.device:
 
 
 def transformer_config(config: dict[str, Any]) -> TransformerConfig:
-    """The model's configuration; Megatron's own checks run here. Errors: whatever they raise."""
+    """Returns the model's configuration, which Megatron validates. Errors: any exception of that validation."""
     replicas = parallel_state.get_data_parallel_world_size()
     if config["global_batch"] % (config["micro_batch"] * replicas):
         raise ValueError(
@@ -68,7 +67,7 @@ def transformer_config(config: dict[str, Any]) -> TransformerConfig:
 
 
 def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device) -> tuple[list[Any], Any]:
-    """(model chunks in DDP, optimizer). More than one chunk only with virtual pipeline stages."""
+    """Returns (model chunks in DDP, optimizer). There are several chunks only with virtual pipeline stages."""
     virtual = shape.virtual_pipeline_model_parallel_size
     stages = [None] if virtual is None else range(virtual)
     chunks = [_chunk(config, shape, device, stage) for stage in stages]
@@ -91,7 +90,7 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
 
 
 def sharded_replicas(exchange: Any) -> Any:
-    """Megatron-FSDP, with Megatron-LM's default bucket size. Errors: RuntimeError if it is missing."""
+    """Returns Megatron-FSDP's wrapper with Megatron-LM's default bucket size. Errors: RuntimeError if it is missing."""
     from megatron.core.distributed.fsdp import mcore_fsdp_adapter as fsdp
 
     if not fsdp.HAVE_MEGATRON_FSDP:
@@ -103,7 +102,7 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """The helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are off."""
+    """Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator
@@ -126,7 +125,7 @@ def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any]
 
 
 def record(graphs: Any, chunks: list[Any], gathers_ahead: bool) -> None:
-    """Captures CUDA graphs between two steps, as Megatron-LM's train() does; without hooks that gather parameters."""
+    """Captures CUDA graphs between two steps, like Megatron-LM's train(), without hooks that gather parameters."""
     if gathers_ahead:
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
@@ -156,7 +155,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | None) -> Any:
-    """The specification of every layer, or of each layer of a chunk if only some have experts."""
+    """Returns the specification of all layers, or a list for a chunk in which only some layers have experts."""
     latent: dict[str, Any] = {
         "multi_latent_attention": shape.multi_latent_attention,
         "qk_layernorm": shape.qk_layernorm,
@@ -184,7 +183,7 @@ def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | N
 
 
 def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimizer: Any) -> None:
-    """Sets the hooks with which the schedule starts and ends communication, as Megatron-LM's train() does."""
+    """Sets the hooks by which the schedule starts and ends communication, like Megatron-LM's train()."""
 
     def for_chunks(hooks: list[Any]) -> Any:
         return hooks[0] if len(hooks) == 1 else hooks
@@ -194,15 +193,15 @@ def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimiz
     if exchange.overlap_grad_reduce:
         shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
         shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])
-    if exchange.overlap_param_gather and exchange.align_param_gather:  # interleaved: the schedule gathers ahead
+    # with interleaving, the schedule gathers parameters ahead
+    if exchange.overlap_param_gather and exchange.align_param_gather:
         shape.param_sync_func = for_chunks([chunk.start_param_sync for chunk in chunks])
 
 
 def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None:
-    """Makes Transformer Engine's buffers for overlapping tensor-parallel communication with GEMMs.
+    """Allocates Transformer Engine's buffers for overlapping tensor parallel communication with GEMMs.
 
-    Errors: RuntimeError if the target has no Transformer Engine.
-    """
+    Errors: RuntimeError if Transformer Engine is not installed."""
     try:
         from transformer_engine.pytorch import module as te_module
     except ImportError as error:
@@ -216,7 +215,7 @@ def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None
     multiprocessors = config["given"].get("tp_comm_overlap_cfg")
     buffers = multiprocessors and {name: {"num_sm": multiprocessors} for name in _OVERLAPPED_GEMMS}
     arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": buffers}
-    in_fp8 = shape.fp8 is not None  # a layer raises if it has no buffers of its precision
+    in_fp8 = shape.fp8 is not None  # a layer needs buffers of its own precision
     if is_te_min_version("2.7.0"):
         modes = te_module.base.UserBufferQuantizationMode
         arguments["quantization_modes"] = [modes.FP8 if in_fp8 else modes.NONE]

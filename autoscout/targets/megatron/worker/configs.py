@@ -1,11 +1,10 @@
-"""Reads the flags of Megatron-LM's training script into Megatron-core's configuration objects, as Megatron-LM does.
+"""Converts the flags of Megatron-LM's training script to Megatron-core's configuration objects, like Megatron-LM does.
 
-Its rules (v0.16.1: training/arguments.py, core_transformer_config_from_args; training/training.py, get_model and
-get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig takes the
-argument of its own name; some have another name; and some arguments are on unless a flag switches them off, whatever
-the field's own default. megatron-core's wheel has no `megatron/training`, so the rules are repeated here, and tests
-compare them with the output of Megatron-LM's own parser.
-"""
+The rules are those of v0.16.1 (training/arguments.py, core_transformer_config_from_args; training/training.py,
+get_model and get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or
+OptimizerConfig gets the argument of its own name, with a few exceptions. Some arguments are on unless a flag disables
+them, whatever the field's default. The rules are repeated here, because megatron-core's wheel has no
+`megatron/training`; tests compare them with Megatron-LM's own parser."""
 
 import dataclasses
 import re
@@ -17,7 +16,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 _CLASSES = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
-# Megatron-LM's arguments whose default differs from the field's.
+# Arguments of Megatron-LM whose default differs from that of the field.
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "overlap_p2p_comm": True,
@@ -65,7 +64,7 @@ _OFF = {
     "disable_bias_linear": "add_bias_linear",
     "no_check_for_nan_in_loss_and_grad": "check_for_nan_in_loss_and_grad",
 }
-# Arguments of the script, not fields of a configuration object.
+# Arguments of the script that are not fields of a configuration object.
 _OF_THE_SCRIPT = frozenset(
     (
         *("micro_batch_size", "global_batch_size", "seq_length", "max_position_embeddings", "vocab_size", "bf16"),
@@ -91,7 +90,7 @@ _OF_THE_SCRIPT = frozenset(
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """experiment.json with the content of its flags added: `given` (Megatron-LM's arguments) and what makes batches."""
+    """Adds to the content of experiment.json: `given` (Megatron-LM's arguments) and the parameters of batches."""
     flags = config["arguments"]
     return {
         **config,
@@ -105,13 +104,13 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def groups(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of parallel_state.initialize_model_parallel, which groups the ranks."""
+    """Returns the arguments of parallel_state.initialize_model_parallel, which creates process groups."""
     return {name: given[name] for name in _GROUPS if name in given}
 
 
 def arguments(flags: dict[str, Any]) -> dict[str, Any]:
-    """{"--tensor-model-parallel-size": 2, "--no-rope-fusion": True} → Megatron-LM's arguments by name, with the
-    defaults that matter here. Errors: ValueError for a flag that sets nothing."""
+    """Converts {"--tensor-model-parallel-size": 2, "--no-rope-fusion": True} to Megatron-LM's arguments by name, with
+    relevant defaults. Errors: ValueError for an unknown flag."""
     fields = {field.name for kind in _CLASSES for field in dataclasses.fields(kind)}
     found = dict(_DEFAULTS)
     for flag, value in flags.items():
@@ -136,7 +135,8 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = _DTYPES[found[name]]
     if found.get("virtual_pipeline_model_parallel_size") is None:
-        found["overlap_p2p_comm"] = found["align_param_gather"] = False  # Megatron-LM: only for interleaved schedules
+        # Megatron-LM allows these only in interleaved schedules
+        found["overlap_p2p_comm"] = found["align_param_gather"] = False
     if found.get("position_embedding_type") != "rope":
         found["apply_rope_fusion"] = False
     if found.get("add_bias_linear", True):
@@ -145,7 +145,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
-    """The model's configuration; Megatron's own checks run here. Errors: whatever they raise."""
+    """Returns the model's configuration, which Megatron validates. Errors: any exception of that validation."""
     dtype = torch.bfloat16 if given.get("bf16") else torch.float32
     kind = MLATransformerConfig if given.get("multi_latent_attention") else TransformerConfig
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -154,8 +154,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As in Megatron-LM, except that gloo may still be sending tensors when they are freed, which would give
-        # silently wrong losses or NaN.
+        # As in Megatron-LM, except for gloo: it may still be sending a tensor when it is freed, with silently wrong
+        # losses.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,
@@ -173,11 +173,11 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
 
 
 def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
-    """The config that Megatron-LM's get_model makes; a single bucket if communication is not overlapped."""
+    """Returns the configuration of Megatron-LM's get_model, with a single bucket unless communication overlaps."""
     fields = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
     config = {name: value for name, value in given.items() if name in fields}
     config |= {
-        # Megatron-LM switches it on for bf16, unless --grad-reduce-in-bf16.
+        # Megatron-LM's default for bf16, unless --grad-reduce-in-bf16 is set.
         "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16"))
         and not given.get("grad_reduce_in_bf16"),
         "check_for_nan_in_grad": given["check_for_nan_in_loss_and_grad"],

@@ -1,5 +1,5 @@
-"""The progress of a run: warm-up until times stop falling, then as many iterations as a decision needs (ending.py). All
-ranks get the same seconds, so they decide alike."""
+"""The progress of a run: warm-up until times stop decreasing, then as many iterations as a decision needs (ending.py).
+All ranks use the same seconds, so they all end at the same iteration."""
 
 import math
 import resource
@@ -15,7 +15,7 @@ _COMPARED = 3  # iterations whose losses and gradient norms are recorded
 
 class Course:
     def __init__(self, config: dict[str, Any], mean: Callable[[Any, Any], float]) -> None:
-        """`mean`: (an iteration's losses, device) → their global mean; a collective of all ranks."""
+        """`mean`: (an iteration's losses, device) → their global mean; all ranks must call it together."""
         self._config, self.mean = config, mean
         self._warmup = config["warmup"]
         self._spread = config.get("spread", 0.0)
@@ -32,11 +32,11 @@ class Course:
         self._grad_norms: list[float] = []
         self._hopeless = ""
         self._cpu = 0.0
-        self._gpu: list[str] = []  # this rank's GPU, by UUID
+        self._gpu: list[str] = []  # UUID of this rank's GPU
         self._taken: float | None = None
 
     def on(self, device: Any, warmup: int = 0) -> None:
-        """Call before the first iteration. `warmup`: warm-up iterations that other features need."""
+        """Must be called before the first iteration. `warmup`: warm-up iterations that other features need."""
         import alone
 
         self._device, self._by_itself = device, alone.Alone(device)
@@ -60,7 +60,7 @@ class Course:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
     def end(self, seconds: float, own: float, losses: Any, grad_norm: float, parts: dict[str, float]) -> None:
-        """Records an iteration: `seconds` of the slowest rank, `own` of this rank, and the `parts` of its step."""
+        """Records an iteration: seconds of the slowest rank, this rank's `own`, and those of the step's `parts`."""
         self.steps += 1
         if len(self._losses) < _COMPARED:
             self._losses.append(self.mean(losses, self._device))

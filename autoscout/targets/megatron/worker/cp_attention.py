@@ -1,9 +1,7 @@
-"""Context-parallel core attention for Megatron's local layers (its own needs Transformer Engine).
+"""Core attention with context parallelism for Megatron's local layers. (Megatron's own needs Transformer Engine.)
 
-Every rank of the context-parallel group holds two of the sequence's 2 × cp chunks, the r-th from the front
-and the r-th from the back (Megatron's zigzag, which balances causal work). Keys and values are gathered
-from all ranks; queries stay where they are.
-"""
+The sequence has 2 × cp chunks, and rank r holds the r-th from the front and the r-th from the back (Megatron's zigzag,
+which balances causal attention). Keys and values are gathered from all ranks; queries are not sent."""
 
 import copy
 from typing import Any
@@ -17,7 +15,7 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 class ContextParallelAttention(DotProductAttention):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         alone = copy.copy(config)
-        alone.context_parallel_size = 1  # the base class refuses anything else
+        alone.context_parallel_size = 1  # the base class raises an error for any other value
         super().__init__(alone, *args, **kwargs)
 
     def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Lets Megatron-core 0.16 train on CPUs with gloo: it has no CPU mode and calls torch.cuda directly.
+"""Lets Megatron-core train on CPUs with gloo, although it has no CPU mode and calls torch.cuda directly.
 
-`before_megatron` replaces parts of torch and must run before the first import of megatron.core; `after_megatron`
-replaces parts of Megatron; `without_transformer_engine` repairs its local layers and is also right on GPUs;
-`for_a_script` does all of this, and what Megatron-LM's own scripts need besides. Each patch says what it prevents.
-"""
+`before_megatron` patches torch and must run before the first import of megatron.core. `after_megatron` patches
+Megatron. `without_transformer_engine` repairs its local layers, also for GPUs. `for_a_script` does all of this and what
+Megatron-LM's own scripts need in addition. A comment at each patch gives its reason."""
 
 import contextlib
 import glob
@@ -18,7 +17,7 @@ _CPU = torch.device("cpu")
 
 
 class _NoStream:
-    """Stands in for CUDA streams and events: on a CPU everything is already in order."""
+    """Replaces CUDA streams and events. On a CPU, all operations are executed in order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -34,9 +33,9 @@ class _NoStream:
 
 def before_megatron() -> None:
     cuda: Any = torch.cuda
-    # Used about 60 times as `device=…`.
+    # Megatron uses this about 60 times as `device=…`.
     cuda.current_device = lambda: _CPU
-    # Peer-to-peer communication and the timers synchronize.
+    # Called by peer-to-peer communication and by timers.
     cuda.synchronize = lambda *args, **kwargs: None
     # The MoE dispatchers and DDP create side streams.
     cuda.Stream = cuda.Event = _NoStream
@@ -49,16 +48,16 @@ def before_megatron() -> None:
     # Gloo keeps three threads per group, used or not (NCCL creates communicators on first use), and Megatron makes
     # about twenty groups from a few sets of ranks.
     torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
-    # They mark ranges for profilers.
+    # Profiler ranges.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
 
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
-    # Speeds up the gradient of a linear layer's input in bf16: torch uses a plain loop for a matrix that is not
-    # transposed, twenty times slower at 4096 × 4096.
+    # A faster gradient of a linear layer's input in bf16: for a matrix that is not transposed, torch uses a plain loop,
+    # which is twenty times slower at 4096 × 4096.
     tensor.matmul = _matmul(tensor.matmul)
-    # The optimizers accept parameters by type name only: "torch.cuda.FloatTensor".
+    # The optimizers accept only parameters whose type name is "torch.cuda.FloatTensor" or the like.
     plain_type = tensor.type
 
     def cuda_type(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +87,7 @@ def _once_for_each_set(new_group: Any) -> Any:
     world: list[Any] = []
 
     def group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if world != [torch.distributed.group.WORLD]:  # re-initialized: earlier groups are gone
+        if world != [torch.distributed.group.WORLD]:  # after re-initialization, earlier groups no longer exist
             made.clear()
             world[:] = [torch.distributed.group.WORLD]
         key = None if ranks is None else tuple(ranks), kwargs.get("backend")
@@ -117,17 +116,17 @@ def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) 
 def after_megatron() -> None:
     from megatron.core.optimizer import clip_grads
 
-    # torch.norm on a CPU sums sequentially in fp32: off by 7e-4 for a matrix of 4096 × 4096, so that layouts that split
-    # it differently would disagree.
+    # torch.norm on a CPU sums sequentially in fp32. The error (7e-4 for a matrix of 4096 × 4096) depends on how a
+    # layout splits the matrix, so that equivalent layouts would disagree.
     clip_grads.l2_norm_impl = _norm
 
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
-    # Megatron queues this call until CUDA starts, which never happens: the RNG tracker would silently do nothing.
+    # Megatron defers this call until CUDA is initialized, which never happens, so the RNG tracker would have no effect.
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
 
-    # The dispatcher needs split sizes as numbers, and Megatron converts only CUDA tensors.
+    # The dispatcher needs split sizes as numbers, but Megatron converts only CUDA tensors.
     def to_host(value: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return value.numpy() if as_numpy and torch.is_tensor(value) else value
 
@@ -139,12 +138,12 @@ def without_transformer_engine() -> None:
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe import moe_utils
 
-    # Megatron imports it in a `try` without a fallback, so without this every MoE router raises NameError.
+    # Megatron imports this name in a `try` without a fallback; if it is missing, every MoE router raises NameError.
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
 
-    # Megatron refuses torch's norms with sequence parallelism. They work if their gradients are summed over the
-    # tensor-parallel ranks, which Megatron does for parameters marked this way.
+    # Megatron rejects torch's norms with sequence parallelism. They work if their gradients are summed over the tensor
+    # parallel ranks, which Megatron does for parameters with this attribute.
     def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         module = kind(hidden_size, eps=eps)
@@ -156,8 +155,8 @@ def without_transformer_engine() -> None:
 
 
 def for_a_script() -> None:
-    """Patches for a script of Megatron-LM; call before it runs, with its folder first on sys.path."""
-    # The real module needs Triton, for kernels that are not used here.
+    """Patches for a script of Megatron-LM. Call before it runs, with its folder first on sys.path."""
+    # The real module needs Triton for kernels that are not used.
     kernels: Any = types.ModuleType("megatron.core.transformer.custom_layers.batch_invariant_kernels")
     kernels.enable_batch_invariant_mode = lambda: None
     kernels.is_batch_invariant_mode_enabled = lambda: False
@@ -177,7 +176,7 @@ def for_a_script() -> None:
     cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=2**34, name="CPU", major=9)
     cuda._lazy_init = lambda: None
     cuda.cudart = lambda: None
-    torch.accelerator.is_available = lambda: False  # a torch built for CUDA would pin the memory of batches
+    torch.accelerator.is_available = lambda: False  # with a torch for CUDA, batches would be pinned
     for name in ("rand", "randn", "randint"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     for name in ("Float", "Int", "Long", "Double", "Half", "BFloat16", "Byte"):
@@ -194,7 +193,7 @@ def for_a_script() -> None:
         from megatron.legacy import fused_kernels
 
         fused_kernels.load = lambda args: None
-    # Its Makefile uses the system's Python; megatron-core's wheel contains the helpers compiled.
+    # Megatron-LM's Makefile uses the system's Python; megatron-core's wheel has the compiled helpers.
     utils.compile_helpers = lambda: None
     for folder in sys.path:
         if glob.glob(f"{folder}/megatron/core/datasets/helpers_cpp*.so"):

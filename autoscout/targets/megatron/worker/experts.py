@@ -1,6 +1,5 @@
-"""The norm of the experts' gradients alone, which is equal for all equivalent layouts. Their share of all gradients is
-so small that in bf16, missing ones would pass for rounding in the total norm.
-"""
+"""The norm of the experts' gradients, which must be equal in all equivalent layouts. It is compared separately, because
+these gradients are so small in bf16 that their loss would look like rounding in the total norm."""
 
 from typing import Any
 
@@ -9,8 +8,8 @@ from megatron.core import parallel_state
 
 
 def gradient_norm(chunks: list[Any], sharded: bool) -> float:
-    """Call on all ranks after a backward pass and before the optimizer's step. `chunks`: wrapped in DDP; `sharded`: the
-    distributed optimizer is on, so each rank has reduced gradients only for its own part of every bucket."""
+    """Must be called on all ranks between the backward pass and the optimizer step. `chunks`: wrapped in DDP.
+    `sharded`: with the distributed optimizer, each rank has reduced gradients only for its own part of each bucket."""
     total = torch.zeros(1, dtype=torch.float64)
     copies = parallel_state.get_expert_data_parallel_world_size()
     for chunk in chunks:

@@ -1,7 +1,6 @@
-"""Trains with the user's own Megatron-LM: its script, arguments, data, loop and optimizer, with the exported flags. We
-add the weights (weights.py: all layouts start from the same model), the clock around every step, and the end once
-enough is measured.
-"""
+"""Trains with the user's own Megatron-LM: its script, arguments, data, loop and optimizer, with the exported flags. Our
+additions are the initial weights (weights.py: equal in all layouts), the timing of each step, and the end of the run
+once enough is measured."""
 
 import importlib
 import os
@@ -16,7 +15,7 @@ _SCRIPT = "pretrain_gpt.py"
 
 
 class _Enough(BaseException):
-    """Leaves the script's loop; not an Exception, so that the script does not catch it."""
+    """Raised to leave the script's loop. It is not an Exception, so the script does not catch it."""
 
 
 def trained(
@@ -26,9 +25,9 @@ def trained(
     look_at_memory: Callable[[Any], None],
     forget_peak_memory: Callable[[Any], None],
 ) -> tuple[Any, dict[str, int]]:
-    """(this rank's device, counts of what was built: parameters and buckets). `course`: a course.Course; `enter`:
-    called at the start of each phase. Errors: whatever the script raises; ValueError for arguments that it refuses;
-    RuntimeError if it ends too early."""
+    """Returns (this rank's device, numbers of parameters and buckets). `course`: a course.Course. `enter`: called at
+    the start of each phase. Errors: exceptions of the script; ValueError for rejected arguments; RuntimeError for an
+    early end."""
     script = Path(config["checkout"]) / _SCRIPT
     sys.path.insert(0, str(script.parent))
     if config["device"] == "cpu":
@@ -53,7 +52,7 @@ def trained(
         runpy.run_path(str(script), run_name="__main__")
     except _Enough:
         return device, built
-    except SystemExit as error:  # argparse's; it printed the reason to stderr
+    except SystemExit as error:  # argparse has printed the reason to stderr
         raise ValueError(
             f"{_SCRIPT} refused its arguments; the end of the log shows which (exit code {error.code})"
         ) from error
@@ -61,7 +60,7 @@ def trained(
 
 
 def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], None], built: dict[str, int]) -> None:
-    """Fills every part of the model with our weights as soon as it is made, and puts its size into `built`."""
+    """Fills each model chunk with our weights after its creation, and adds its size to `built`."""
     import weights
 
     plain = training.get_model
@@ -76,7 +75,7 @@ def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], 
             return chunk
 
         chunks = plain(provide, *arguments, **more)
-        sharded = config["arguments"].get("--use-megatron-fsdp")  # Megatron-FSDP has its own buffers
+        sharded = config["arguments"].get("--use-megatron-fsdp")  # Megatron-FSDP does not use DDP's buffers
         buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
         built["parameters"] = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
         built["buckets"] = sum(len(buffer.buckets) for buffer in buffers)
@@ -122,7 +121,7 @@ def _clock_steps(
 
 
 def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: list[Any]) -> None:
-    """Records the gradient norm at every step, and at the first step also that of the experts alone."""
+    """Records the gradient norm at every step, and at the first step also the experts' gradient norm."""
     import experts
 
     plain = optimizer.step
@@ -140,7 +139,7 @@ def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: 
 
 
 def _watch_gradients(chunk: Any) -> None:
-    """Marks the times at which the schedule ends the exchange of gradients, if the script uses such a hook."""
+    """Marks when the schedule finishes the exchange of gradients, if the script has such a hook."""
     import step_clock
 
     config = chunk.config
@@ -149,8 +148,8 @@ def _watch_gradients(chunk: Any) -> None:
 
 
 def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
-    """The loss of the last pipeline stage, where all ranks have the same one; other stages have none. NaN survives a
-    sum, but not gloo's maximum (findings/torch-gloo-maximum-of-nan.sh), so a sum is used."""
+    """Returns the loss of the last pipeline stage; other stages have none. Uses a sum over ranks, because gloo's
+    maximum loses NaN (findings/torch-gloo-maximum-of-nan.sh)."""
     import torch
 
     own = [float(losses["lm loss"]), 1.0] if "lm loss" in losses else [0.0, 0.0]

@@ -1,7 +1,6 @@
-"""Describes the target as one JSON line: versions of installed packages, and the devices.
+"""Prints a description of the target as one JSON line: versions of installed packages, and the devices.
 
-probe.py cpu|cuda (does not import torch on CPUs)
-"""
+probe.py cpu|cuda (does not import torch on CPUs)"""
 
 import importlib
 import importlib.metadata
@@ -35,7 +34,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the ranks have it, so that indices agree
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the ranks use the same order, so that indices agree
     import torch
 
     count = torch.cuda.device_count()
@@ -55,7 +54,7 @@ def cuda() -> dict[str, str]:
 
 
 def broken(module: str) -> str:
-    """Why an installed module cannot be imported, which Megatron-core silently treats as missing; "" if it can."""
+    """Returns why an installed module cannot be imported (Megatron-core would treat it as missing); "" if it can."""
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever its libraries raise
@@ -69,7 +68,7 @@ if __name__ == "__main__":
         found |= cpu() if sys.argv[1] == "cpu" else cuda()
     if sys.argv[1] == "cuda" and "transformer-engine" in found:
         found["broken"] = broken("transformer_engine.pytorch")
-        # Megatron-core's own linear layers need this kernel of Apex for gradient accumulation fusion.
+        # Megatron-core's own linear layers need this Apex kernel for gradient accumulation fusion.
         fuses = importlib.util.find_spec("fused_weight_gradient_mlp_cuda")
         found["gradient-accumulation-fusion"] = "yes" if fuses else "no"
     print(json.dumps(found))

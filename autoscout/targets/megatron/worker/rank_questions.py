@@ -1,7 +1,6 @@
-"""Answers questions about single ranks one after the other, each in a fork of a process that has imported everything.
+"""Answers questions about ranks one after the other. Each is answered in a fork of a process that has done all imports.
 
-Every FOLDER/question-N.json becomes FOLDER/answer-N.json.
-"""
+A question is FOLDER/question-N.json, and its answer FOLDER/answer-N.json."""
 
 import json
 import os
@@ -15,7 +14,6 @@ import leash
 
 
 def of(folder: Path) -> list[dict[str, Any]]:
-    """The questions, in order."""
     return [json.loads(path.read_text()) for path in _paths(folder)]
 
 
@@ -23,7 +21,7 @@ def answer_all(folder: Path, answer: Callable[[dict[str, Any]], dict[str, Any]])
     """Answers all questions of a folder; returns 1 if a fork ended without an answer, else 0."""
     parent = os.getpid()
     for path, question in zip(_paths(folder), of(folder), strict=True):
-        child = os.fork()  # Megatron's groups and settings, and a device's context, are per process
+        child = os.fork()  # process groups, Megatron's settings, and a device's context exist once per process
         if child == 0:
             code = 1
             leash.die_with(parent)
@@ -41,7 +39,7 @@ def answer_all(folder: Path, answer: Callable[[dict[str, Any]], dict[str, Any]])
 
 
 def refusal(error: BaseException, phase: str) -> dict[str, Any]:
-    """The answer for an exception: its type and message, and where in Megatron it was raised."""
+    """Returns the answer for an exception: its type and message, and the line of Megatron that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames
     return {

@@ -1,7 +1,6 @@
-"""Batches of samples of different lengths for fine-tuning: padded, one per sequence, or packed.
+"""Batches of fine-tuning samples with different lengths: either padded, one per sequence, or packed.
 
-Every layout trains on the same samples in a step, so losses can be compared: packing only uses fewer sequences.
-"""
+All layouts train on the same samples in a step, so that losses are comparable. Packing only needs fewer sequences."""
 
 import math
 from typing import Any, NamedTuple
@@ -13,9 +12,9 @@ from own_part import own_part
 
 
 class Samples(NamedTuple):
-    """One micro batch, [micro batch, sequence]; `mask` is 0 where the loss does not count. `hidden`: attention mask,
-    true where a token may not attend, [micro batch, 1, sequence, sequence], None if causal; `packed`: the same for
-    fused attention, with all sequences in one row."""
+    """A micro batch of tensors [micro batch, sequence]. `mask`: 0 for tokens without a loss. `hidden`: attention mask,
+    true where a token must not attend, [micro batch, 1, sequence, sequence], None if causal. `packed`: the equivalent
+    for fused attention, which has all sequences in one row."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -26,7 +25,7 @@ class Samples(NamedTuple):
 
 
 def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[Samples]:
-    """This data parallel rank's share of the samples of `iteration`; all ranks have as many micro batches."""
+    """Returns this data parallel rank's samples of `iteration`. All ranks have the same number of micro batches."""
     texts = [_sample(config, iteration, number) for number in range(config["samples"])]
     rows = packed(texts, config["seq_len"]) if config["packed"] else [[text] for text in texts]
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
@@ -86,7 +85,7 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
 
 
 def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Samples:
-    """The batch in Transformer Engine's format: all its sequences in one row, with the end of each sample."""
+    """Converts a batch to Transformer Engine's packed format: all sequences in one row, with the end of each sample."""
     bounds = torch.tensor(ends, dtype=torch.int32, device=device)
     longest = int((bounds[1:] - bounds[:-1]).max())
     params = PackedSeqParams(
@@ -102,7 +101,7 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
-    """The tokens of one sample, and one more for the last token to predict."""
+    """Returns a sample's tokens, and one more as the last target."""
     generator = torch.Generator().manual_seed(iteration * config["samples"] + number)
     lengths = config["lengths"]
     length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]

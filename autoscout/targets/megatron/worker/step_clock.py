@@ -1,13 +1,12 @@
-"""The parts of a step on this rank, from marks that are read when the step is over. On a GPU a mark is an event on the
-stream, so nothing waits for it.
-"""
+"""Times the parts of a step on this rank by marks, which are read after the step. On a GPU, a mark is an event on the
+stream, so that timing does not block."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-# A part ends where the next begins. "gradients" is the time in which a step waits for the exchange between replicas
-# that is not overlapped.
+# A part ends where the next one begins. "gradients" is the time in which a step waits for the gradient exchange between
+# replicas, as far as it is not overlapped.
 PARTS = ("forward_backward_s", "gradients_s", "optimizer_s")
 _marks: list[Any] = []
 
@@ -28,13 +27,13 @@ def _mark(cuda: bool) -> None:
 
 
 def mark() -> None:
-    """Marks the end of a part; outside a step, which `begin` begins, it does nothing."""
+    """Marks the end of a part. Has no effect outside of a step (which starts with `begin`)."""
     if _marks:
         _mark(not isinstance(_marks[0], float))
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function that ends Megatron's schedule by waiting for the gradients; the optimizer's part follows."""
+    """Wraps the function with which Megatron's schedule waits for gradients; the optimizer's part follows it."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()
@@ -46,7 +45,7 @@ def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seconds() -> dict[str, float]:
-    """The seconds of the parts, once the device has finished; {} if the schedule does not end as Megatron's does."""
+    """The seconds of each part, after the device has finished; {} if the schedule does not end like Megatron's."""
     marks = _marks.copy()
     _marks.clear()
     if len(marks) != len(PARTS) + 1:

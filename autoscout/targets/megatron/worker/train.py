@@ -1,11 +1,10 @@
-"""One rank of one experiment: trains for a few iterations with Megatron-core and writes its measurements.
+"""Runs one rank of an experiment: trains with Megatron-core for a few iterations and writes the measurements.
 
     train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
 
-The loop is ours, or the user's own Megatron-LM's if the experiment names one (megatron_lm.py). Next to EXPERIMENT.json
-it writes rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why there is none). Runs under the
-target's interpreter: needs only torch and megatron-core. With `--leash` it ends when its stdin closes.
-"""
+The training loop is ours, or that of the user's own Megatron-LM if the experiment names one (megatron_lm.py). Writes
+rank-R.log, and rank-R.json (measurements) or rank-R.error.json (failure), next to EXPERIMENT.json. Runs in the target's
+interpreter with only torch and megatron-core. With `--leash`, exits when its stdin closes."""
 
 import contextlib
 import functools
@@ -21,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# The folder shared by all targets' workers; this script runs under the target's interpreter, without our packages.
+# Adds the folder shared by all targets' workers: the target's interpreter does not have our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import energy
@@ -30,9 +29,9 @@ from course import Course
 
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_courses: list[Course] = []  # the last one is the running one
+_courses: list[Course] = []  # the last one is current
 _entered: dict[str, float] = {}  # monotonic start time of each phase
-_before: dict[str, float] = {}  # GiB of this rank's device before its first allocation
+_before: dict[str, float] = {}  # GiB used on this rank's device before its first allocation
 
 
 def main(experiment: Path) -> int:
@@ -52,7 +51,7 @@ def main(experiment: Path) -> int:
 
 
 def _adopt(variables: dict[str, str]) -> None:
-    """Sets the experiment's environment. GPU indices count within the GPUs given to this process."""
+    """Sets the experiment's environment variables. GPU indices are relative to the GPUs visible to this process."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ.update(variables)
     chosen = variables.get("CUDA_VISIBLE_DEVICES")
@@ -106,7 +105,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
-    """Runs our own loop; returns the device and what was built."""
+    """Runs our own training loop; returns the device and the numbers of parameters and buckets."""
     import building
     import configs
 
@@ -123,7 +122,7 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
     _forget_peak_memory(device)
     _enter("train")
     graphs = building.recorder(config, shape, chunks, optimizer)
-    sharded = bool(config["given"].get("use_megatron_fsdp"))  # Megatron-FSDP has its own buffers
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # Megatron-FSDP does not use DDP's buffers
     buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     course.on(device, recorded_at + 1)
@@ -141,8 +140,9 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, float, list[Any], float, dict[str, float]]:
-    """(seconds of the slowest rank, seconds of this one, its [sum, count] of token losses, gradient norm, the step's
-    parts). `of_experts` receives the experts' gradient norm in the first step, if that step is warm-up."""
+    """Returns (seconds of the slowest rank, seconds of this one, this one's [sum, count] of token losses, gradient
+    norm, seconds of the step's parts). `of_experts` receives the experts' gradient norm in a first step that is
+    warm-up."""
     import batches
     import experts
     import samples
@@ -167,8 +167,8 @@ def _iteration(
 
 
 def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list[Any]) -> list[Any]:
-    """Forward and backward passes of these micro batches by Megatron's own schedule, starting from zero gradients;
-    returns [sum, count] of token losses per micro batch."""
+    """Runs forward and backward passes of these micro batches by Megatron's schedule, starting with zero gradients.
+    Returns [sum, count] of token losses per micro batch."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     rows, length = data[0].tokens.shape
@@ -188,8 +188,7 @@ def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
-    """`return_schedule_plan`: for a schedule that overlaps the forward pass of one micro batch with another's
-    backward."""
+    """`return_schedule_plan`: for a schedule that overlaps forward and backward passes of different micro batches."""
     import torch
 
     batch = next(iterator)
@@ -209,7 +208,7 @@ def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> t
 
 
 def _global_mean(losses: list[Any], device: Any) -> float:
-    """Mean loss of the global batch, on every rank (tensor-parallel copies cancel in numerator and denominator)."""
+    """Returns the mean loss of the global batch on every rank. (Copies on tensor parallel ranks cancel out.)"""
     import torch
 
     total = torch.zeros(2, device=device, dtype=torch.float64)
@@ -220,7 +219,7 @@ def _global_mean(losses: list[Any], device: Any) -> float:
 
 
 def _index(device: Any) -> int:
-    """The index of this rank's device on its host, in the driver's order; for a CPU rank its local rank."""
+    """Returns the index of this rank's device on its host, in the driver's order; for a CPU rank, the local rank."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cpu":
         return local
@@ -241,7 +240,7 @@ def _enter(phase: str) -> None:
 
 
 def _of_the_start() -> dict[str, float]:
-    """Seconds of each phase until the first iteration; a fork of a process with all imports has none."""
+    """Returns the seconds of each phase before the first iteration; {} in a fork of a process with all imports."""
     return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
@@ -253,19 +252,19 @@ def _finish(device: Any) -> None:
 
 
 def _forget_peak_memory(device: Any) -> None:
-    """Resets the peak: building temporarily allocates unsharded tensors, which training does not need."""
+    """Resets the peak, because building temporarily allocates unsharded tensors, which training does not need."""
     if device.type == "cuda":
         import torch
 
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with contextlib.suppress(OSError):  # some containers forbid it: the peak then includes building
+    with contextlib.suppress(OSError):  # some containers forbid this; the peak then includes building
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _look_at_memory(device: Any) -> None:
-    """Records free memory before our first allocation, since memory that others hold is not the configuration's."""
+    """Records free memory before our first allocation, to exclude memory that other processes use."""
     if device.type == "cuda":
         import torch
 
@@ -274,7 +273,7 @@ def _look_at_memory(device: Any) -> None:
 
 
 def _memory_at_failure() -> dict[str, float]:
-    """Memory for RankError; {} on CPUs; without the peak if the device no longer answers."""
+    """Returns the memory for RankError; {} on CPUs. The peak is missing if the device no longer responds."""
     if not _before:
         return {}
     import torch
@@ -306,8 +305,8 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
 
 def _outside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
-    """GiB held by the CUDA context, NCCL and libraries: memory used outside the allocator, minus what others used
-    before. `free_before` already excludes our own context, about half a GiB."""
+    """Returns the GiB that the CUDA context, NCCL and libraries use: memory outside the allocator, minus that of other
+    processes. `free_before` was measured with our own CUDA context (about half a GiB)."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)
     return max(0.0, total - free - reserved - others)
 
@@ -351,7 +350,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def run_and_exit(experiment: Path) -> None:
-    """Redirects all output to rank-R.log, runs, and exits without cleanup."""
+    """Runs with all output in rank-R.log, and exits without cleanup."""
     path = experiment.with_name(f"rank-{os.environ['RANK']}.log")
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -362,7 +361,7 @@ def run_and_exit(experiment: Path) -> None:
     code = main(experiment)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # destructors of communication libraries can hang, and the result is on disk
+    os._exit(code)  # communication libraries can hang at exit, and the result is on disk
 
 
 if __name__ == "__main__":

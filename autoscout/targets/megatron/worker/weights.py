@@ -1,9 +1,8 @@
 """Initial weights that do not depend on the parallel layout.
 
-Every parameter gets a global name (with layer and expert numbers of the whole model) and is drawn unsharded by a
-generator seeded with that name; each rank keeps its shard. So all layouts of a job start from the same model, and their
-first losses and gradient norms must agree.
-"""
+Each parameter has a global name (with its layer and expert number in the whole model). It is drawn unsharded by a
+generator seeded with that name, and each rank keeps its shard. All layouts of a job therefore start with the same
+model, and their first losses and gradient norms must agree."""
 
 import hashlib
 import math
@@ -36,7 +35,7 @@ def _global_name(name: str, chunk: Any, tied: bool) -> str:
         return name
     module = chunk.decoder.layers[int(layer[1])]
     name = f"decoder.layers.{module.layer_number - 1}.{name[layer.end() :]}"
-    # local_experts.0.linear_fc1.weight without, linear_fc1.weight0 with Transformer Engine
+    # the number is in local_experts.0.linear_fc1.weight, or linear_fc1.weight0 with Transformer Engine
     expert = re.search(r"(?<=local_experts\.)\d+|(?<=\.weight)\d+$", name)
     if ".experts." not in name or expert is None:
         return name
@@ -61,6 +60,6 @@ def _shard(name: str, parameter: Any, layers: int, gated: bool) -> torch.Tensor:
     writes_residual = "linear_proj." in name or "linear_fc2." in name
     whole.normal_(0.0, _STD / math.sqrt(2 * layers) if writes_residual else _STD, generator=generator)
 
-    # A gated fc1 is [gate; up], and every rank holds a shard of both.
+    # A gated fc1 is [gate; up], and each rank holds a shard of both.
     strides = 2 if gated and "linear_fc1." in name else 1
     return torch.cat(whole.chunk(ranks * strides, dim)[rank::ranks], dim)

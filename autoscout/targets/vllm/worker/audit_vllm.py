@@ -1,12 +1,11 @@
-"""Asks vLLM itself, without a GPU, which arguments its engine accepts, and how it interprets those of our servers.
+"""Queries vLLM, without a GPU: which arguments its engine accepts, and how it interprets those of our servers.
 
     audit_vllm.py < {"config": {…}, "gpu": {…} or null, "launches": [{"max_num_seqs": 16, …}, …]}
 
-`config`: the model's config.json; `gpu`: what foreign_gpu.become() takes. The last line printed is one object:
+`config`: the model's config.json. `gpu`: arguments of foreign_gpu.become(). The last output line is an object:
 `arguments` (--flag → "default of choices"), `helps`, `fields` (EngineArgs.field → its default), and an answer for each
-launch: `refused` ("" or why), and `changed`, name → [given value, resulting value], including arguments with a warning.
-The engine's configuration is made and validated as in a server; no model is built.
-"""
+launch: `refused` ("" or the reason), and `changed`, name → [given value, resulting value], including arguments with a
+warning. The engine's configuration is created and validated as in a server, but no model is built."""
 
 import contextlib
 import dataclasses
@@ -28,13 +27,13 @@ import effective
 import foreign_gpu
 import serve
 
-# Arguments that have another name in their part of the configuration.
+# Arguments whose name differs in the configuration.
 _CALLED = {"kv_cache_dtype": "cache.cache_dtype", "attention_backend": "attention.backend"}
-_SAID = 200  # characters of a warning
+_SAID = 200  # maximum length of a warning
 
 
 class Said(logging.Handler):
-    """Collects the warnings about one configuration."""
+    """Collects warnings about one configuration."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -45,7 +44,7 @@ class Said(logging.Handler):
 
 
 def load(device: str) -> None:
-    """Imports the engine's modules as on a CPU, since on a GPU they would look for kernels, then its class for GPUs."""
+    """Imports the engine's modules as on a CPU (on a GPU they would look for kernels), then vLLM's CUDA platform."""
     serve.load(device)
     foreign_gpu.without_kernels()
 
@@ -55,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def _actions() -> list[Any]:
-    """Arguments of its parser; [] if the parser cannot be made without a device."""
+    """Returns the actions of vLLM's argument parser; [] if the parser needs a device."""
     from vllm.engine.arg_utils import EngineArgs
 
     with contextlib.suppress(Exception, SystemExit):  # the parser may ask the platform, or exit
@@ -76,7 +75,8 @@ def _fields() -> dict[str, str]:
 
 
 def _flat(launch: dict[str, Any]) -> dict[str, Any]:
-    """By the names of effective.py: {"speculative_config": {"method": "ngram"}} → {"speculative.method": "ngram"}."""
+    """Returns the arguments by the names in effective.py: {"speculative_config": {"method": "ngram"}} →
+    {"speculative.method": "ngram"}."""
     found: dict[str, Any] = {}
     for name, value in launch.items():
         if isinstance(value, dict):
@@ -87,12 +87,12 @@ def _flat(launch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> str:
-    """The value as text, so that a list equals its tuple, and a dtype equals its name."""
+    """Converts a value to text, so that a list equals a tuple, and a dtype its name."""
     return re.sub(r"\W+", " ", str(value).replace("torch.", "")).strip()
 
 
 def pretend_kernels() -> None:
-    """Pretends that flash attention's extensions exist: only GPU builds have them, but configuring needs a version."""
+    """Pretends that flash attention's extensions exist: configuring needs their version, which CPU builds lack."""
     stub: Any = types.ModuleType("vllm.vllm_flash_attn")
     stub.__path__, stub.__file__ = [], "flash_attn"
     stub.__getattr__ = lambda name: None if name.startswith("__") else (lambda *_, **__: True)

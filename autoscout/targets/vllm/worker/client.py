@@ -1,6 +1,6 @@
-"""Drives a server over HTTP with the load of an experiment, by streamed completions as in `vllm bench serve`. client.py
-EXPERIMENT.json URL writes rank-0.json next to it, or rank-0.error.json
-"""
+"""Sends the load of an experiment to a server over HTTP, as streamed completions like `vllm bench serve`.
+
+client.py EXPERIMENT.json URL writes rank-0.json or rank-0.error.json next to EXPERIMENT.json."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-# The folder shared by all targets' workers; this script runs under the target's interpreter, without our packages.
+# Adds the folder shared by all targets' workers: the target's interpreter does not have our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import aiohttp
@@ -21,14 +21,13 @@ import energy
 import prompts
 from load_watch import LoadWatch, SentRequest
 
-_LOOKS_S = 0.25  # between checks of a load that may end early
+_LOOKS_S = 0.25  # seconds between checks of a load that may end early
 _LONGEST_S = 6 * 3600.0
 Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
-    """Arguments: the experiment, the address to ask, the seconds that the start took, behind a router the first
-    server's address."""
+    """Arguments: the experiment, the URL, the seconds that the start took, and with a router the first server's URL."""
     experiment, url, took_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     server = sys.argv[4] if len(sys.argv) > 4 else url
     try:
@@ -49,7 +48,7 @@ def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
 
 
 async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[str, Any]:
-    """`began`: the monotonic time at which the experiment began."""
+    """`began`: monotonic time of the experiment's start."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
     given = json.loads(experiment.read_bytes())
@@ -74,15 +73,14 @@ async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, given: dict[str, Any]) -> str:
-    """Writes the server's effective configuration, if it reports one; returns "" or an experiment with the same
-    engine."""
+    """Writes the server's effective configuration, if reported. Returns "" or an experiment with the same engine."""
     async with session.get(f"{url}/server_info", params={"config_format": "json"}) as response:
         if response.status != 200:
             return ""
         config = (await response.json())["vllm_config"]
     parts = {name.removesuffix("_config"): part for name, part in config.items() if isinstance(part, dict)}
     found = effective.of_described({part: parts.get(part, {}) for part in effective.PARTS})
-    if given.get("router"):  # other servers and the router matter, too
+    if given.get("router"):  # the other servers and the router also matter
         found["identity"] = json.dumps([found["identity"], given["servers"], given["router"]])
     cache = parts.get("cache", {})
     tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
@@ -98,15 +96,15 @@ async def _answer(
     concurrency: int,
     watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Bodies are encoded before the first is sent, and answers parsed after the last has arrived: client and server
-    share the machine's processors, and our computing would add to the measured latencies. Only a request that continues
-    an answer is encoded later, when that answer has arrived."""
+    """Sends requests and receives their answers. Bodies are encoded before the first request, and answers parsed after
+    the last one, because client and server share the machine's CPUs. Only a request that continues an answer is encoded
+    later, when that answer has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
     texts: dict[int, list[int]] = {}
     records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
     received: list[Received] = [[] for _ in requests]
-    order: list[int] = []  # indices of requests, in the order of sending
+    order: list[int] = []  # indices of requests in the order of sending
     ended: dict[int, float] = {}
     sessions = prompts.stages(requests)
     turns = asyncio.Semaphore(concurrency or len(sessions))
@@ -142,7 +140,7 @@ async def _answer(
     load = asyncio.gather(*(talk(stages) for stages in sessions))
     while watch is not None and not (await asyncio.wait([load], timeout=_LOOKS_S))[0]:
         if watch.ends(time.perf_counter() - start, seen()):
-            load.cancel()  # a server drops requests whose connection was closed
+            load.cancel()  # a server cancels requests whose connection is closed
             break
     with contextlib.suppress(asyncio.CancelledError):
         await load
@@ -177,7 +175,7 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
 async def _ask(
     session: aiohttp.ClientSession, url: str, content: bytes, talk_id: str, record: driving.Record, received: Received
 ) -> None:
-    """Adds the received parts with their arrival times. Routers use `talk_id` to keep a conversation on one server."""
+    """Adds the received parts with their arrival times. `talk_id`: lets routers keep a conversation on one server."""
     headers = {"Content-Type": "application/json", "x-session-id": talk_id}
     try:
         async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:
@@ -191,7 +189,7 @@ async def _ask(
 
 
 def _read(record: driving.Record, received: Received, start: float) -> None:
-    """Parses server-sent events, one per line; an event arrives with the last part of its line."""
+    """Parses server-sent events, one per line. An event's time is the arrival of the last part of its line."""
     left = b""
     try:
         for at, part in received:

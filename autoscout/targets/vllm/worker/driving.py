@@ -1,4 +1,4 @@
-"""Drives an engine over any transport: equivalence prompts, warm-up, measured passes; then writes the results."""
+"""Runs the load on an engine, over any transport: equivalence prompts, warm-up, measured passes; writes the results."""
 
 import contextlib
 import heapq
@@ -17,11 +17,11 @@ import rates
 from load_watch import LoadWatch
 
 Record = dict[str, Any]
-Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # as drive() says
+Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # see drive()
 
 
 class DriveState:
-    """Progress of the experiment, for its failure message."""
+    """The progress of the experiment, for a failure's message."""
 
     phase = "import"
     passes = 0
@@ -34,15 +34,15 @@ async def drive(
     joules: Callable[[], float | None] = lambda: None,
     left: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Any]:
-    """Runs equivalence prompts, warm-up, then as many passes as requested within `measure_s` seconds (at least one), or
-    the search for the highest rate. A pass also counts as warm-up if the next one is faster (ending.py).
+    """Runs the equivalence prompts and the warm-up, then either as many passes as possible within `measure_s` seconds
+    (at least one), or the search for the highest rate. A pass is also counted as warm-up if the next one is faster
+    (ending.py).
 
     `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
-    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock;
-    requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: the engine computes in
-    this process, so its CPU time is known and waiting can be skipped. `joules`: its GPUs' energy counter. `left`:
-    seconds left for a search.
-    """
+    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, in seconds of one clock.
+    Requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: the engine computes in
+    this process, so that its CPU time is known and waiting can be skipped. `joules`: the energy counter of its GPUs.
+    `left`: seconds left for a search."""
     DriveState.phase, DriveState.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):
@@ -79,25 +79,25 @@ async def drive(
 
 
 def _felt(requests: list[Record]) -> float:
-    """Total seconds that the users of a pass waited for their answers."""
+    """Returns the total seconds that the users of a pass waited for answers."""
     return sum(r["chunks"][-1] - r["sent"] for r in requests if r["chunks"])
 
 
 class DriveOrder:
-    """Decides when requests are sent. A session begins when it arrives or, in a closed loop, when one of `concurrency`
-    users is free; its next stage begins when the one before has ended."""
+    """Decides when requests are sent. A session begins when it arrives, or in a closed loop when one of `concurrency`
+    users becomes free. Its next stage begins when the previous one has ended."""
 
     def __init__(self, requests: list[prompts.PromptRequest], concurrency: int) -> None:
         self._requests, self._free = requests, concurrency
         self._closed = concurrency > 0
         self._waiting = prompts.stages(requests)[::-1]  # sessions that have not begun
-        self._sessions: dict[int, list[list[int]]] = {}  # unfinished request → its session's remaining stages
-        self._open: dict[int, int] = {}  # session → unfinished requests of its current stage
+        self._sessions: dict[int, list[list[int]]] = {}  # unfinished request → remaining stages of its session
+        self._open: dict[int, int] = {}  # session → number of unfinished requests in its current stage
         self._ready: list[tuple[float, int]] = []
-        self.left = len(requests)  # requests not sent yet
+        self.left = len(requests)  # number of requests not sent yet
 
     def due(self, now: float) -> tuple[int, float] | None:
-        """The next request that is due, and since when."""
+        """Returns the next request that is due, and since when."""
         while self._waiting and (self._free > 0 if self._closed else self._arrival() <= now):
             stages = self._waiting.pop()
             self._free -= 1
@@ -120,7 +120,7 @@ class DriveOrder:
             self._free += 1
 
     def next_at(self) -> float:
-        """When the next request is due, whatever is answered before; inf if all that are left wait for answers."""
+        """When the next request is due regardless of answers; infinity if all remaining ones wait for answers."""
         times = [self._ready[0][0]] if self._ready else []
         return min([*times, self._arrival()] if self._waiting and not self._closed else times, default=math.inf)
 
@@ -135,9 +135,8 @@ class DriveOrder:
 
 
 class Busy:
-    """The clock of an engine that computes alone in this process, on one thread: its CPU time plus skipped waits for
-    requests. On an idle processor it equals wall-clock time; on a shared one it leaves out the time that others
-    take."""
+    """The clock of an engine that computes alone in this process on one thread: CPU time plus skipped waits for
+    requests. On an idle CPU it equals wall-clock time; on a shared one it excludes the time of other processes."""
 
     def __init__(self) -> None:
         self._skipped = -time.process_time()

@@ -1,4 +1,4 @@
-"""vLLM's effective configuration: it silently overrides some arguments and derives others."""
+"""Reads vLLM's effective configuration, in which some arguments are silently overridden and others derived."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Nothing:
-    """Stands in for a part that a configuration lacks."""
+    """Replaces a missing part of a configuration."""
 
 
 PARTS = {
@@ -33,13 +33,13 @@ PARTS = {
 
 
 def of_config(config: Any) -> dict[str, Any]:
-    """{"identity": equal for configurations that are the same engine, "values": {"scheduler.max_num_seqs": …}} of a
+    """Returns {"identity": equal for configurations with the same engine, "values": {"scheduler.max_num_seqs": …}} of a
     VllmConfig, without fields that this version lacks."""
     return of_described({part: vars(getattr(config, f"{part}_config", None) or _Nothing) for part in PARTS})
 
 
 def of_described(parts: dict[str, Any]) -> dict[str, Any]:
-    """The same for a configuration whose parts are dictionaries."""
+    """Like `of_config`, for a configuration whose parts are dictionaries."""
     found: dict[str, Any] = {}
     for part, names in PARTS.items():
         for name in names:
@@ -49,7 +49,7 @@ def of_described(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def kv_cache_tokens(config: Any) -> int:
-    """Tokens that the KV cache of one rank holds, once the engine has started."""
+    """Returns the capacity of one rank's KV cache in tokens, after the engine has started."""
     cache = config.cache_config
     return int((cache.num_gpu_blocks or 0) * cache.block_size)
 

@@ -1,9 +1,8 @@
-"""Decides when a load in the search for the highest rate may end early: because its limits can no longer be met, are
-surely met, or time is up. Also computes the load's evidence about its limits.
+"""Decides when a load in the search for the highest rate may end early: when its limits can no longer be met, are
+certainly met, or time is up. Also computes the statistics for its limits.
 
-A limit is [metric, bound in ms]. A percentile is decided by Wilson's interval for the share of requests beyond the
-bound.
-"""
+A limit is [metric, bound in ms]. A limit on a percentile is decided by Wilson's interval for the fraction of requests
+beyond the bound."""
 
 import itertools
 import math
@@ -12,16 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _Z = 1.96
-_GROWING = 1.5  # the queue grows if the last requests wait this many times as long as a load's first quarter
-_STEADY = 1.1  # and it surely does not grow below this ratio
-_MEANS = 1.5  # a mean this many times the bound cannot be changed by more loads
-_LASTING = 2.0  # a load must last this many answers, because a burst's beginning may meet its limits
-_AT_LEAST = 0.5  # share of a load that must be answered before the load can count as meeting its limits
-FEWEST = 8  # answers from which the engine's rate is known
+_GROWING = 1.5  # the queue grows if the last requests wait this many times as long as the first quarter of the load
+_STEADY = 1.1  # below this ratio it certainly does not grow
+_MEANS = 1.5  # more loads cannot bring a mean down to the bound from this multiple of it
+_LASTING = 2.0  # minimum duration of a load, in answer times, because the beginning of a burst may meet the limits
+_AT_LEAST = 0.5  # fraction of a load that must be answered before it can meet the limits
+FEWEST = 8  # number of answers needed to estimate the engine's rate
 
 
 class SentRequest(NamedTuple):
-    """A sent request: times in seconds of one clock, None for events still to come; tokens of its answer."""
+    """A sent request: times in seconds of one clock, None for future events; tokens of its answer."""
 
     sent: float
     first: float | None
@@ -30,8 +29,8 @@ class SentRequest(NamedTuple):
 
 
 class LoadWatch:
-    """`requests`: their number in the load. `before`: (how many requests exceed each limit, out of how many) in earlier
-    loads at this rate. `last`: no other load follows. `left`: wall-clock seconds that the load may still take."""
+    """`requests`: their number in the load. `before`: (requests beyond the bound, all requests) of earlier loads at
+    this rate, per limit. `last`: no other load follows. `left`: seconds (wall clock) that the load may still take."""
 
     def __init__(
         self,
@@ -42,10 +41,10 @@ class LoadWatch:
         left: Callable[[], float],
     ) -> None:
         self.limits, self.requests, self.before, self.last, self.left = limits, requests, before, last, left
-        self.over = ""  # why the load was ended
+        self.over = ""  # the reason if the load was ended early
 
     def ends(self, now: float, seen: Sequence[SentRequest]) -> bool:
-        """`seen`: the requests sent by `now`, in that order. A load ends with at least one answer."""
+        """Whether the load may end. `seen`: requests sent by `now`, in order. A load ends with at least one answer."""
         answers = sum(s.last is not None for s in seen)
         late = answers > 0 and self.left() <= 0
         if answers < FEWEST and not late:
@@ -83,7 +82,7 @@ class LoadWatch:
 
 
 def _least_ms(what: str, s: SentRequest, now: float) -> float:
-    """The request's latency, or a lower bound of it."""
+    """Returns the request's latency, or a lower bound while it is unknown."""
     if what == "ttft":
         seconds = (now if s.first is None else s.first) - s.sent
     elif what == "e2el":
@@ -96,12 +95,12 @@ def _least_ms(what: str, s: SentRequest, now: float) -> float:
 
 
 def share_of(at: str) -> float:
-    """The share of requests that may exceed the bound of a percentile."""
+    """Returns the fraction of requests that may exceed the bound of a percentile."""
     return 1 - int(at[1:]) / 100
 
 
 def interval(exceed: int, of: int) -> tuple[float, float]:
-    """Wilson's interval for the share that exceeds the bound."""
+    """Returns Wilson's interval for the fraction beyond the bound."""
     share = exceed / of
     middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
     half = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of * of))
@@ -109,7 +108,7 @@ def interval(exceed: int, of: int) -> tuple[float, float]:
 
 
 def needed(limits: Sequence[Sequence[Any]]) -> int:
-    """The fewest requests of a load for which the limits' quantiles are defined."""
+    """Returns the minimum number of requests for which the limits' quantiles are defined."""
     ats = [metric.split("_")[1] for metric, _ in limits]
     return max([20, *(math.ceil(1 / share_of(at) - 1e-9) for at in ats if at != "mean")])
 
@@ -120,7 +119,7 @@ def grows(felt: Sequence[float], times: float = _GROWING) -> bool:
 
 
 def alone(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The requests that were alone on the server."""
+    """Returns the requests that had the server to themselves."""
     found, free = [], -math.inf
     for r, after in itertools.zip_longest(records, records[1:]):
         if r["sent"] >= free and (after is None or after["sent"] >= r["chunks"][-1]):
@@ -134,7 +133,7 @@ def exceeding(records: Sequence[dict[str, Any]], metric: str, bound: float) -> i
 
 
 def felt_ms(records: Sequence[dict[str, Any]], what: str) -> list[float]:
-    """Milliseconds per request (ITL: per gap), as in autoscout/targets/vllm/load_plan.py."""
+    """Returns milliseconds per request (ITL: per gap), as in autoscout/targets/vllm/load_plan.py."""
     found: list[float] = []
     for r in records:
         chunks, sent = r["chunks"], r["sent"]

@@ -1,7 +1,6 @@
-"""Makes a model folder with random weights, without downloads: config.json, weights and a tokenizer.
+"""Creates a model folder with random weights, without downloads: config.json, weights and a tokenizer.
 
-model.py FOLDER CONFIG      with the content of config.json
-"""
+model.py FOLDER CONFIG      CONFIG is the content of config.json"""
 
 import json
 import os
@@ -22,7 +21,7 @@ def main() -> None:
         (part / "config.json").write_text(json.dumps(config, indent=2))
         try:
             part.rename(folder)
-        except OSError:  # another session was faster
+        except OSError:  # another session has created it
             shutil.rmtree(part)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

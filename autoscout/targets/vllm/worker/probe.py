@@ -1,7 +1,7 @@
-"""Describes the target as one JSON line: versions of installed packages, and the devices. Imports nothing large.
+"""Prints a description of the target as one JSON line: versions of installed packages, and the devices. Has no slow
+imports.
 
-probe.py cpu|cuda
-"""
+probe.py cpu|cuda"""
 
 import importlib.metadata
 import json
@@ -34,7 +34,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    """GPUs in the driver's order (PCI bus); a partitioned GPU (MIG) is replaced by its instances."""
+    """Returns the GPUs in the driver's order (PCI bus). A partitioned GPU (MIG) is replaced by its instances."""
     ask = [
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total,mig.mode.current",
@@ -60,7 +60,7 @@ def printed_by(command: list[str]) -> str:
 
 
 def cut_up(listed: str) -> dict[int, list[str]]:
-    """MIG instances of each GPU in the output of `nvidia-smi -L`: {0: ["1g.10gb", …]}."""
+    """Returns the MIG instances of each GPU from the output of `nvidia-smi -L`: {0: ["1g.10gb", …]}."""
     found: dict[int, list[str]] = {}
     for line in listed.splitlines():
         words = line.split()

@@ -1,10 +1,9 @@
-"""Makes the requests of an experiment from its plan alone, so that they are the same in every process that drives it.
+"""Generates the requests of an experiment from its plan alone, so that they are the same in every process.
 
 A plan: {"vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len",
-"arrival_s"}; lengths in tokens, one per request; arrivals in seconds, empty for a closed loop. "talks": how requests
-continue each other (lists "session", "stage", "on", "group", "own" with an entry per request, as in
-autoscout/job/sessions.py, and "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens.
-"""
+"arrival_s"}. Lengths are in tokens, one per request; arrivals in seconds, empty for a closed loop. "talks": how
+requests continue each other (lists "session", "stage", "on", "group", "own" with an entry per request, as in
+autoscout/job/sessions.py, and "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens."""
 
 import random
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ _GUARD_TOKENS = 24
 
 
 class PromptRequest(NamedTuple):
-    """`prompt`: tokens that follow the prompt and answer of the request `on` (-1: this is the whole prompt). Within a
-    `session` (-1: none), requests of a `stage` wait until the stage before has ended, and then for `think_s`."""
+    """`prompt`: the tokens after the prompt and answer of the request `on` (-1: the whole prompt). In a `session` (-1:
+    none), the requests of a `stage` wait for the end of the previous stage and then for `think_s` seconds."""
 
     arrival_s: float
     prompt: list[int]
@@ -29,8 +28,8 @@ class PromptRequest(NamedTuple):
 
 
 def of_pass(plan: dict[str, Any], number: int) -> list[PromptRequest]:
-    """The requests of a pass. Every pass has new prompts, or the prefix cache would serve all but the first; shared
-    prefixes stay the same."""
+    """Returns the requests of a pass. Each pass has new prompts (with the same shared prefixes), since otherwise the
+    prefix cache would serve all passes but the first."""
     if "talks" in plan:
         return _talking(plan, number)
     if "blocks" in plan:
@@ -67,7 +66,7 @@ def _talking(plan: dict[str, Any], number: int) -> list[PromptRequest]:
 
 
 def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
-    """Prompts with equal tokens for equal block hashes; the rest of a prompt is unique."""
+    """Returns prompts with equal tokens for equal block hashes; the rest of each prompt is unique."""
     ids, size = range(_FIRST, plan["vocab"]), plan["block_tokens"]
     requests = []
     for i, (asked, answered) in enumerate(zip(plan["input_len"], plan["output_len"], strict=True)):
@@ -81,7 +80,7 @@ def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
 
 
 def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
-    """For each session, the numbers of its requests by stage; a request without a session is a session of its own."""
+    """Returns for each session the indices of its requests by stage. A request without a session forms its own."""
     found: dict[tuple[int, int], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         key = (request.session, -1 if request.session >= 0 else i)
@@ -90,19 +89,19 @@ def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
 
 
 def continued(requests: list[PromptRequest]) -> set[int]:
-    """The requests whose answers are continued by others."""
+    """Returns the requests whose answers are continued by others."""
     return {request.on for request in requests if request.on >= 0}
 
 
 def warm_up(plan: dict[str, Any], number: int) -> list[PromptRequest]:
-    """A warm-up pass like the measured ones (for an open loop, 16 requests at once): an engine's first steps and first
-    pass are far slower than later ones."""
+    """Returns a warm-up pass like the measured ones (for an open loop, 16 requests at once), because an engine's first
+    steps and first pass are far slower than later ones."""
     count = None if plan["concurrency"] else 16
     return [r._replace(arrival_s=0.0) for r in of_pass(plan, _WARM - number)[:count]]
 
 
 def guarded(plan: dict[str, Any]) -> list[PromptRequest]:
-    """The prompts whose greedy answers must not depend on the configuration; no longer than the load's requests."""
+    """Returns the equivalence prompts, whose greedy answers must not depend on the configuration."""
     ids = range(_FIRST, plan["vocab"])
     asked, answered = max(plan["input_len"]), max(plan["output_len"])
     lengths = [max(1, min(asked, 32) - 5 * i) for i in range(_GUARDED)]

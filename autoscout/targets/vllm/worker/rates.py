@@ -1,12 +1,10 @@
-"""Searches for the highest request rate that meets the limits: goes up or down until it is bracketed, then bisects.
-Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is
-likelier. A load lasts several times as long as an answer takes, because a burst of as many requests as may run at once
-says nothing about a rate. It has no more requests than time allows, and ends as soon as continuing would change nothing
-(load_watch.py).
+"""Searches for the highest request rate that meets the limits: increases or decreases the rate until it is bracketed,
+then bisects. Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show
+which is more likely. A load lasts several answer times, because the server could process a short burst at any rate. It
+has no more requests than time allows, and ends when continuing would not change the decision (load_watch.py).
 
-plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": most loads, "repeats", "within":
-relative precision}; the plan's arrivals have a rate of 1.
-"""
+plan["search"]: {"start": requests per second, "limits": [[metric, bound], …], "loads": maximum number of loads,
+"repeats", "within": relative precision}. The plan's arrivals have a rate of 1."""
 
 import math
 import statistics
@@ -17,15 +15,16 @@ import load_watch
 import prompts
 from load_watch import FEWEST, LoadWatch
 
-_SATURATED = 0.9  # the server is saturated if it answers less than this share of the arrivals
-_LASTING = 4.0  # a load sends requests for this many median answer times; half as many are enough
-_MOST_PLANS = 16  # longest load; a longer burst counts as overload
-_SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # shares of the time left: for a load, for one of the fewest requests, at most
-_REFINES = 20  # a load refines the rate only if it has at least this many requests
-_IDLE = 0.5  # mean number of requests in flight at the first rate: no engine is too slow for that
-_LONELY = 3  # requests that have to break a limit alone on the server before all rates are ruled out
-_STEPS = (1.5, 2.0)  # factors from a rate to the next until it is bracketed: the first, then the others
-_SERVED = 0.9  # share of the answered rate, in a load that ended early, that is tried next
+_SATURATED = 0.9  # the server is saturated if it answers less than this fraction of the arrivals
+_LASTING = 4.0  # duration of a load in median answer times; half of that is sufficient
+_MOST_PLANS = 16  # longest load; if a longer burst is needed, it counts as overload
+# fractions of the time left: for a load, for one with the fewest requests, maximum
+_SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6
+_REFINES = 20  # minimum number of requests in a load that refines the rate
+_IDLE = 0.5  # mean number of requests in flight at the first rate, low enough for any engine
+_LONELY = 3  # if this many requests that were alone on the server break a limit, no rate can meet it
+_STEPS = (1.5, 2.0)  # factors between rates until the highest rate is bracketed: the first, then the others
+_SERVED = 0.9  # fraction of the answered rate in a load that ended early, which is tried next
 Load = dict[str, Any]
 Measure = Callable[[list[prompts.PromptRequest], LoadWatch], Awaitable[Load]]
 
@@ -35,10 +34,10 @@ def _forever() -> float:
 
 
 async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
-    """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
-    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "note": effects of the time limit, "early": whether time
-    ended it before a rate met them, "alone": whether even requests alone on the server break the limits ("passes" are
-    then theirs)}. `left`: seconds left."""
+    """Returns {"passes": at the highest rate that meets the limits (the lowest tested one if none does), "max_rate":
+    that rate or 0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "note": effects of the time limit, "early":
+    whether time ran out before a rate met the limits, "alone": whether even requests alone on the server break the
+    limits ("passes" are then those requests)}. `left`: returns the seconds left."""
     return await _Search(plan, measure, left).run()
 
 
@@ -50,13 +49,13 @@ class _Search:
             what: max((ms / 1000 for metric, ms in self.search["limits"] if metric.startswith(what)), default=0.0)
             for what in ("ttft", "e2el")
         }
-        self.loads = self.sent = 0  # loads, and the passes that they used
-        self.felt = 0.0  # median time of an answer, in seconds
-        self.served = math.inf  # requests answered per second in the last load that was too much
+        self.loads = self.sent = 0  # number of loads, and of the plan's passes used for them
+        self.felt = 0.0  # median answer time in seconds
+        self.served = math.inf  # requests answered per second in the last overload
         self.wall: float | None = None  # seconds per request, for an engine that skips idle time
         self.lonely: list[dict[str, Any]] = []  # requests that were alone on the server
         self.hopeless = False  # whether these break the limits
-        self.fewest = math.inf  # the fewest requests of a load that was shortened for lack of time
+        self.fewest = math.inf  # minimum number of requests in a load that was shortened for lack of time
 
     async def run(self) -> dict[str, Any]:
         rate, kept, lost, steps = float(self.search["start"]), 0.0, math.inf, 0
@@ -92,7 +91,7 @@ class _Search:
         }
 
     async def _test(self, rate: float) -> tuple[list[Load], bool]:
-        """The loads at a rate, and whether they meet the limits."""
+        """Returns the loads at a rate, and whether they meet the limits."""
         limits, passes = self.search["limits"], list[Load]()
         while True:
             count = self._count(rate)
@@ -104,7 +103,8 @@ class _Search:
             over = watch.over
             keeps = False if over == "lost" else verdict([*passes, measured], limits, last or over == "late")
             if self._burst(rate, count) and keeps is not False and over != "kept":
-                keeps = None if self._count(rate) > count else False  # a load of more requests follows if time allows
+                # if time allows, a load with more requests follows
+                keeps = None if self._count(rate) > count else False
                 if keeps is None:
                     continue
             passes.append(measured)
@@ -132,8 +132,8 @@ class _Search:
         return measured
 
     def _learn(self, measured: Load, over: str) -> None:
-        """Learns from an overload: the rate at which requests were answered, and whether a lower rate was too high as
-        well."""
+        """Uses an overload: the rate at which requests were answered, and whether a lower tested rate was too high,
+        too."""
         done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
         if len(done) >= FEWEST or (done and over == "late"):
             seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)
@@ -146,18 +146,18 @@ class _Search:
                 self.hopeless |= load_watch.interval(exceed, len(self.lonely))[0] > load_watch.share_of(at)
 
     def _burst(self, rate: float, count: int) -> bool:
-        """Whether a load ends before it can show whether its queue grows."""
+        """Whether a load would end before it shows whether its queue grows."""
         return count < rate * max(_LASTING / 2 * self.felt, _LASTING * self._waits())
 
     def _waits(self) -> float:
-        """Seconds that a request may wait."""
+        """Returns the seconds that a request may wait."""
         return max(self.bounds["ttft"], self.bounds["e2el"] - self.felt)
 
     # ---- how many requests -----------------------------------------------------------------------------------
 
     def _count(self, rate: float) -> int:
-        """The number of requests in a load: enough to last several answer times, if time allows; else as many as it
-        allows, or as the limits' quantiles need, if that leaves time for other loads."""
+        """Returns the number of requests in a load: enough to last several answer times if time allows. Otherwise, as
+        many as time allows, or as many as the limits' quantiles need, if that leaves time for other loads."""
         usual = len(self.plan["input_len"])
         lasts = _LASTING * rate * max(self.felt, self._waits())
         wanted = min(max(math.ceil(lasts / usual), 1), _MOST_PLANS) * usual
@@ -170,7 +170,7 @@ class _Search:
         return int(count)
 
     def _within(self, rate: float, seconds: float) -> float:
-        """How many requests fit into the time."""
+        """Returns how many requests fit into the time."""
         if self.wall is not None:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate
@@ -187,7 +187,7 @@ class _Search:
 
 
 def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.PromptRequest]:
-    """The requests of `count` passes, one after the other."""
+    """Returns the requests of `count` consecutive passes."""
     found: list[prompts.PromptRequest] = []
     later, sessions = 0.0, 0
     for number in range(first, first + count):
@@ -206,7 +206,7 @@ def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.PromptRe
 
 
 def verdict(passes: list[Load], limits: list[list[Any]], last: bool) -> bool | None:
-    """Whether loads at one rate meet all limits; None: undecided, and this is not the `last` load."""
+    """Returns whether loads at one rate meet all limits; None if undecided and this is not the `last` load."""
     records = [r for p in passes for r in p["requests"]]
     if any(r["error"] for r in records) or saturated(passes):
         return False
@@ -229,8 +229,8 @@ def saturated(passes: list[Load]) -> bool:
 
 
 def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | None:
-    """For a percentile: whether few enough values exceed the bound (Wilson interval of their share); for the mean:
-    whether it is within the bound (normal interval)."""
+    """Returns whether a limit is met. For a percentile: whether few enough values exceed the bound (Wilson's interval
+    of their fraction). For a mean: whether it is within the bound (normal interval)."""
     n = len(values)
     if n < 2:
         return all(value <= bound for value in values)
@@ -243,7 +243,7 @@ def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | Non
         limit = load_watch.share_of(at)
         exceed = sum(value > bound for value in values)
         low, high = load_watch.interval(exceed, n)
-        likely = exceed <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within it, too
+        likely = exceed <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within the bound, too
     if high < limit:
         return True
     if low > limit:

@@ -1,7 +1,6 @@
-"""One experiment on an engine in this process: a fork of the zygote, which has imported vLLM. Reads experiment.json;
-writes rank-0.json (drive()'s result, or {"same_as": …}) or rank-0.error.json, and effective.json: vLLM's effective
-configuration.
-"""
+"""Runs an experiment on an engine in this process, a fork of a process that has imported vLLM. Reads experiment.json;
+writes rank-0.json (drive()'s result, or {"same_as": …}) or rank-0.error.json, and vLLM's effective configuration in
+effective.json."""
 
 import asyncio
 import contextlib
@@ -35,7 +34,7 @@ _LATER = (
 
 
 def load(device: str) -> None:
-    """Imports everything that takes seconds, once, before the fork."""
+    """Does all slow imports once, before the fork."""
     os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     import vllm.engine.arg_utils
     import vllm.entrypoints.llm
@@ -55,14 +54,15 @@ def load(device: str) -> None:
 
 def run_and_exit(experiment: Path) -> NoReturn:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # set by the launcher for ranks with a rendezvous
-    code, _kept = _logged(experiment, None)  # tearing down an engine takes seconds, and this process ends anyway
+        os.environ.pop(name, None)  # variables that the launcher sets for distributed ranks
+    # the process exits without tearing down the engine, which would take seconds
+    code, _kept = _logged(experiment, None)
     os._exit(code)
 
 
 def stay(connection: int) -> NoReturn:
-    """Runs experiments on one engine: their paths come one per line, and each is answered with its exit code. After a
-    failure the engine's state is unknown, so it ends with this process."""
+    """Runs several experiments on one engine. Their paths are received one per line, and each is answered with its exit
+    code. Exits after a failure, since the engine's state is then unknown."""
     code, engine = 0, None
     with os.fdopen(os.dup(connection), "rb") as paths:
         for path in paths:
@@ -90,8 +90,8 @@ def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
 
 
 def _run(experiment: Path, folder: Path, engine: Any) -> Any:
-    """Runs on the existing engine, or on one built with the experiment's "ceiling": larger limits for an engine that is
-    kept, of which the configuration uses only a part. Returns the engine."""
+    """Runs an experiment on the existing engine, or on one built with the experiment's "ceiling": larger limits for an
+    engine that is kept for configurations with lower limits. Returns the engine."""
     began, given = time.monotonic(), json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -103,7 +103,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
     def made(arguments: dict[str, Any]) -> Any:
         wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
-        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # a server's defaults
+        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # with a server's defaults
 
     config = made(given["arguments"])
     found = effective.of_config(config)
@@ -134,7 +134,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
 
 def _set(engine: Any, config: Any) -> None:
-    """Sets the scheduler's limits to another configuration's, as the scheduler's own __init__ does (vLLM 0.32.0,
+    """Changes the scheduler's limits to another configuration's, like the scheduler's own __init__ (vLLM 0.32.0,
     v1/core/sched/scheduler.py:129), and empties the prefix cache."""
     scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
     scheduler.max_num_running_reqs = wanted.max_num_seqs
@@ -147,7 +147,7 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
-    """`until`: a monotonic time."""
+    """`until`: monotonic time."""
 
     async def answer(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
@@ -167,8 +167,8 @@ def answered(
     step: Callable[[float], list[Any]] | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all requests are answered. `clock`: see driving.Busy. A request that arrives during a step
-    waits for the step's end, as in a server; its time counts from its arrival. `step`: steps several engines, whose
-    steps overlap, up to the given time; without it the engine's own step is used."""
+    waits until its end, as in a server, and its latency counts from its arrival. `step`: steps several engines
+    concurrently up to the given time; by default the engine's own step is used."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -228,7 +228,7 @@ def answered(
 
 
 def _looks(requests: int) -> int:
-    """Answers between two checks of a load that may end early, since checks take this processor's time, too."""
+    """Returns the number of answers between two checks whether a load may end early; the checks use this CPU, too."""
     return max(1, requests // 50)
 
 

@@ -1,9 +1,8 @@
-"""Collectives for a rank without peers: torch's `fake` process group sends nothing, and each call locally writes an
-output like that of the real kernel, so that values stay finite and of normal size.
+"""Collectives for a rank without peers. torch's `fake` process group sends nothing; each call writes output like that
+of the real kernel, so that values remain finite and of normal size.
 
-A gather returns this rank's own tensor once per rank (done by the fake group itself); a reduction returns its own
-share; a tensor received from a neighbour is drawn at random once per shape.
-"""
+A gather returns this rank's tensor once per rank (by the fake group itself), and a reduction returns this rank's share.
+A tensor received from a neighbour is random, drawn once per shape."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 
 _drawn: dict[Any, torch.Tensor] = {}
 _STD = 0.02
-_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # the output is looked for first
+_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # possible names of the tensor, outputs first
 
 
 def _repeated(out: torch.Tensor, value: torch.Tensor, *args: Any) -> None:
@@ -55,7 +54,7 @@ _WRITES = {
 
 
 def install() -> None:
-    """Call before Megatron-core is imported, which keeps its own references to some of these functions."""
+    """Must be called before Megatron-core is imported, since it keeps references to some of these functions."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
 
     for name, write in _WRITES.items():
@@ -71,7 +70,7 @@ def install() -> None:
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        """Replaces the fake group's version, which refuses a rank that receives no tokens."""
+        """Replaces the fake group's version, which raises an error for a rank that receives no tokens."""
         _repeated(output, input)
         return dist.barrier(group=group, async_op=async_op)
 

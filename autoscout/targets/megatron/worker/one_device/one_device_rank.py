@@ -1,12 +1,11 @@
-"""Times one rank of a Megatron job of any world size on one device: real kernels, without the other ranks.
+"""Times one rank of a Megatron job of any world size on one device: with real kernels, but without other ranks.
 
-    python one_device_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+    python one_device_rank.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
-A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world` and `rank`, and two
-numbers of micro batches, `few` and `many`, whose times give the seconds per micro batch and the fixed cost of a step.
-Nothing is sent (loopback.py), so no time includes communication. Each number is timed `repeats` times after one
-warm-up. An answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
-"""
+A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world`, `rank`, and two
+numbers of micro batches, `few` and `many`, whose times give the seconds per micro batch and the fixed time of a step.
+Communication takes no time (loopback.py). Each number is timed `repeats` times after a warm-up. An answer is
+{"verdict": "starts" | "refused", …}, with seconds and bytes."""
 
 import os
 import statistics
@@ -15,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Finds train.py's modules and the shared workers': this script runs under the target's interpreter, without our
-# packages.
+# Adds the modules of train.py and the shared workers: the target's interpreter does not have our packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,7 +47,7 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
     rank, world = question["rank"], question["world"]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")
     device = building.device_of(config)
-    store: Any = vars(torch.distributed)["HashStore"]  # not exported by torch.distributed
+    store: Any = vars(torch.distributed)["HashStore"]  # missing in torch.distributed's public names
     torch.distributed.init_process_group("fake", rank=rank, world_size=world, store=store())
     parallel_state.initialize_model_parallel(**configs.groups(config["given"]), create_gloo_process_groups=False)
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
@@ -84,8 +82,8 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_this_shard(batch: Any, vocab: int) -> Any:
-    """The batch with only tokens from this rank's part of the vocabulary. Embeddings of other tokens would be zeros,
-    since no other rank sends them, and a norm multiplies the gradient of zeros by hundreds."""
+    """Replaces the batch's tokens by ones in this rank's part of the vocabulary. Other tokens would have zero
+    embeddings, since no other rank sends them, and the norm would multiply the gradient of zeros by hundreds."""
     from megatron.core import parallel_state
 
     ranks = parallel_state.get_tensor_model_parallel_world_size()
@@ -96,7 +94,7 @@ def _of_this_shard(batch: Any, vocab: int) -> Any:
 def _step(
     config: dict[str, Any], data: list[Any], chunks: list[Any], optimizer: Any, device: Any
 ) -> tuple[float, float]:
-    """(seconds of the forward and backward passes, seconds of the optimizer's step)."""
+    """Returns (seconds of forward and backward passes, seconds of the optimizer step)."""
     import train
 
     train._finish(device)
@@ -110,7 +108,7 @@ def _step(
 
 
 def _memory(device: Any) -> dict[str, int]:
-    """Peak bytes; {} on a CPU, where the process also holds memory that is not the rank's."""
+    """Returns peak memory in bytes; {} on a CPU, where the process has other memory, too."""
     if device.type == "cpu":
         return {}
     import torch
@@ -131,7 +129,7 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports, since that may initialize CUDA
+    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports, since imports may initialize CUDA
         _load("cpu")
     return rank_questions.answer_all(folder, _answer)
 

@@ -1,9 +1,8 @@
-"""A replay of torch's caching allocator, which computes how much it reserves for given allocations and frees.
+"""Simulates torch's caching allocator, to compute how much memory it reserves for a sequence of allocations and frees.
 
-It follows c10/cuda/CUDACachingAllocator.cpp on one stream: granules of 512 bytes; requests up to 1 MiB come from
-segments of 2 MiB, up to 10 MiB from segments of 20 MiB, larger ones from segments of their own in steps of 2 MiB; best
-fit, split, merge; empty segments go back to the device only when memory runs out.
-"""
+It follows c10/cuda/CUDACachingAllocator.cpp with one stream: sizes are rounded up to 512 bytes. Requests up to 1 MiB
+share segments of 2 MiB, those up to 10 MiB segments of 20 MiB; larger ones have their own segment, rounded up to 2 MiB.
+It uses best fit, splitting and merging. Empty segments are returned to the device only when memory runs out."""
 
 import bisect
 from typing import Any
@@ -16,8 +15,8 @@ class OutOfMemory(Exception):
 
 
 class Allocator:
-    """`capacity`: bytes of the device that it may use. `most`: the most bytes that were reserved at once. `flushes`:
-    how often it had to return empty segments to the device to continue."""
+    """`capacity`: available bytes of the device. `most`: peak of reserved bytes. `flushes`: how often empty segments
+    had to be returned to the device."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity, self.reserved, self.most, self.flushes, self._segments = capacity, 0, 0, 0, 0
@@ -75,7 +74,7 @@ class Allocator:
 
 
 def replayed(events: list[tuple[int, int]], capacity: float) -> Allocator:
-    """`events`: (number of the storage, bytes), with negative bytes if it is freed. Errors: OutOfMemory."""
+    """Replays `events`: (storage number, bytes), with negative bytes for a free. Errors: OutOfMemory."""
     allocator = Allocator(capacity)
     for number, size in events:
         if size > 0:

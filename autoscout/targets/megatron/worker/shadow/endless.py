@@ -1,16 +1,16 @@
-"""Detects a backward pass that runs itself again and again, and ends it before memory runs out."""
+"""Detects and ends a backward pass that recurses without end."""
 
 from typing import Any
 
 import torch
 
-_DEEPEST = 16  # the deepest normal nesting is two: a recomputed part within a recomputed layer
+_DEEPEST = 16  # normal nesting is at most two levels: recomputation in a recomputed layer
 
 
 def end() -> None:
-    """From here on such a pass raises RecursionError. Otherwise it would start threads until the host has no memory
-    left: a recomputed function that returns a parameter (for example, the bias of a product whose addition is left to
-    others) becomes that parameter's own history."""
+    """From now on, such a backward pass raises RecursionError instead of starting threads until the host is out of
+    memory. It occurs if a recomputed function returns a parameter (such as the bias of a linear layer, to be added
+    later): the parameter then becomes its own ancestor in autograd's graph."""
     plain: Any = torch.autograd.backward
     depth = 0
 

@@ -1,8 +1,7 @@
-"""Torch without a GPU and without storage, for a shadow run. `before_megatron` comes before the first import of
-megatron.core, `after_megatron` after it. A comment at each patch tells what it prevents.
+"""Torch without a GPU and without storage, for a shadow run. `before_megatron` must run before the first import of
+megatron.core, `after_megatron` after it. A comment at each patch gives its reason.
 
-Tensors are fake and on the CPU: fake CUDA tensors abort in autograd's C++ on builds for CPUs.
-"""
+Fake tensors are on the CPU, since fake CUDA tensors abort in autograd's C++ code in CPU builds."""
 
 from typing import Any
 
@@ -10,6 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
+
 import torch._dynamo.polyfills.loader  # before functions are replaced, because it uses them as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
@@ -22,7 +22,7 @@ def before_megatron() -> None:
     cpu_shim.before_megatron()
     tensor.matmul = product  # a GPU needs no copy of a matrix that is not transposed
     cuda: Any = torch.cuda
-    state = torch.get_rng_state()  # taken from the real generator, since a fake copy could not be set again
+    state = torch.get_rng_state()  # the real generator's state, since a fake one cannot be restored
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False
@@ -30,10 +30,10 @@ def before_megatron() -> None:
     tensor.pin_memory = lambda self, *args, **kwargs: self
     for name in ("rand", "randn"):
         setattr(torch, name, cpu_shim._on_cpu(getattr(torch, name)))
-    # Fake parameters cannot be swapped once DDP holds weak references to them.
+    # Fake parameters cannot be swapped while DDP has weak references to them.
     module: Any = torch.nn.Module
     module.to = module.bfloat16 = module.cuda = lambda self, *args, **kwargs: self
-    # A GPU's dropout stores a mask of one byte per element; the CPU's stores the noise in the input's dtype.
+    # A GPU's dropout stores a mask of one byte per element, but a CPU's stores the noise in the input's dtype.
     functional: Any = torch.nn.functional
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
@@ -42,7 +42,7 @@ def before_megatron() -> None:
     torch.compile = compiled
     gathered: Any = lambda out, value, group=None: out.__setitem__(slice(None), [value] * len(out))  # noqa: E731
     dist.all_gather_object = gathered
-    # Gloo's groups would wait for ranks that do not exist.
+    # Gloo groups would wait for ranks that do not exist.
     new_group = dist.new_group
     dist.new_group = lambda *args, **kwargs: new_group(*args, **{**kwargs, "backend": "fake"})
 
@@ -61,10 +61,10 @@ def after_megatron() -> None:
 
 
 def as_on_a_gpu() -> None:
-    """Treats operators as on a GPU where CPU builds use several kernels instead of one, or keep other tensors."""
+    """Adapts operators to GPUs: CPU builds use several kernels instead of one, or save other tensors."""
     functional: Any = torch.nn.functional
     functional.rms_norm = lambda x, shape, weight=None, eps=None: NormFunction.apply(x, weight, None, _RootMeanSquare)
-    # aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: tmp = grad * output
+    # temporary: tmp = grad * output (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out)
     watch.scratch["aten._softmax_backward_data"] = torch.empty_like
     for_each.as_on_a_gpu()
     offloaded.as_on_a_gpu()
@@ -75,6 +75,6 @@ class _RootMeanSquare:
 
 
 def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of all gradients as one kernel that returns a number."""
+    """The norm of all gradients, as one kernel."""
     watch.kernel("norm of gradients", sum(t.numel() * t.element_size() for group in tensors for t in group))
     return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)

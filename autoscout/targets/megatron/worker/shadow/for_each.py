@@ -1,5 +1,5 @@
-"""Makes torch's own optimizers work as on a GPU, where they update all parameters at once (foreach), with temporaries
-as large as all of them; on a CPU they update one parameter at a time."""
+"""Makes torch's optimizers behave as on a GPU: they update all parameters at once (foreach), with temporaries of the
+size of all parameters, while on a CPU they update one after the other."""
 
 import importlib
 from typing import Any

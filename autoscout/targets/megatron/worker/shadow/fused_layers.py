@@ -1,9 +1,8 @@
-"""Stand-ins for Transformer Engine's modules in a shadow run, with the same memory, GEMMs and communication.
+"""Replacements for Transformer Engine's modules in a shadow run, with the same memory, GEMMs and communication.
 
-Each allocates, saves for the backward pass and communicates what the real module does (Transformer Engine 2.x,
-pytorch/module/*.py); nothing is computed. Products in 8 bits keep the transposed 8-bit copy of their input instead of
-the input, and make 8-bit copies of the weights once per step.
-"""
+Each one allocates, saves for the backward pass and communicates like the real module (Transformer Engine 2.x,
+pytorch/module/*.py), but computes nothing. In 8 bits, a linear layer saves the transposed 8-bit copy of its input
+instead of the input, and makes 8-bit copies of its weights once per step."""
 
 from typing import Any
 
@@ -11,14 +10,14 @@ import torch
 import torch.distributed as dist
 from watch import watch
 
-Function: Any = torch.autograd.Function  # whose backward() is declared for one gradient
+Function: Any = torch.autograd.Function  # typed as Any, because backward() is declared for a single gradient
 _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
 class Settings:
-    """`flash`: flash-attn 2, else cuDNN's fused attention; `splits`: accumulators of flash's deterministic backward
-    pass; `fp8`: products in 8 bits; `once`: the placeholder for a fused weight gradient is made only once (2.5 and
-    newer)."""
+    """`flash`: use flash-attn 2 instead of cuDNN's fused attention. `splits`: number of accumulators of flash's
+    deterministic backward pass. `fp8`: GEMMs in 8 bits. `once`: the placeholder for a fused weight gradient is
+    allocated only once (since 2.5)."""
 
     flash = True
     multiprocessors = 0  # the device's, for a deterministic backward pass; else 0
@@ -43,13 +42,13 @@ def product(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def placeholder(weight: Any) -> Any:
-    """The tensor that autograd gets for a gradient that the GEMM has already added into main_grad."""
+    """Returns what autograd gets as a gradient that the GEMM has already added to main_grad."""
     return kept_gradient(weight.shape, weight.dtype)
 
 
 def kept_gradient(shape: Any, dtype: Any) -> Any:
-    """Transformer Engine's get_dummy_wgrad, which Megatron-core's own output layer also calls: it keeps one tensor of
-    each shape forever; older versions made a new one each time."""
+    """Transformer Engine's get_dummy_wgrad, which Megatron-core's output layer also calls. It caches one tensor per
+    shape; older versions allocated a new one each time."""
     key = (tuple(shape), dtype)
     with watch.tagged("placeholder gradient"):
         if not Settings.once:
@@ -71,8 +70,8 @@ def input_gradient(grad: Any, weight: Any) -> Any:
 
 
 def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
-    """The output's gradient in the form that a backward product takes: gathered from all ranks, and in 8 bits with a
-    transposed copy (else None)."""
+    """Returns the output's gradient as a backward GEMM needs it: gathered from all ranks, and (in 8 bits) also a
+    transposed copy, else None."""
     grad = grad.reshape(-1, grad.shape[-1])
     if not Settings.fp8:
         return (gather(grad, m.tp_group) if gathers else grad), None
@@ -97,13 +96,13 @@ def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
 
 
 def quantised(x: Any) -> tuple[Any, Any]:
-    """The 8-bit copies of a tensor that one kernel makes: one as it is, one transposed for the weight gradient."""
+    """Returns the 8-bit copies that one kernel makes of a tensor: plain, and transposed for the weight gradient."""
     watch.kernel("quantise", tuple(x.shape))
     return torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape, dtype=torch.uint8)
 
 
 def _weight_copy(m: Any, weight: Any) -> None:
-    """Copies the weight to 8 bits, kept from the first micro batch on if Megatron asks for it."""
+    """Copies the weight to 8 bits. If Megatron requests it, the copy of the first micro batch is cached."""
     if Settings.fp8 and getattr(m, "copy8", None) is None:
         with watch.tagged("communication: 8-bit weights"):
             m.copy8 = torch.empty((2, *weight.shape), dtype=torch.uint8)
@@ -125,7 +124,7 @@ def _bias_gradient(bias: Any) -> Any:
 
 
 def _back_through_columns(d: Any, m: Any, gathers: bool) -> Any:
-    """The gradient of a column-parallel input, summed over the ranks."""
+    """Returns the gradient of a column-parallel layer's input, summed over the ranks."""
     if gathers:
         return scatter(d, m.tp_group)
     if m.parallel_mode == "column" and m.tp_size > 1:
@@ -239,7 +238,7 @@ class GroupedFunction(Function):
 
 
 def _experts(name: str, splits: list[int], inputs: int, outputs: int) -> None:
-    """One product per expert, all at the same time, each with the mean number of rows."""
+    """One GEMM per expert, all concurrent, each with the mean number of rows."""
     watch.kernel(name, (len(splits), sum(splits) / len(splits), inputs, outputs))
 
 
@@ -258,9 +257,9 @@ class NormFunction(Function):
 
 
 class AttentionFunction(Function):
-    """flash-attn 2 on (batch, sequence, heads, size), or cuDNN's fused attention on (sequence, batch, heads, size).
-    With `group`, context parallelism: keys and values of all its ranks pass by in a ring ("p2p"), are gathered
-    ("all_gather"), or heads are exchanged for tokens ("a2a")."""
+    """Attention: flash-attn 2 on (batch, sequence, heads, size), or cuDNN's on (sequence, batch, heads, size). `group`:
+    the context parallel group, in which keys and values are passed around in a ring ("p2p"), gathered ("all_gather"),
+    or heads are exchanged for tokens ("a2a")."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str, flash: bool) -> Any:
@@ -274,7 +273,7 @@ class AttentionFunction(Function):
         elif ranks > 1 and how == "p2p":
             passing = [torch.stack([k, v]) for _ in range(2)]
             _pass_on(passing, group, ranks - 1)
-            parts = [torch.empty_like(out) for _ in range(ranks)]  # one per step of the ring, corrected at the end
+            parts = [torch.empty_like(out) for _ in range(ranks)]  # one per step of the ring, combined at the end
             del parts, passing
         elif ranks > 1:
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
@@ -308,7 +307,7 @@ class AttentionFunction(Function):
 
 def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
     """The temporaries of mha_bwd in flash_api.cpp: an fp32 accumulator (one per split if deterministic), and expanded
-    gradients for grouped queries."""
+    gradients for grouped-query attention."""
     heads = q.shape[2]
     splits = -(-Settings.multiprocessors // (ctx.batch * heads)) if Settings.multiprocessors else 1
     made = [torch.empty(splits, ctx.batch, ctx.seq, heads, q.shape[3], dtype=torch.float32)]
@@ -319,13 +318,13 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Exchanges heads for tokens, or back; the size stays the same."""
+    """Exchanges heads for tokens, or back. The sizes do not change."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
 
 def _pass_on(passing: list[Any], group: Any, times: int) -> None:
-    """Sends to the next rank of the ring, and receives from the one before."""
+    """Sends to the next rank of the ring and receives from the previous one."""
     ranks = dist.get_process_group_ranks(group)
     mine = group.rank()
     for _ in range(times):
@@ -347,7 +346,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Rows sorted, repeated or merged by one kernel, which keeps a map of their places."""
+    """Rows sorted, repeated or merged by one kernel, which saves a map of their positions."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
@@ -382,7 +381,7 @@ class CrossEntropyFunction(Function):
 
 
 class CausalSoftmax:
-    """Apex's kernel for the scores of unfused attention, which Megatron's own layers may use."""
+    """Apex's softmax kernel of unfused attention, which Megatron's own layers can use."""
 
     @staticmethod
     def forward(scores: Any, scale: Any) -> Any:

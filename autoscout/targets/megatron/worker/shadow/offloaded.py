@@ -1,7 +1,6 @@
-"""Activations that are kept in host memory until the backward pass. Their groups, order and share are those of
-Megatron-core (core/pipeline_parallel/fine_grained_activation_offload.py), which would otherwise skip fake tensors,
-because it takes them for a compiler's.
-"""
+"""Activations that are offloaded to host memory until the backward pass. Groups, order and fraction are those of
+Megatron-core (core/pipeline_parallel/fine_grained_activation_offload.py), which itself skips fake tensors, since it
+assumes that a compiler is tracing."""
 
 from typing import Any
 
@@ -34,7 +33,7 @@ def _large(self: Any, tensor: Any) -> bool:
 
 
 def _sent(self: Any, tensor: Any, **ignored: Any) -> tuple[Any, Any]:
-    """Stands for a copy in host memory, so nothing of it is counted."""
+    """Returns no copy, because host memory is not counted."""
     return tuple(tensor.shape), tensor.dtype
 
 

@@ -1,5 +1,5 @@
-"""The number of tokens per expert in a shadow run: there are no values to route by, so every expert gets an equal
-share. If other ranks have experts, too, those of this rank get `imbalance` times that share."""
+"""Numbers of tokens per expert in a shadow run. There are no values to route by, so each expert gets an equal share. If
+other ranks have experts, too, those of this rank get `imbalance` times that share."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from watch import watch
 
 
 class Numbers(list[int]):
-    """Numbers in a list, for places where Megatron-core has split sizes in an array."""
+    """A list that supports the array methods that Megatron-core calls on split sizes."""
 
     def tolist(self) -> list[int]:
         return list(self)
@@ -21,7 +21,7 @@ class Numbers(list[int]):
 
 
 def spread(experts: int, topk: int, imbalance: float) -> None:
-    """Replaces the functions that would read the routing's values."""
+    """Replaces the functions that would read the router's values."""
     import torch
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 

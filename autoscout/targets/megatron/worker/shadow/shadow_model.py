@@ -15,8 +15,8 @@ from watch import watch
 
 
 class Script:
-    """Settings that a training script adds to Megatron-core's. `mask`: it gives every micro batch a causal mask of one
-    byte per pair of tokens (Megatron-LM's default). `rotary_percent`, and squared ReLU."""
+    """Settings of the training script. `mask`: each micro batch has a causal mask with a byte per pair of tokens
+    (Megatron-LM's default). The others are `rotary_percent` and squared ReLU."""
 
     def __init__(self, mask: bool = False, rotary_percent: float = 1.0, squared_relu: bool = False) -> None:
         self.mask, self.rotary_percent, self.squared_relu = mask, rotary_percent, squared_relu
@@ -34,7 +34,7 @@ class Script:
             shape.activation_func = squared_relu
 
     def batch(self, config: dict[str, Any], first: bool, last: bool) -> SimpleNamespace:
-        """A batch as from Megatron-LM's get_batch: stages that need no data get none."""
+        """Returns a batch as from Megatron-LM's get_batch; stages that need no data get none."""
         if not (first or last):
             return SimpleNamespace(tokens=None, labels=None, loss_mask=None, mask=None, positions=None)
         length, samples = config["seq_len"], config["micro_batch"]
@@ -47,7 +47,7 @@ class Script:
 
 
 def build(config: dict[str, Any], script: Script, shape: Any) -> tuple[list[Any], Any]:
-    """Like building.build, but without filling the weights and moving them."""
+    """Like building.build, but does not fill the weights or move them to a device."""
     virtual = shape.virtual_pipeline_model_parallel_size
     with watch.in_phase("weights"):
         bare = [_chunk(config, script, shape, stage) for stage in ([None] if virtual is None else range(virtual))]

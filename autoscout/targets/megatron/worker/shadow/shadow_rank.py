@@ -1,13 +1,11 @@
-"""One rank of a Megatron job of any world size, without a GPU and without the other ranks: builds and trains it with
-fake tensors over torch's fake process group, and records what happens.
+"""Runs one rank of a Megatron job of any world size without a GPU and without other ranks: builds and trains the model
+with fake tensors and torch's fake process group, and records what happens.
 
-    python shadow_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+    python shadow_rank.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
 A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world`, `rank`,
-`micro_batches`, `stand_ins` (use those of Transformer Engine), and properties of the GPU: `flash`, `workspace` (bytes
-that cuBLAS takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" |
-"untraceable", …}.
-"""
+`micro_batches`, `stand_ins` (whether to replace Transformer Engine), and properties of the GPU: `flash`, `workspace`
+(bytes that cuBLAS allocates), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import functools
 import os
@@ -16,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Finds train.py's modules and the shared workers': this script runs under the target's interpreter, without our
-# packages.
+# Adds the modules of train.py and the shared workers: the target's interpreter does not have our packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,7 +24,7 @@ import rank_questions
 
 
 def load(stand_ins: bool, version: str) -> None:
-    """Imports what every rank needs before the first fork: else imports would take two thirds of a shadow's time."""
+    """Imports everything before the first fork. In each fork, imports would take two thirds of its time."""
     import cpu_shim
     import endless
     import fake_torch
@@ -110,8 +107,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     micro = config["global_batch"] // (config["micro_batch"] * replicas)
     most = question.get("micro_batches") or micro
     virtual = shape.virtual_pipeline_model_parallel_size
-    # The first step only creates the optimizer's state, so it is as short as the schedule allows. With offloading it
-    # needs all micro batches, since offloading learns their number in it and plans for no others.
+    # The first step only creates the optimizer's state, so it is as short as the schedule allows. Offloading needs all
+    # micro batches in it, because it learns their number there.
     shortest = shape.pipeline_model_parallel_size if virtual else 1
     if getattr(shape, "fine_grained_activation_offloading", False):
         shortest = most
@@ -204,7 +201,7 @@ def _loss(mask: Any, output: Any) -> tuple[Any, Any, Any]:
 
 
 def _group_names() -> dict[str, str]:
-    """Torch's name of a process group → Megatron's, for groups of more than one rank."""
+    """Returns torch's name of each process group with several ranks → Megatron's name."""
     from megatron.core import parallel_state
 
     getters = {

@@ -1,5 +1,5 @@
-"""Stand-ins with the parameters and state of Transformer Engine's modules and optimizer; fused_layers.py does the
-work."""
+"""Replacements for Transformer Engine's modules and optimizer, with the same parameters and state. Their memory, GEMMs
+and communication are in fused_layers.py."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class Linear(Base):
         **ignored: Any,
     ) -> None:
         super().__init__()
-        # Megatron-core reads these to build operations from the module.
+        # Megatron-core reads these attributes when it builds operations from the module.
         self.eps, self.zero_centered_gamma, self.ub_name = eps, zero_centered_gamma, ub_name
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.dtype, self.fuse, self.tp_group, self.tp_size = params_dtype, fuse_wgrad_accumulation, tp_group, tp_size
@@ -127,7 +127,8 @@ class GroupedLinear(Linear):
 
 
 class Fp8Padding(torch.nn.Module):
-    """Pads the rows of every expert to a multiple that 8-bit products accept: a copy, unless they already are one."""
+    """Pads each expert's rows to a multiple that 8-bit GEMMs accept. This copies the rows unless they already are
+    one."""
 
     ALIGNED = 16
 
@@ -201,7 +202,8 @@ class DotProductAttention(torch.nn.Module):
         s, b = q.shape[:2]
         group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
         with watch.tagged("attention"):
-            flash = Settings.flash and q.shape[-1] == v.shape[-1]  # otherwise Transformer Engine uses cuDNN's attention
+            # for other shapes, Transformer Engine uses cuDNN's attention
+            flash = Settings.flash and q.shape[-1] == v.shape[-1]
             if flash:
                 q, k, v = (t.transpose(0, 1).contiguous() for t in (q, k, v))
             else:
@@ -213,8 +215,8 @@ class DotProductAttention(torch.nn.Module):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Keeps state as pytorch/optimizers/fused_adam.py does: moments in their dtypes, a scale for each 8-bit moment, and
-    the weights either whole in fp32 or, with `store_param_remainders`, only the 16 bits that bf16 lacks."""
+    """Optimizer state like pytorch/optimizers/fused_adam.py: moments in their dtypes, a scale for each 8-bit moment,
+    and master weights: fp32, or with `store_param_remainders` only the 16 bits that bf16 lacks."""
 
     def __init__(
         self,
@@ -255,7 +257,7 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             numbers = 0
-            unscaled: list[Any] = []  # fp32 moments of all weights of the group at once
+            unscaled: list[Any] = []  # fp32 moments of all weights of the group, which exist at the same time
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue

@@ -1,5 +1,5 @@
-"""Transformer Engine's operations (pytorch/ops), from which Megatron-core builds a feed-forward part with
-`use_transformer_engine_op_fuser`: in 16 bits each keeps its input, as in pytorch/ops/basic/*.py."""
+"""Replaces Transformer Engine's operations (pytorch/ops), of which Megatron-core builds feed-forward layers with
+`use_transformer_engine_op_fuser`. In 16 bits, each saves its input, as in pytorch/ops/basic/*.py."""
 
 import types
 from typing import Any
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Any] = {
 
 
 class Operations(types.ModuleType):
-    """Operations without a stand-in exist only so that they can be subclassed; they do nothing."""
+    """Other operations exist only as base classes and do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

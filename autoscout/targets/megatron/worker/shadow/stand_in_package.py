@@ -1,7 +1,6 @@
-"""A package `transformer_engine`, with its two extensions, for an interpreter that has none.
+"""A replacement for the package `transformer_engine` and its two extensions, if it is not installed.
 
-Megatron-core's own wrappers (core/extensions/transformer_engine.py) run on top of it unchanged.
-"""
+Megatron-core's own wrappers (core/extensions/transformer_engine.py) use it unchanged."""
 
 import contextlib
 import importlib.machinery
@@ -28,7 +27,7 @@ from watch import watch
 
 
 class _Tracker:
-    """A dummy tracker of random number generators, which a shadow does not use."""
+    """A tracker of random number generators, which a shadow does not need."""
 
     def __init__(self) -> None:
         self.states_: dict[str, Any] = {}
@@ -66,7 +65,7 @@ class QuantizedTensor(torch.Tensor):
 
 
 def _checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Transformer Engine's own checkpointing, used with 8-bit products: keeps inputs, runs the function again."""
+    """Transformer Engine's own checkpointing, used with 8-bit GEMMs: saves the inputs and runs the function again."""
     import torch.utils.checkpoint
 
     return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=True, preserve_rng_state=False)
@@ -108,7 +107,7 @@ def _added_gradient(total_input: Any, grad_output: Any, main_grad: Any) -> None:
 
 
 def install(version: str) -> None:
-    """Installs the package; one that exists already is replaced."""
+    """Installs the package, replacing an existing one."""
     te = "transformer_engine"
     _module(te, __version__=version)
     _module(f"{te}.common")

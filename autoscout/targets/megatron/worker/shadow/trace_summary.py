@@ -1,4 +1,4 @@
-"""The record of a traced step: memory by kind over time, the largest storages at the peak, kernels, collectives."""
+"""The result of a traced step: memory by kind over time, the largest storages at the peak, kernels and collectives."""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +9,7 @@ from watch import Watch, kind
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
 POINTS = 240
 LARGEST = 24
-IN_ORDER = 20_000  # most operators and collectives that are kept in order
+IN_ORDER = 20_000  # maximum number of operators and collectives that are listed in order
 
 
 def of(watch: Watch) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def of(watch: Watch) -> dict[str, Any]:
 
 
 def _chunks(watch: Watch) -> list[dict[str, list[list[Any]]]]:
-    """Kernels and collectives by chunk; empty if a stage has only one chunk."""
+    """Returns kernels and collectives of each chunk; [] if a stage has only one."""
     found = [watch.of_chunks[chunk] for chunk in sorted(watch.of_chunks)]
     names = ("kernels", "collectives")
     made = [
@@ -47,8 +47,8 @@ def _chunks(watch: Watch) -> list[dict[str, list[list[Any]]]]:
 
 
 def _over_time(watch: Watch, kinds: dict[int, str]) -> tuple[list[list[int]], dict[str, int], list[list[Any]]]:
-    """(rows of [event, bytes by kind …], one per interval at its fullest; bytes by kind at the peak; the largest
-    storages at that time as [tag, kind, bytes])."""
+    """Returns (rows of [event, bytes by kind …] at the peak of each interval; bytes by kind at the overall peak; the
+    largest storages at that time as [tag, kind, bytes])."""
     now: dict[str, int] = dict.fromkeys(KINDS, 0)
     total, highest, peak_at = 0, -1, 0
     stretch = max(1, len(watch.events) // POINTS)

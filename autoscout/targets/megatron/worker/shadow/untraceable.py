@@ -1,5 +1,5 @@
-"""Failures that only fake tensors cause, not refusals by Megatron: reading values, sizes that depend on values, and
-operators without a rule for their result's shape."""
+"""Recognizes failures that fake tensors cause, as opposed to errors of Megatron: reading values, sizes that depend on
+values, and operators without a rule for their result's shape."""
 
 import re
 import traceback
@@ -23,8 +23,8 @@ _BY_MESSAGE = (
 
 
 def of(error: BaseException) -> dict[str, Any] | None:
-    """If an exception, or one of its causes, is one that only a shadow meets: which operator raised it, why, and the
-    line of the model (or of a hook in it) that called it. None for Megatron's own exceptions."""
+    """If fake tensors caused an exception, returns the operator that raised it, the reason, and the line of the model
+    (or of a hook) that called it. None for any other exception."""
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)

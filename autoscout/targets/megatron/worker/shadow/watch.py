@@ -1,10 +1,9 @@
-"""Records what one rank of a shadow run allocates, computes and sends: storages by weak reference, kernels by shape,
-collectives by group.
+"""Records what one rank of a shadow run allocates (storages, by weak references), computes (kernels, by shape) and
+sends (collectives, by group).
 
-Nothing has storage: a fake tensor knows only its shape, so a rank of a model of any size costs some hundred MB. A
-storage counts from the operator that returned it until nothing refers to it any more, in granules of 512 bytes, as in
-torch's caching allocator. Tensors made in a compiled region count only if they outlive the region.
-"""
+A fake tensor has a shape but no storage, so that a rank of any model needs only some hundred MB. A storage counts from
+its creation by an operator until the last reference to it disappears, rounded up to 512 bytes, as in torch's caching
+allocator. Tensors created in a compiled region count only if they outlive the region."""
 
 import contextlib
 import functools
@@ -26,8 +25,8 @@ _BUFFERS = ("workspace", "batch", "placeholder", "communication")
 
 
 class Watch(TorchDispatchMode):
-    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order. `born`: storage number → (tag, phase); `died`:
-    storage number → phase. All three are kept from `record()` on."""
+    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order. `born`: storage number → (tag, phase). `died`:
+    storage number → phase. The last three are recorded after `record()` was called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,23 +41,23 @@ class Watch(TorchDispatchMode):
         self.kernels: Counter[tuple[Any, ...]] = Counter()
         self.collectives: Counter[tuple[Any, ...]] = Counter()
         self.order: list[list[Any]] = []
-        self.chunk = 0  # the chunk of an interleaved pipeline whose pass runs
+        self.chunk = 0  # the chunk of an interleaved pipeline that is running
         self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
         self.names: dict[str, str] = {}  # names of process groups
-        self.scratch: dict[str, Any] = {}  # operator → what it allocates temporarily, from its first tensor
-        self.selected = 1.0  # the share of elements that a mask selects
+        self.scratch: dict[str, Any] = {}  # operator → its temporary allocations, given its first tensor
+        self.selected = 1.0  # fraction of elements that a mask selects
         self._fused = 0
         self._pending: list[tuple[Any, int, str, str]] = []
         self._number = 0
         self._recording = False
 
     def record(self) -> None:
-        """From here on kernels, collectives and events are kept; events begin with what is live now."""
+        """Starts recording kernels, collectives and events. The first events are the existing storages."""
         self._recording = True
         self.events = [(number, size) for _, size, number in list(self.live.values()) if size]
 
     def where(self) -> str:
-        """The current phase; inside autograd's engine it is the backward pass."""
+        """The current phase. In autograd's engine it is the backward pass."""
         if self.phase == "forward" and torch._C._current_graph_task_id() != -1:
             return "backward"
         return self.phase
@@ -70,7 +69,7 @@ class Watch(TorchDispatchMode):
             self.order.append([name, self.where(), *shapes])
 
     def in_chunk(self, chunk: int) -> None:
-        """From here on events belong to a pass of this chunk."""
+        """Assigns the following passes to this chunk."""
         self.chunk = chunk
         if self._recording:
             self.order.append(["pass", self.where(), chunk])
@@ -86,11 +85,11 @@ class Watch(TorchDispatchMode):
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Any:
         before, self.phase = self.phase, name
-        yield  # after an exception the phase stays, so it can be reported
+        yield  # after an exception the phase is kept, for the report
         self.phase = before
 
     def see(self, tensor: torch.Tensor, tag: str) -> None:
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage only pretends to have the full size
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage has a nominal size
             for name in tensor.__tensor_flatten__()[0]:
                 self.see(getattr(tensor, name), tag)
             return
@@ -119,8 +118,8 @@ class Watch(TorchDispatchMode):
         self._moved(number, size)
 
     def resizes(self) -> None:
-        """From here on resized storages are followed, too. No operator resizes: Megatron's CheckpointWithoutOutput
-        discards outputs that way until they are recomputed, and FSDP frees and refills buffers."""
+        """Starts tracking resized storages. No operator resizes, but Megatron's CheckpointWithoutOutput frees outputs
+        in this way until they are recomputed, and FSDP frees and refills buffers."""
         storage: Any = torch.UntypedStorage
         resize, copy = storage.resize_, storage.copy_
 
@@ -134,7 +133,7 @@ class Watch(TorchDispatchMode):
                 self._moved(number, after)
             return out
 
-        def copied(held: Any, source: Any, *args: Any) -> Any:  # torch never frees a fake tensor that was copied
+        def copied(held: Any, source: Any, *args: Any) -> Any:  # torch never frees a fake tensor that was deep-copied
             return held if held.device.type == "meta" else copy(held, source, *args)
 
         storage.resize_, storage.copy_ = resized, copied
@@ -146,13 +145,13 @@ class Watch(TorchDispatchMode):
             self.events.append((number, size))
 
     def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:
-        """Sets the purpose of a tensor's storage, which is known only after it was created."""
+        """Sets the purpose of a tensor's storage, if it becomes known only after its creation."""
         entry = self.live.get(id(tensor.untyped_storage()))
         if entry:
             self.born[entry[2]] = (tag, phase)
 
     def fused(self, function: Any) -> Any:
-        """Stand-in for torch.compile: the region is one kernel, and only tensors that outlive it count as allocated."""
+        """Replaces torch.compile: the region is one kernel, and only tensors that outlive it are counted."""
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -174,7 +173,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, f: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = str(f), kwargs or {}
-        if "_local_scalar_dense" in name:  # reads a value: there is none, so a usual one is returned
+        if "_local_scalar_dense" in name:  # reads a value; return a plausible one, since there is none
             value = args[0]
             return False if value.dtype == torch.bool else 1.0 if value.is_floating_point() else 1
         self.operators += 1
@@ -201,7 +200,7 @@ class Watch(TorchDispatchMode):
 
     def _operator(self, name: str, args: Any, out: Any) -> None:
         if name.startswith(PRODUCTS):
-            # Of an addition the matrices come last; of a grouped product the ends of its groups do.
+            # addmm has its matrices last; a grouped GEMM has the group offsets last.
             a, b = [tuple(t.shape) for t in args if isinstance(t, torch.Tensor) and t.ndim > 1][-2:]
             self.kernel("matmul", (*a, b[-1]))
         elif not self._fused and not any(word in name for word in FREE):
@@ -229,8 +228,7 @@ def _bytes(values: Any) -> int:
 
 
 def kind(tag: str, born: str, died: str) -> str:
-    """A storage's purpose, judged by where it was created and where it was freed: weights, gradients, optimizer,
-    activations, buffers or temporary."""
+    """Returns a storage's purpose (weights, gradients, optimizer, ...) by where it was created and freed."""
     if any(word in tag for word in _BUFFERS):
         return "buffers"
     if born in ("weights", "gradients", "optimizer"):

@@ -1,8 +1,7 @@
-"""Several of vLLM's engines on one virtual clock, behind a router; one engine is a fleet of one.
+"""Several vLLM engines with one virtual clock, behind a router. A single engine is a fleet of one.
 
-Each engine has its own clock, at which its last step ends. Events happen in order of time: an engine's answers leave it
-when its step has ended, then the requests that have arrived by then are assigned, then the next step begins.
-"""
+Each engine has its own time, at which its last step ends. Events are processed in order of time: an engine's answers
+are delivered at the end of its step, then the requests that have arrived are assigned, then the next step begins."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -13,8 +12,8 @@ from virtual_clock import VirtualClock
 
 
 class FleetEngine:
-    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for other engines), "answers" (prompts that others
-    have read), or "both". `open`: its unfinished requests, and whether each has a token."""
+    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prefills for other engines), "answers" (decodes what others
+    prefilled), or "both". `open`: its unfinished requests → whether each has a token."""
 
     def __init__(self, engine: Any, role: str, number: int) -> None:
         self.engine, self.role, self.number = engine, role, number
@@ -23,8 +22,8 @@ class FleetEngine:
         self.executor.scheduler = core.scheduler
         self.clock: VirtualClock = self.executor.clock
         self.open: dict[str, bool] = {}
-        self.sent: dict[str, float] = {}  # when requests of this load were sent to it
-        self.said: list[Any] = []  # outputs of its last step, which ends at its clock
+        self.sent: dict[str, float] = {}  # when each request of this load was sent to the engine
+        self.said: list[Any] = []  # outputs of its last step, which ends at its time
         self.lost = False
 
     @property
@@ -32,7 +31,7 @@ class FleetEngine:
         return bool(self.said) or self.engine.has_unfinished_requests()
 
     def begun(self) -> dict[str, float]:
-        """When each request's first step here began; vLLM appends to a request's name."""
+        """Returns when each request's first step on this engine began. (vLLM appends a suffix to request names.)"""
         return {name.split("-")[0]: at for name, at in self.executor.counts.scheduled.items()}
 
     def counted(self, seconds: float) -> dict[str, Any]:
@@ -54,8 +53,8 @@ class FleetEngine:
 
 
 class EngineFleet:
-    """An LLMEngine and its clock in one, for serve.answered(). `losses`: seconds since a load began → number of the
-    engine that fails then, for good."""
+    """Acts as both the LLMEngine and the clock of serve.answered(). `losses`: seconds since a load began → index of the
+    engine that fails then, for the rest of the load."""
 
     def __init__(
         self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
@@ -68,14 +67,15 @@ class EngineFleet:
         self._first = "reads" if any(engine.role == "reads" for engine in self.engines) else "both"
         self._losses = sorted(losses)
         self._clock = VirtualClock()
-        self._asked: dict[str, tuple[Any, Any]] = {}  # (prompt, parameters) of the open requests
+        self._asked: dict[str, tuple[Any, Any]] = {}  # (prompt, parameters) of unfinished requests
         self._session: Callable[[str], int] = lambda _: -1
         self._coming: list[tuple[float, int]] = []
-        self.placed: dict[str, int] = {}  # request → engine that answers it
-        self.failed: dict[str, str] = {}  # requests that a lost engine had partly answered
+        self.placed: dict[str, int] = {}  # request → index of the engine that answers it
+        self.failed: dict[str, str] = {}  # requests that a failed engine had partly answered
 
     def begin(self, session: Callable[[str], int], loses: bool) -> None:
-        """Begins a new load. `session`: that of a request, -1 for none; `loses`: whether engines fail in this load."""
+        """Begins a new load. `session`: returns a request's session, -1 for none. `loses`: whether engines fail in
+        it."""
         at = max([self._clock.total, *(engine.executor.free_at() for engine in self.engines)])
         for engine in self.engines:
             engine.executor.begin(at)
@@ -116,7 +116,7 @@ class EngineFleet:
             engine.open = {name: said for name, said in engine.open.items() if name not in names}
 
     def step(self, until: float = float("inf")) -> list[Any]:
-        """The output of an engine's step, at the end of that step; nothing if the load reaches `until` before."""
+        """Runs an engine's next step; returns its output at the time when it ends, or [] if `until` comes first."""
         while busy := [engine for engine in self.engines if engine.busy and not engine.lost]:
             first = min(busy, key=lambda engine: (engine.clock.total, not engine.said))
             loss = self._coming[0][0] if self._coming else float("inf")
@@ -156,7 +156,7 @@ class EngineFleet:
         self.engines[number].executor.leaving.append((at, name))
 
     def _lose(self, number: int) -> list[Any]:
-        """Fails an engine: its requests without a token are sent to other engines; the others fail."""
+        """Fails an engine. Its requests without a token are sent to other engines, and the others fail."""
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}
@@ -168,21 +168,21 @@ class EngineFleet:
         return [_Ended(name) for name, began in names.items() if began]
 
     def scheduled(self) -> dict[str, float]:
-        """Seconds of the load at which each request's first step began, on the first engine that it was sent to."""
+        """When each request's first step began (seconds of the load), on the first engine to which it was sent."""
         found: dict[str, float] = {}
         for engine in self.engines:
             if engine.role == self._first:
                 for name, at in engine.begun().items():
-                    found[name] = max(at, found.get(name, at))  # the later, if the first engine was lost
+                    found[name] = max(at, found.get(name, at))  # the later time, if the first engine failed
         return found
 
     def counted(self) -> list[dict[str, Any]]:
-        """For each engine, its counts in the last load: served.EngineCounts."""
+        """Returns each engine's counts in the last load (see served.EngineCounts)."""
         return [engine.counted(self.now()) for engine in self.engines]
 
 
 class _Ended:
-    """The last output of a request whose engine was lost: no token."""
+    """The last output of a request whose engine failed: no token."""
 
     finished = True
     token_ids: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
-"""Assigns requests to the engines of a fleet, by the policies of existing routers.
+"""Assigns requests to the engines of a fleet by the policies of existing routers.
 
-A policy is data (targets/vllm/routers.toml): its `deals` names a rule below, the other keys are the rule's parameters.
-A router knows what a real one knows: which requests it has sent where, and which of them are not answered.
-"""
+A policy is data (targets/vllm/routers.toml): `deals` names one of the rules below, and the other keys are the rule's
+parameters. The router only uses information that a real one has: the requests sent to each engine, and which of them
+are unanswered."""
 
 import hashlib
 import random
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 
 class EngineLoad(NamedTuple):
-    """`number`: the engine's number in the fleet; `in_flight`: requests sent but not answered; `waiting`: those of them
-    that have not begun; `used`: share of the KV cache's blocks in use."""
+    """`number`: the engine's index in the fleet. `in_flight`: number of unanswered requests. `waiting`: how many of
+    these have not begun. `used`: fraction of KV cache blocks in use."""
 
     number: int
     in_flight: int
@@ -21,7 +21,7 @@ class EngineLoad(NamedTuple):
 
 
 class FleetRouter:
-    """`engines`: their number, lost ones included."""
+    """`engines`: their number, including failed ones."""
 
     def __init__(self, policy: dict[str, Any], engines: int) -> None:
         self._policy, self._engines = policy, engines
@@ -34,11 +34,12 @@ class FleetRouter:
         }[policy["deals"]]
         self._dealt = 0
         self._random = random.Random(0)
-        self._seen: list[set[int]] = [set() for _ in range(engines)]  # hashes of the prefixes that each engine was sent
+        # hashes of the prefixes that were sent to each engine
+        self._seen: list[set[int]] = [set() for _ in range(engines)]
         self.sent = [0] * engines
 
     def pick(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """Picks an engine. `loads`: of the engines that are left, in their order. `session`: -1 for none."""
+        """The engine for a request. `loads`: those of the remaining engines, in order. `session`: -1 for none."""
         chosen = self._pick(loads, prompt, session)
         self._dealt += 1
         self.sent[chosen] += 1
@@ -48,8 +49,8 @@ class FleetRouter:
         return loads[self._dealt % len(loads)].number
 
     def _least_load(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """The least loaded engine; equally loaded ones take turns. If the policy says so, waiting requests count more
-        when a cache is more than half full."""
+        """Returns the least loaded engine, in turn if there are several. With some policies, waiting requests have more
+        weight if a cache is more than half full."""
         first, more = self._dealt % len(loads), self._policy.get("waiting_for_cache", 0.0)
         turned = [*loads[first:], *loads[:first]]
         return min(turned, key=lambda e: e.in_flight + e.waiting * more * max(0.0, e.used - 0.5)).number
@@ -59,8 +60,8 @@ class FleetRouter:
         return min(two, key=lambda e: e.in_flight).number
 
     def _prefix(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """The engine that was sent the longest prefix of the prompt, if that prefix is a large enough share and loads
-        do not differ much; else the least loaded engine."""
+        """Returns the engine to which the longest prefix of the prompt was sent, if it is a large enough fraction and
+        loads are balanced; else the least loaded engine."""
         hashes = self._hashes(prompt)
         most, least = max(e.in_flight for e in loads), min(loads, key=lambda e: e.in_flight)
         uneven = most - least.in_flight > self._policy["apart"] and most > least.in_flight * self._policy["times"]
@@ -72,7 +73,7 @@ class FleetRouter:
         return best
 
     def _hashes(self, prompt: list[int]) -> list[int]:
-        """The hash of each prefix that consists of whole blocks."""
+        """Returns the hash of each prefix of whole blocks."""
         found, last, size = [], 0, self._policy["block"]
         for at in range(0, len(prompt) - size + 1, size):
             last = hash((last, *prompt[at : at + size]))
@@ -84,7 +85,7 @@ class FleetRouter:
         return next((i for i, one in enumerate(hashes) if one not in seen), len(hashes))
 
     def _session(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """The engine whose hash with the session is highest, so that a lost engine moves only its own sessions. A
-        request without a session counts as a session of its own."""
+        """Returns the engine with the highest hash of engine and session, so that a failed engine affects only its own
+        sessions. A request without a session counts as one of its own."""
         name = f"s{session}" if session >= 0 else f"r{self._dealt}"
         return max(loads, key=lambda e: hashlib.sha1(f"{name}/{e.number}".encode()).digest()).number

@@ -1,25 +1,24 @@
-"""Makes vLLM's platform object answer as on a machine with GPUs. vLLM's modules are first imported as on this CPU,
-since on a GPU they would look for kernels; then the platform object, to which all of them refer, becomes an instance of
-vLLM's own CUDA class. From then on defaults and overrides are those of GPUs.
-"""
+"""Makes vLLM's platform object behave as on a machine with GPUs, so that its defaults and overrides are those for GPUs.
+vLLM's modules are first imported as on this CPU, since on a GPU they would look for kernels. Then the platform object,
+to which all of them refer, is changed to an instance of vLLM's CUDA platform class."""
 
 import importlib.util
 import sys
 import types
 from typing import Any
 
-_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second up to 0.20
+_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second one up to 0.20
 
 
 def without_kernels() -> None:
-    """Stands in for the extensions that vLLM's class for GPUs imports, and that a build for CPUs lacks."""
+    """Replaces the extensions that vLLM's CUDA platform imports and that CPU builds lack."""
     for name in _KERNELS:
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = types.ModuleType(name)
 
 
 def become(name: str, capability: float, memory: int, count: int) -> None:
-    """`memory`: bytes per device; `count`: visible devices."""
+    """`memory`: bytes per device. `count`: number of visible devices."""
     without_kernels()
     import vllm.config.vllm
     from vllm.platforms import current_platform
@@ -48,4 +47,4 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # selects between vLLM's two model runners, which queue steps differently
+    vllm.config.vllm.HAS_TRITON = True  # selects one of vLLM's two model runners, which queue steps differently

@@ -1,14 +1,11 @@
-"""Runs serving engines of any model and GPU without it: vLLM's own engines under a job's load, with predicted step
-times.
+"""Runs vLLM's own engines for any model and GPU without it, under a job's load and with predicted step times.
 
-    python shadow_serve.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+    python shadow_serve.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
-A question: `config` (config.json) or `model` (a folder that has one), `gpu` (what become() takes; None: this CPU),
-`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, number] of engines that fail, and
-`groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of the KV
-cache), `times` (StepTimes), `link` (see VirtualExecutor). An answer is {"verdict": "starts" | "refused" |
-"untraceable", …}.
-"""
+A question: `config` (config.json) or `model` (a folder with one), `gpu` (arguments of become(); None for this CPU),
+`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, index] of engines that fail, and
+`groups` of equal engines: `count`, `role` (see FleetEngine), `arguments` (EngineArgs), `memory` (bytes of KV cache),
+`times` (StepTimes), `link` (see VirtualExecutor). An answer is {"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import asyncio
 import json
@@ -20,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# The folder that all targets' workers share, and the one of this target's; this script runs without our packages.
+# Adds the folders of all targets' workers and of this target's: the interpreter does not have our packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -58,7 +55,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
     fleet = EngineFleet(engines, question["router"], [tuple(loss) for loss in question["lose"]])
     Phase.now = "load"
     measured = _loaded(fleet, question["plan"])
-    config = engines[-1][0].vllm_config  # the last engine is one that answers
+    config = engines[-1][0].vllm_config  # the last engine is one that decodes
     return {
         "verdict": "starts",
         "passes": measured["passes"],
@@ -73,7 +70,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(model: str, of: dict[str, Any]) -> Any:
-    """`of`: a group in the question."""
+    """`of`: a group of the question."""
     from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -94,7 +91,7 @@ def _engine(model: str, of: dict[str, Any]) -> Any:
 
 
 def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """The result of drive(); each request's record also has the engine that answered it, and when it was first
+    """Returns drive()'s result. Each request's record also has the engine that answered it, and when it was first
     scheduled there."""
     loads = 0
 
@@ -104,7 +101,7 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
         nonlocal loads
         fleet.begin(
             lambda name: requests[int(name)].session, loses=loads > plan["warmup"]
-        )  # the first checks equivalence
+        )  # the first one checks equivalence
         loads += 1
         duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
         begun = fleet.scheduled()
@@ -118,13 +115,13 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder(config: dict[str, Any]) -> str:
-    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, so it is removed with it
+    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, so that it is deleted with it
     (Path(folder) / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def _refused(error: Exception) -> dict[str, Any]:
-    """The answer for an exception: which one it was, and where in vLLM it was raised."""
+    """Returns the answer for an exception: its type and message, and the line of vLLM that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/vllm/" in f.filename and "/worker/shadow/" not in f.filename] or frames
     return {
@@ -147,7 +144,7 @@ def main(folder: Path) -> int:
     parent = os.getpid()
     paths = sorted(folder.glob("question-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
     for path in paths:
-        child = os.fork()  # vLLM keeps platform and engine once per process
+        child = os.fork()  # vLLM caches the platform and the engine once per process
         if child == 0:
             code = 1
             leash.die_with(parent)

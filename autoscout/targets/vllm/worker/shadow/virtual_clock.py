@@ -1,10 +1,10 @@
-"""A simulated clock: waiting only advances it."""
+"""A simulated clock, which waiting advances at once."""
 
 import math
 
 
 class VirtualClock:
-    """Seconds since the load began, like driving.Busy; `total` counts over all loads."""
+    """Seconds since the load began, like driving.Busy. `total`: seconds of all loads."""
 
     def __init__(self) -> None:
         self.total = self._origin = 0.0
@@ -13,10 +13,10 @@ class VirtualClock:
         return self.total - self._origin
 
     def skip(self, seconds: float) -> None:
-        """Advances by at least one float step: a wait for a time closer than float precision would never end."""
+        """Advances at least to the next floating-point number, since a shorter wait would never end."""
         if seconds > 0:
             self.total = max(self.total + seconds, math.nextafter(self.total, math.inf))
 
     def begin(self, total: float) -> None:
-        """Starts a new load at `total`, by when all earlier work has ended."""
+        """Begins a new load at `total`, when all earlier work has ended."""
         self.total = self._origin = max(self.total, total)

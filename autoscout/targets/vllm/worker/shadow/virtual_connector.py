@@ -1,6 +1,6 @@
-"""A KV connector for vLLM that hands caches from engines that read prompts to engines that answer. It is the
-scheduler's half, written like NixlConnector's (vLLM 0.32). Blocks are held on both sides until the transfer ends;
-VirtualExecutor determines when."""
+"""A KV connector for vLLM that transfers caches from prefill engines to decode engines. It is only the scheduler's
+half, modelled after NixlConnector's (vLLM 0.32). Both sides hold the blocks until the transfer ends, at a time that
+VirtualExecutor determines."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 @dataclass
 class KvLoads(KVConnectorMetadata):
-    """Request → (tokens that it gets from another engine, that engine's number, the request's name there)."""
+    """Request → (number of tokens from another engine, that engine's index, the request's name there)."""
 
     loads: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 

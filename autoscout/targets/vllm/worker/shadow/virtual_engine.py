@@ -1,6 +1,5 @@
-"""vLLM's engine with a simulated executor, which predicts each step's duration and advances a simulated clock. The
-scheduler, KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
-"""
+"""vLLM's engine with a simulated executor, which predicts the duration of each step and advances a simulated clock. The
+scheduler, KV cache manager, prefix cache, batch queue, input and output processing are vLLM's own."""
 
 import importlib.util
 from collections.abc import Callable
@@ -17,17 +16,17 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
-_LOOKS_S = 1e-3  # time between two checks for ended transfers, on an engine that has nothing to compute
-_TOKEN = 11  # the token of every answer; must not be a special one
+_LOOKS_S = 1e-3  # seconds between checks for finished transfers on an engine that has nothing to compute
+_TOKEN = 11  # the token of all answers; must not be a special one
 
 
 class Untraceable(Exception):
-    """Raised for what the tables or the stand-ins do not cover."""
+    """Raised for cases without predicted step times or replacements."""
 
 
 class Counts:
-    """Counters of one load. `scheduled`: time of the first step, by request; `busy`: seconds of the first
-    stage; `received`: tokens from other engines, for which requests waited `transferring` seconds."""
+    """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds of the first pipeline stage.
+    `received`: tokens from other engines. `transferring`: seconds that requests waited for these."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
@@ -37,7 +36,7 @@ class Counts:
 
 
 def tables(given: dict[str, Any]) -> Any:
-    """Step times, made by the file that the event simulation also uses."""
+    """Returns the step times, in the same way as the event simulator."""
     spec = importlib.util.spec_from_file_location("step_times", _TIMES)
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +46,7 @@ def tables(given: dict[str, Any]) -> Any:
 
 
 class _Later(Future):
-    """A future that is done when the clock's total reaches `moment`; asking for its result advances the clock to it."""
+    """A future that is done when the clock's total reaches `moment`. Asking for its result advances the clock to it."""
 
     def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
         super().__init__()
@@ -62,36 +61,36 @@ class _Later(Future):
 
 
 class VirtualExecutor(Executor):
-    """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`); `memory`: a
-    rank's bytes for the KV cache; `link`: seconds of a transfer from another engine, and per token; transfers follow
-    one another. Pipeline stages process a batch one after the other, each for an equal share of the time."""
+    """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`). `memory`: a
+    rank's bytes for the KV cache. `link`: seconds of a transfer from another engine, fixed and per token; transfers are
+    sequential. Pipeline stages process a batch one after the other, each taking an equal share of the time."""
 
     supports_pp = True
     times: Any
     memory: int
     clock: VirtualClock
     link: tuple[float, float] = (0.0, 0.0)
-    scheduler: Any = None  # set once the engine has made it
-    hand_over: Callable[[int, str, float], None]  # gets an engine, a request there, and when its cache was read
+    scheduler: Any = None  # set after the engine has created it
+    hand_over: Callable[[int, str, float], None]  # called with an engine, a request there, and when its cache was read
 
     def _init_executor(self) -> None:
-        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # the total time at which each stage is free
-        self._token_at: dict[str, float] = {}  # when a sequence's last token is ready
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # total time at which each stage becomes free
+        self._token_at: dict[str, float] = {}  # when the last token of each sequence is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
-        self._arriving: list[tuple[float, str]] = []  # when a request's cache arrives here
-        self.leaving: list[tuple[float, str]] = []  # when a request's cache has been read from here
+        self._arriving: list[tuple[float, str]] = []  # (time, request) at which a request's cache arrives here
+        self.leaving: list[tuple[float, str]] = []  # (time, request) at which a request's cache has been read from here
         self._link_free = 0.0
         self._received: set[str] = set()
         self.begin()
 
     @classmethod
     def prepared(cls, times: Any, memory: int, link: tuple[float, float] = (0.0, 0.0)) -> type["VirtualExecutor"]:
-        """The executor class with its settings built in, because vLLM instantiates the class itself."""
+        """Returns an executor class with these settings, because vLLM itself creates the instance."""
         return type("Prepared", (cls,), {"times": times, "memory": memory, "link": link, "clock": VirtualClock()})
 
     def begin(self, at: float = 0.0) -> None:
-        """Starts a new load at total time `at`, or as soon as the engine is free: its last step, for requests that have
-        ended, may still be running."""
+        """Begins a new load at total time `at`, or when the engine becomes free, since its last step (for requests that
+        have ended) may still be running."""
         self.counts = Counts()
         self.clock.begin(max(at, self.free_at()))
 
@@ -103,7 +102,7 @@ class VirtualExecutor(Executor):
         return [memory] * self.parallel_config.pipeline_parallel_size
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
-        """The specs of one rank per stage, since tensor parallel ranks are alike."""
+        """Returns the specs of one rank per stage, since tensor parallel ranks are alike."""
         model, stages = self.model_config, self.parallel_config.pipeline_parallel_size
         if model.use_mla or model.is_hybrid or model.get_sliding_window():
             raise Untraceable("layers without full attention (MLA, windows, state spaces)")
@@ -139,7 +138,7 @@ class VirtualExecutor(Executor):
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
         names = scheduler_output.num_scheduled_tokens
-        # A token passes through all stages before its sequence's next one begins.
+        # A token passes through all stages before the next one of its sequence begins.
         moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
         for stage, free in enumerate(self._free):
             moment = self._free[stage] = max(moment, free) + share
@@ -164,7 +163,7 @@ class VirtualExecutor(Executor):
             self.hand_over(engine, there, self._link_free)
 
     def _ended(self, moment: float) -> dict[str, Any]:
-        """The transfers that have ended by `moment`; each is reported to the scheduler once."""
+        """Returns the transfers that ended by `moment`. Each is reported to the scheduler once."""
         here, gone = ({name for at, name in some if at <= moment} for some in (self._arriving, self.leaving))
         self._arriving = [each for each in self._arriving if each[0] > moment]
         self.leaving = [each for each in self.leaving if each[0] > moment]
@@ -180,8 +179,7 @@ class VirtualExecutor(Executor):
         return later if non_block else later.result()
 
     def _composition(self, scheduled: Any) -> tuple[int, int, float, int, int]:
-        """(prompts, their tokens, query-key pairs, decoding sequences, their contexts' tokens) of a step; updates the
-        counters."""
+        """Returns a step's (prompts, their tokens, query-key pairs, decoding sequences, their context tokens)."""
         counts, requests = self.counts, self.scheduler.requests
         seqs = tokens = decodes = context = 0
         pairs = 0.0
@@ -207,7 +205,7 @@ class VirtualExecutor(Executor):
         return seqs, tokens, pairs, decodes, context
 
     def _sampled(self, scheduled: Any) -> ModelRunnerOutput:
-        """A token for each sequence whose prompt is complete after this step."""
+        """Returns a token for each sequence whose prompt is complete after this step."""
         names = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
         tokens = [[] if requests[name].is_prefill_chunk else [_TOKEN] for name in names]
