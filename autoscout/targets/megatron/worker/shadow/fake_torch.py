@@ -9,7 +9,6 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-
 import torch._dynamo.polyfills.loader  # before functions are replaced, because it uses them as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
