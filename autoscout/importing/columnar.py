@@ -41,7 +41,7 @@ def read_csv(path: Path) -> RowSource:
 
 
 def read_parquet(path: Path) -> RowSource:
-    """Errors: AutoscoutError (exit 2) for a file that cannot be read, or has no rows."""
+    """Reads a Parquet file. Errors: AutoscoutError (exit 2) for a file that cannot be read, or has no rows."""
     rows = parquet_rows(path)
     first = next(rows, None)
     if first is None:

@@ -156,7 +156,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # a name without this suffix may count in another unit than MiB
+        if name.endswith("bytes"):  # without this suffix, it may count elements instead of bytes
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]

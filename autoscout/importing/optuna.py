@@ -11,10 +11,10 @@ _STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # in the order o
 
 
 def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yields (where, {study, number, state, params, values, user, began, ended}, "") for studies that were not deleted.
-    A single objective is `value`; several are value_0, value_1 and so on.
+    """Yields (where, {study, number, state, params, values, user, began, ended}, "") for each trial of a study that was
+    not deleted. A single objective is `value`; several are value_0, value_1 and so on.
 
-    Errors: ValueError if it is not an Optuna journal."""
+    Errors: ValueError if the file is not an Optuna journal."""
     # a deleted study keeps its place in the list, with the name ""
     studies: list[tuple[str, list[dict[str, Any]]]] = []
     numbered: list[dict[str, Any]] = []

@@ -111,7 +111,7 @@ class ToolFile(Strict, frozen=True, kw_only=True):
 
 
 def read_tool(path: Path) -> ToolFile:
-    """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """Reads a tool file. Errors: AutoscoutError (exit 2) naming the file and the key."""
     found = converted(path, _with_like(path, read_toml(path, "reader")), ToolFile)
     expressions = {**{f"derived.{k}": v.partition("@")[0] for k, v in found.derived.items()}}
     expressions |= {f"says.{name}": text for name, text in found.says.items()}

@@ -44,7 +44,7 @@ def of_file(path: Path) -> list[int]:
 
 
 def quantiles(lengths: Sequence[int]) -> list[int]:
-    """Quantiles from the smallest to the largest length; all lengths if there are few."""
+    """Returns evenly spaced quantiles from the smallest to the largest length, or all lengths if there are few."""
     ordered = sorted(lengths)
     if len(ordered) <= QUANTILES:
         return ordered

@@ -125,8 +125,8 @@ def _all_match(patterns: list[str], flags: set[str]) -> bool:
 
 
 def not_read(line: Line) -> str:
-    """Returns the framework whose flags the line has if only the source of its script, which is missing here, could
-    confirm it; "" if there is none."""
+    """Returns the framework that the line's flags suggest, if its script, which could confirm it, is missing here; else
+    "" (none)."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
     if _source(line) is not None:
         return ""

@@ -118,7 +118,7 @@ def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def completed(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """The requested configuration, completed. Errors: AutoscoutError (exit 2) with the reasons if it is invalid."""
+    """Returns the valid configuration with the given values, other knobs filled in. Errors: AutoscoutError (exit 2)."""
     explanation = explain(space, given, default)
     if explanation.configuration is None:
         reasons = "; ".join(v.sentence for v in explanation.violations)

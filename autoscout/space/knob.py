@@ -87,12 +87,12 @@ class Catalog(Strict, frozen=True, kw_only=True):
 
 
 def reached(version: str, since: str) -> bool:
-    """Whether a version is `since` or newer. A release candidate counts as the release."""
+    """Whether a version is `since` or newer. A release candidate is treated as the release."""
     return release_numbers(version) >= release_numbers(since)
 
 
 def of_release(catalog: "Catalog", version: str) -> "Catalog":
-    """The catalog without rules that no longer hold in this release."""
+    """Returns the catalog without rules that no longer apply in this release."""
     rules = [rule for rule in catalog.rule if not (rule.until and reached(version, rule.until))]
     return msgspec.structs.replace(catalog, rule=rules)
 

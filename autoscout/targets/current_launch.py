@@ -1,5 +1,5 @@
-"""The user's current launch (`[launch] current`) as a configuration, found by inverting the mapping from configurations
-to flags. What the line leaves out has the engine's default."""
+"""Converts the user's current launch (`[launch] current`) to a configuration, by inverting the mapping from
+configurations to flags. Missing flags have the engine's defaults."""
 
 import math
 import re
@@ -16,53 +16,53 @@ from autoscout.space.network import distance
 from autoscout.targets.recipes import all_devices
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
+Mapped = Callable[[Configuration], Mapping[str, object]]  # returns a configuration's flags; True for a switch
 
-_SAME_RUN = "the same run as"  # rules that exclude a value without effect have this in their reason
+_SAME_RUN = "the same run as"  # part of the reason of each rule that excludes values without effect
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
-)  # shell syntax; excludes a setting's own references such as ${a.b}
+)  # variables and substitutions of a shell, but not ${a.b}, a reference in some settings
 
 
 def line_of(job: Job) -> Line:
-    """The user's present launch line. Errors: AutoscoutError (exit 2) for an unclosed quote."""
+    """Returns the parsed launch.current. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.current, "launch.current")
 
 
 def command_line(job: Job) -> Line:
-    """The job's command with placeholders, if it states one, else the line as it is run today.
+    """Returns the parsed launch.command, which may have placeholders, else launch.current.
 
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.command or job.launch.current, "launch.command")
 
 
 def left_to_a_shell(line: Line) -> list[str]:
-    """Variables and command substitutions that stay unexpanded because no shell reads them, by name."""
+    """Returns the variables and command substitutions that remain literal, since no shell interprets the line."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
-    mine = line.words[: next(shells, None)]  # a shell inside the line expands its own arguments
+    mine = line.words[: next(shells, None)]  # stop at a shell inside the line, which expands its own arguments
     return shell_syntax(mine)
 
 
 def shell_syntax(words_of_a_line: Iterable[str]) -> list[str]:
-    """The variables and command substitutions in some texts, by name."""
+    """Returns the distinct shell variables and command substitutions in some texts."""
     return sorted({"$(…)" if n in ("$(", "`") else n for word in words_of_a_line for n in _FOR_A_SHELL.findall(word)})
 
 
 def for_a_shell(line: Line) -> list[str]:
-    """A sentence if a line that no shell reads has variables or command substitutions."""
+    """Returns a sentence if the line has variables or command substitutions that no shell would expand."""
     if not (found := left_to_a_shell(line)):
         return []
     return [f"the line has {listed(found)}, which no shell fills in: write its value, or no run will start"]
 
 
 def whole_number(flags: Flags, flag: str) -> int | None:
-    """The first word of a flag as a whole number; None if it is not one."""
+    """Returns the value of a flag if it is a whole number, else None."""
     words = flags.get(flag) or [""]
     return int(words[0]) if words[0].isdecimal() else None
 
 
 def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """A sentence for each number that differs between the line and the job. `of_job`: the job's flags."""
+    """Yields a sentence for each number that differs between the line and the job. `of_job`: the job's flags."""
     for flag, value in of_job.items():
         there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
@@ -70,15 +70,16 @@ def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
 
 
 class Wished(msgspec.Struct, frozen=True):
-    """How flags set a space's knobs. `knobs`: each active knob with the value whose flags agree best with the line.
-    `heard`: for each knob, the flags of the line that decide it."""
+    """The knob values that the line's flags imply. `knobs`: for each active knob, the value whose flags agree best with
+    the line. `heard`: for each knob, the flags of the line that determine it."""
 
     knobs: dict[str, Value]
     heard: dict[str, set[str]]
 
 
 def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
-    """Knobs are set in the space's order. `usual`: the engine's defaults for knobs without one in the catalog."""
+    """Determines the knobs in the space's order. `usual`: the engine's defaults of knobs that have none in the
+    catalog."""
     wanted: dict[str, Value] = dict(all_devices(space))
     deciders: dict[str, set[str]] = {}
     for knob in space.knobs:
@@ -93,11 +94,12 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
             } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        others = [*flags, mapped(Configuration(wanted))]  # the flags without the knob, in case it has only one value
+        # the flags without the knob are compared, too, in case the knob has only one value
+        others = [*flags, mapped(Configuration(wanted))]
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & given.keys(), deciding - given.keys()
         far = [sum(apart(given[flag], each.get(flag)) for flag in heard) for each in flags]
-        added = [len(unheard & each.keys()) for each in flags]  # a later knob may be decided by these flags
+        added = [len(unheard & each.keys()) for each in flags]  # prefer values without flags that the line lacks
         default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
         from_default = [distance(value, default) for value in knob.values]
         at = min(range(len(flags)), key=list(zip(far, added, from_default, strict=True)).__getitem__)
@@ -109,7 +111,7 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
 def configuration(
     space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to the flags, and a note for the user if it differs. `usual`: see `wished`."""
+    """The valid configuration nearest to the flags, and a note if it differs from them. `usual`: see `wished`."""
     found = wished(space, given, mapped, usual)
     wanted, implied = found.knobs, {knob.name for knob in space.knobs if knob.implied is not None}
     decided = [name for name, heard in found.heard.items() if heard and name not in implied]
@@ -123,7 +125,8 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    of_line = decided if any(flag in given for flag in other) else wanted  # otherwise only defaults changed
+    # otherwise only flags that the line lacks have changed
+    of_line = decided if any(flag in given for flag in other) else wanted
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]
     broken = "; ".join(found_wrong)
@@ -135,8 +138,8 @@ def configuration(
 
 
 def apart(there: Sequence[str], value: object) -> float:
-    """Distance of a flag's words in the line from its value in a configuration (None: not set): 0 if equal, 1 if
-    different, less than 1 for close numbers."""
+    """Returns the distance between a flag's values in the line and its value in a configuration (None: not set): 0 if
+    equal, below 1 for similar numbers, else 1."""
     here = None if value is None else _words(value)
     if here == list(there):
         return 0.0

@@ -26,7 +26,8 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 def load_job(path: str | Path) -> Job:
-    """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+    """Loads and checks a job file. Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known
+    key."""
     return _checked(read_job(path), path)
 
 

@@ -152,7 +152,7 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 def unfit(used: list[Seam], signatures: Mapping[str, str | None]) -> list[str]:
-    """A sentence for every use that does not fit these signatures. Names without a signature are skipped."""
+    """Returns a sentence for each use that does not match these signatures. Names without a signature are skipped."""
     return list(dict.fromkeys(problem for seam in used if seam.needed and (problem := _unfit(seam, signatures))))
 
 

@@ -281,7 +281,7 @@ class Target:
 
 
 def target(name: str) -> Target:
-    """Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be loaded."""
+    """Returns a target by name. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a broken package."""
     known = _entry_points()
     if name not in known:
         raise AutoscoutError(f"target = '{name}'{nearest_name(name, known)}; `autoscout targets` lists all", 2)

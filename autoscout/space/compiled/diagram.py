@@ -69,7 +69,7 @@ class Diagram:
         return int(paths[0])
 
     def states(self, i: int) -> int:
-        """Number of states before level i."""
+        """Returns the number of states before the knob of level i is assigned."""
         return len(self.levels[i].below) if i < len(self.levels) else 1
 
     def below(self, i: int) -> np.ndarray:

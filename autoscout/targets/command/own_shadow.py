@@ -90,7 +90,7 @@ def ask(
 
 
 def _run(job: Job, configuration: Configuration) -> Started:
-    """Errors: AutoscoutError (exit 2)."""
+    """Returns the command whose script is shadowed. Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(f"{job.name} has no launch.command, and a shadow runs the script that it starts", 2)
     # a constant path, because it is part of the cache key

@@ -1,4 +1,4 @@
-"""Export formats of a user's own command besides shell: YAML, a Slurm script, a Kubernetes Job or JobSet."""
+"""Export formats of a user's own command other than shell scripts: YAML, a Slurm script, a Kubernetes Job or JobSet."""
 
 import shlex
 
@@ -25,7 +25,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def yaml(launch: Launch) -> str:
-    """JSON scalars are YAML scalars."""
+    """Writes YAML. Strings are written as JSON, whose scalars are valid YAML."""
     lines = [*heading(launch), f"folder: {yaml_text.emitted(launch.folder)}", "environment:"]
     lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines += ["command:", *(f"  - {yaml_text.emitted(word)}" for word in launch.program)]
@@ -38,7 +38,7 @@ def yaml(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """On one node the command itself; on several nodes the command once on each, unless it calls `srun` itself."""
+    """Writes a Slurm script. On several nodes, the command runs once on each, unless it calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
     if launch.placed and launch.program[0] != "srun":
         alike, start = placed_by_shell(launch)
@@ -49,13 +49,13 @@ def slurm(launch: Launch) -> str:
     head = batch_head(launch)
     if launch.program[0] == "srun" and (
         tasks := tasks_of_a_node(Line(tuple(launch.program)))
-    ):  # the line itself says how many tasks it has
+    ):  # the command gives its number of tasks
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
-    """A Job; the image is the user's own. Errors: AutoscoutError (exit 2) for several nodes, as it is one pod."""
+    """Writes a Job with the user's image. It is one pod, so several nodes are an error: AutoscoutError (exit 2)."""
     if launch.nodes > 1:
         raise AutoscoutError(
             f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
@@ -83,7 +83,7 @@ def jobset(launch: Launch) -> str:
 
 
 def _heard(launch: Launch) -> Launch:
-    """A server's launch in its own pod: it must listen on all interfaces, since its clients are outside the pod."""
+    """Makes a server listen on all network interfaces, because its clients are outside of its pod."""
     line = Line(tuple(launch.program))
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch

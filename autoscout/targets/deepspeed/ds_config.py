@@ -47,7 +47,7 @@ _TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 
 
 def read(path: Path) -> Config:
-    """Errors: AutoscoutError (exit 2) naming the file and the problem."""
+    """Reads a ds_config file. Errors: AutoscoutError (exit 2) naming the file and the problem."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def read(path: Path) -> Config:
 
 
 def parsed(text: str, where: str) -> Config:
-    """Errors: AutoscoutError (exit 2)."""
+    """Parses a ds_config. Errors: AutoscoutError (exit 2)."""
     bare = _COMMENT.sub(lambda found: found[1] or "", text)
     bare = _TRAILING.sub(lambda found: found[1] or "", bare)
     try:

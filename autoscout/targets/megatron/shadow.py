@@ -215,7 +215,7 @@ def ask(
 
 
 def versions_of(python: list[str]) -> dict[str, str]:
-    """Errors: AutoscoutError (exit 2)."""
+    """Returns package versions, with torch and megatron-core. Errors: AutoscoutError (exit 2)."""
     line = (
         "import json, importlib.metadata as m, sys; "
         f"have = {{d.metadata['Name'].lower().replace('_', '-'): d.version for d in m.distributions()}}; "

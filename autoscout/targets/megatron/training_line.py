@@ -32,7 +32,7 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# Flags that may differ between our launch and the line without a different meaning.
+# Flags of the line that our launch need not have: it sets the same by other flags, or they have no effect.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
     *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),

@@ -35,10 +35,10 @@ class Server:
         self._job = job
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Nothing to prepare."""
+        """Does nothing, since each experiment starts its own server."""
 
     def close(self) -> None:
-        """Nothing is kept between experiments."""
+        """Does nothing, since no server outlives its experiment."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
         """Starts the server, runs the load once it is ready, and ends it. Errors: AutoscoutError if a write fails."""

@@ -354,7 +354,7 @@ def _refusal(found: ServedTrace) -> str:
 
 
 def _versions(python: list[str]) -> dict[str, str]:
-    """Errors: AutoscoutError (exit 2)."""
+    """Returns package versions, including vllm. Errors: AutoscoutError (exit 2)."""
     shown = " ".join(python)
     found = interpreter.probe([*python, str(WORKER / "probe.py"), "cpu"], shown)
     if "vllm" not in found:

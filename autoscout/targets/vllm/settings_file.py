@@ -25,7 +25,7 @@ def with_file(line: Line, notes: list[str]) -> Line:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """Errors: ValueError."""
+    """Parses the file. Errors: ValueError."""
     found = documents(text)
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError("it has no settings")

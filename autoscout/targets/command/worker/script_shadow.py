@@ -1,11 +1,10 @@
-"""One rank of a person's own training script, without a GPU and without the other ranks: the script itself, unchanged,
-on fake tensors and torch's fake process group, until its optimizer has stepped twice.
+"""Runs one rank of a user's own, unchanged training script without a GPU and without other ranks: on fake tensors and
+torch's fake process group, until its optimizer has made two steps.
 
-    python script_shadow.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+    python script_shadow.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
 A question: `words` of the command (python or torchrun), `cwd`, `rank`, `world`, `gpu`. An answer is {"verdict":
-"starts" | "refused" | "untraceable", …}.
-"""
+"starts" | "refused" | "untraceable", …}."""
 
 import contextlib
 import os
@@ -23,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import leash
 import rank_questions
 
-_STEPS = 2  # the optimizer's state is created in the first
+_STEPS = 2  # the first step creates the optimizer's state
 
 
 class Enough(BaseException):
-    """Raised to end the script once it has done enough steps."""
+    """Raised to end the script after enough optimizer steps."""
 
 
 class Steps:
-    """Tracks the order of events: calls of modules and steps of the optimizer."""
+    """Tracks calls of modules and steps of the optimizer, in order."""
 
     def __init__(self, watch: Any) -> None:
         self.watch, self.done, self.first, self.found = watch, 0, None, []
@@ -126,8 +125,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _leaving() -> Any:
-    """Turns an exit of a script that ends well into an ordinary end, also by os._exit, which scripts use when other
-    ranks no longer answer."""
+    """Ignores exits with code 0, including those by os._exit, which scripts call to avoid waiting for other ranks."""
 
     def left(code: int) -> None:
         raise SystemExit(code)
@@ -143,7 +141,7 @@ def _leaving() -> Any:
 
 
 def _script(question: dict[str, Any]) -> Any:
-    """The command's script, ready to be called in this process as it would be in its own."""
+    """Returns a function that runs the command's script in this process, as if it had a process of its own."""
     words = question["words"]
     name, rest = Path(words[0]).name, words[1:]
     module = False

@@ -1,8 +1,8 @@
-"""Torch without devices, storage or other ranks, for a user's own unmodified script. Each patch says what it prevents.
+"""Torch without devices, storage or other ranks, for a user's own unmodified script. The docstring of each patch gives
+its reason.
 
-Tensors are fake and on the CPU, even those that the script puts on a GPU: fake CUDA tensors abort in autograd's C++ on
-CPU builds.
-"""
+Tensors are fake and on the CPU, even if the script moves them to a GPU, because fake CUDA tensors abort in autograd's
+C++ code in CPU builds."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from watch import Watch
 
-# Functions of Transformers that a shadow replaces; tests/tools/record_seams.py records which releases have them.
+# Functions of Transformers that a shadow replaces. tests/tools/record_seams.py records which releases have them.
 TRANSFORMERS = {
     "transformers.utils.import_utils.is_fake_tensor": lambda tensor: False,
     "transformers.masking_utils.find_packed_sequence_indices": lambda position_ids: None,
@@ -32,8 +32,8 @@ _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
 )
-# What CUDA's autocast computes in fp32, but a CPU's does not (torch/amp's documentation, "CUDA Ops that can autocast to
-# float32").
+# Operators that CUDA's autocast computes in fp32, but a CPU's does not (torch/amp's documentation, "CUDA Ops that can
+# autocast to float32").
 _IN_FP32 = frozenset({
     "__pow__", "__rpow__", "acos", "asin", "cdist", "cosh", "cosine_similarity", "cross_entropy", "cumprod", "cumsum",
     "dist", "exp", "expm1", "group_norm", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2",
@@ -44,16 +44,16 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """A watch for scripts, whose results are not all tensors."""
+    """A watch that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # a DTensor also contains its mesh
+        if isinstance(tensor, torch.Tensor):  # flattening a DTensor also gives its mesh
             super().see(tensor, tag)
 
 
 class Buckets:
-    """DDP's reducer with its initial buckets. Rebuilding them after the first step would read data that ranks exchange.
-    Bucket sizes are the same either way."""
+    """DDP's reducer, without rebuilding its buckets after the first step, which would read data from other ranks.
+    Bucket sizes would be the same."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -66,10 +66,10 @@ class Buckets:
 
 
 class OnCpu(TorchFunctionMode):
-    """Redirects every GPU device to the CPU, and computes under autocast what a GPU does in fp32."""
+    """Redirects GPU devices to the CPU, and computes in fp32 under autocast what a GPU would."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.device:  # a device is only a name until a tensor is placed there
+        if function is torch.device:  # naming a GPU is harmless until a tensor is placed there
             return function(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         args = tuple(map(_on_cpu, args))
@@ -104,7 +104,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
 
 
 def _processes(rank: int, world: int) -> None:
-    """One process group of all ranks, only one of which exists."""
+    """Replaces process groups by fake ones, in which the other ranks do not exist."""
     begin, new_group = dist.init_process_group, dist.new_group
 
     def began(*_: Any, **__: Any) -> None:
@@ -125,8 +125,8 @@ def _processes(rank: int, world: int) -> None:
 
 
 def _meshes() -> None:
-    """Builds device meshes from real tensors, because a mesh reads its ranks' values."""
-    importlib.import_module("torch.distributed.fsdp")  # FSDP holds its own reference to the function
+    """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
+    importlib.import_module("torch.distributed.fsdp")  # imported first, because it keeps a reference to the function
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh
@@ -164,14 +164,15 @@ def _data_parallel(watch: ScriptWatch) -> None:
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Builds the buckets that DDP has after its first step; before that step it has a single one."""
+        """Creates the buckets that DDP otherwise has only after its first step. (Before, it has a single one.)"""
         limits = [self.bucket_bytes_cap]
         functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
         with watch.in_phase("gradients"):
             buckets(self, *args, **kwargs)
 
-    def reduced(_, bucket):  # annotations would be checked
-        """The C++ reducer asks its work for a result, which fake work does not have."""
+    def reduced(_, bucket):  # without annotations, which DDP would check
+        """A communication hook is needed, since the C++ reducer asks its own work for a result, which fake work
+        lacks."""
         dist.all_reduce(bucket.buffer())
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -194,8 +195,8 @@ def _modules() -> None:
     tensor: Any = torch.Tensor
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
-        """Copies parameters instead of swapping them: fake tensors that are watched cannot be swapped."""
-        made: dict[int, Any] = {}  # tied parameters stay tied
+        """Copies parameters instead of swapping them, because fake tensors with weak references cannot be swapped."""
+        made: dict[int, Any] = {}  # keeps tied parameters tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:
                 for held in (part._parameters, part._buffers):
@@ -214,7 +215,8 @@ def _modules() -> None:
 
 
 def _pointers() -> None:
-    """Makes accelerate compare parameters by identity: it compares data pointers, equal for all fake tensors."""
+    """Makes accelerate compare parameters by identity instead of data pointers, which are equal for all fake
+    tensors."""
     data_ptr = torch.Tensor.data_ptr
 
     def pointer(self: Any) -> int:
@@ -228,7 +230,7 @@ def _pointers() -> None:
 
 
 def _checkpoints() -> None:
-    """Makes recomputed layers use our function mode: torch has none active in a backward pass."""
+    """Enables our function mode in recomputation: torch has no function mode active in a backward pass."""
     keep = torch.utils.checkpoint.checkpoint
 
     @functools.wraps(keep)
@@ -247,7 +249,7 @@ def _checkpoints() -> None:
 
 
 def _loaders() -> None:
-    """Loads batches in this process, because fake tensors cannot be sent to another one."""
+    """Loads batches in this process, because fake tensors cannot be sent between processes."""
     loader: Any = torch.utils.data.DataLoader
     make = loader.__init__
     signature = inspect.signature(make)
@@ -262,15 +264,15 @@ def _loaders() -> None:
 
 
 def _values() -> None:
-    """Skips what needs real values, such as checks for non-finite gradients, and checkpoints."""
+    """Disables operations that need real values, such as checks for non-finite gradients, and checkpoints."""
     scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
     scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
 
 
 def hugging_face() -> None:
-    """Patches Transformers once a script has imported it. For fake tensors it would build masks, and with them copies
-    of keys and values, that a real run does not have; and it would read positions to detect packed sequences."""
+    """Patches Transformers after a script has imported it. Given fake tensors, it would create attention masks (and
+    copies of keys and values for them) that a real run does not have, and read positions to detect packed sequences."""
     for name, instead in TRANSFORMERS.items():
         module, _, own = name.rpartition(".")
         if hasattr(found := sys.modules.get(module), own):
@@ -303,7 +305,7 @@ def _gpu(world: int) -> None:
         make(self, _on_cpu(device_type), *args, **kwargs)
 
     autocast.__init__ = cast
-    # On GPUs dropout saves a mask of one byte per element; on CPUs it saves the noise in the input's dtype.
+    # A GPU's dropout saves a mask of one byte per element, but a CPU's saves the noise in the input's dtype.
     functional: Any = torch.nn.functional
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
@@ -326,7 +328,8 @@ def _attention(functional: Any) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """Attention as GPU kernels compute it: keys that heads share are not repeated, and dropout stores no scores."""
+        """Attention with the memory of GPU kernels: keys shared by several heads are not repeated, and dropout saves no
+        scores."""
         if attn_mask is None and query.dim() == 4 and query.shape[-1] == value.shape[-1]:
             fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
             return fused(query, key, value, 0.0, is_causal, scale=scale)[0]
@@ -336,15 +339,15 @@ def _attention(functional: Any) -> None:
 
 
 class _Stream:
-    """The current stream; nothing runs on it."""
+    """A stream on which nothing runs."""
 
     def is_capturing(self) -> bool:
         return False
 
 
 def _accelerator(world: int) -> None:
-    """The same patches under torch.accelerator's names, which newer scripts use. Adam calls them to see whether a graph
-    is being captured, which would open the driver in builds for CUDA."""
+    """Applies the same patches to torch.accelerator, which newer scripts use. Adam asks it whether a graph is being
+    captured, which would initialize the driver in CUDA builds."""
     if not hasattr(torch, "accelerator"):
         return
     ours: Any = torch.accelerator

@@ -1,9 +1,8 @@
-"""The phases of an RL iteration on this rank, from TRL's own timers: one line of JSON per iteration, in a file per rank
-next to $AUTOSCOUT_RESULT. An iteration lasts from the beginning of one rollout to the next, whatever the number of
-updates in between.
+"""Times the phases of an RL iteration on this rank by wrapping TRL's own timers. Writes a JSON line per iteration to a
+file per rank next to $AUTOSCOUT_RESULT. An iteration lasts from the start of one rollout to the start of the next, and
+may have several updates.
 
-Source of the names: trl 1.16.0, trainer/grpo_trainer.py and extras/profiling.py.
-"""
+Names of timers: trl 1.16.0, trainer/grpo_trainer.py and extras/profiling.py."""
 
 import functools
 import json
@@ -28,15 +27,15 @@ _GATHERS = ("gather", "gather_object", "broadcast_object_list")
 
 
 class PhaseClock:
-    """A timer's time, without that of timers nested in it, counts for the timer's phase; the remaining time between two
-    batch preparations counts as the update."""
+    """Adds each timer's time, without that of nested timers, to the timer's phase. The remaining time of an iteration
+    counts as the phase "update"."""
 
     def __init__(self):
-        self._open = []  # [timer, phase, seconds at its start, seconds of the timers inside]
+        self._open = []  # stack of [timer, phase, start in seconds, seconds of nested timers]
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._began = None  # when the current iteration began
         self._generates = False
-        self.told = {}  # further numbers of the current iteration
+        self.told = {}  # further values to write for the current iteration
 
     def enter(self, timer):
         around = self._open[-1][1] if self._open else "update"
@@ -59,7 +58,7 @@ class PhaseClock:
             self._generates = False
 
     def gathering(self, gather):
-        """Times a collective of all ranks, in which a rank waits for the slowest."""
+        """Times a collective operation in the phase "wait", because a rank waits in it for the slowest one."""
 
         @functools.wraps(gather)
         def timed(*given, **named):
@@ -76,7 +75,7 @@ class PhaseClock:
         return timed
 
     def _over(self, at):
-        """Ends an iteration at the time when the preparation of the next began."""
+        """Ends an iteration at the time `at`, when batch preparation for the next one began."""
         if not at:
             return
         if self._began is not None:
@@ -95,7 +94,7 @@ class PhaseClock:
 
 
 def _settled():
-    """Waits for the GPU's kernels, since only then a phase is over."""
+    """Waits for the GPU's kernels, which still belong to the phase."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -110,7 +109,7 @@ def _write(line):
 
 
 def of_trl(module):
-    """Times the trainer in a TRL module that was just imported."""
+    """Wraps the timers of the trainer in a TRL module that was just imported."""
     clock, trainer = PhaseClock(), module.GRPOTrainer
     timer = getattr(sys.modules["trl.extras.profiling"], "ProfilingContext", None)
     if timer is None:

@@ -1,4 +1,4 @@
-"""Python imports this file before a program if our folder comes first in PYTHONPATH. It makes an RL trainer time its
+"""Python imports this file at start-up if its folder is the first in PYTHONPATH. It makes an RL trainer time its
 iterations by phase (phase_clock.py), and then imports the environment's own sitecustomize."""
 
 import importlib.abc
@@ -11,7 +11,7 @@ _TIMED = "trl.trainer.grpo_trainer"
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Wraps the trainer's classes once their module has been imported."""
+    """An import hook that wraps the trainer's classes after their module was imported."""
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
         if fullname != _TIMED:

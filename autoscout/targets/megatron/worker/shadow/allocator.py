@@ -24,7 +24,7 @@ class Allocator:
         self._used: dict[int, dict[str, Any]] = {}
 
     def take(self, key: int, size: int) -> None:
-        """Errors: OutOfMemory."""
+        """Allocates `size` bytes for the storage `key`. Errors: OutOfMemory."""
         small = size <= _MIB
         pool = self._pools[small]
         at = bisect.bisect_left(pool, (size,))
