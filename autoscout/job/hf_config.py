@@ -89,7 +89,7 @@ _MODELOPT = {
     "W4A": "int4",
 }  # first letters of quant_algo → model.stored
 _QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and inputs → model.stored
-# Keys that list modules left unquantized, by quantization method, and attention projections' names in these lists.
+# Keys that list the modules excluded from quantization, and a pattern for attention projections in these lists.
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
 _OF_ATTENTION = re.compile(r"(self_attn|attention)(\*|\.\*|\.?$|.*[qkvo](_[ab])?_proj|.*o_proj|.*qkv)")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16

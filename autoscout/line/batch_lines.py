@@ -17,7 +17,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 # Programs that srun starts. Options after one of these names belong to the program, not to srun.
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")
-# separates the components of a heterogeneous job
+# Begins the next component of a heterogeneous job.
 _COMPONENT = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.MULTILINE)
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")

@@ -29,7 +29,7 @@ _TASKS = ("--ntasks", "-n")  # only for srun and mpirun, since -n has other mean
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's default for --hostfile
-# Arguments to add to torchrun's for programs that start ranks by variables.
+# Variables that give each node its rank, for programs that start ranks by variables instead of torchrun's flags.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
     "NODE_RANK": "{node}",

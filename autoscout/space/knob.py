@@ -62,7 +62,7 @@ Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
 class Renamed(Strict, frozen=True):
-    """The new name of a flag since a version of the target that rejects the old name or warns about it."""
+    """A flag's new name, and the target's version since which the old name is rejected or gives a warning."""
 
     now: str
     since: str

@@ -89,8 +89,8 @@ def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> 
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for a condition on a dense knob, and for a name that is neither a knob nor an
-    attribute (with the most similar name)."""
+    """Checks the names in conditions and rules. Errors: AutoscoutError (exit 2) for a condition on a dense knob, and
+    for a name that is neither a knob nor an attribute (with the most similar name)."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [

@@ -35,7 +35,7 @@ def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether, without the job's permission, the knob has no other value than the target's behaviour without it."""
+    """Whether all values but that of the target's behaviour without the knob need the job's permission."""
     if not knob.asks:
         return False
     return {v for v in values_of(knob, catalog, attributes) if v not in knob.asks} <= {instead(knob)}

@@ -78,8 +78,7 @@ class Wished(msgspec.Struct, frozen=True):
 
 
 def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
-    """Determines the knobs in the space's order. `usual`: the engine's defaults of knobs that have none in the
-    catalog."""
+    """Finds the value of each knob in the space's order. `usual`: the engine's defaults of knobs without one."""
     wanted: dict[str, Value] = dict(all_devices(space))
     deciders: dict[str, set[str]] = {}
     for knob in space.knobs:
@@ -125,7 +124,7 @@ def configuration(
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    # otherwise only flags that the line lacks have changed
+    # If all flags of the line agree, a default made the configuration invalid.
     of_line = decided if any(flag in given for flag in other) else wanted
     asked = {name: wanted[name] for name in of_line if nearest.knobs.get(name) != wanted[name]}
     found_wrong = [violation.sentence for violation in explain(space, asked, nearest).violations]

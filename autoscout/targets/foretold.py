@@ -49,7 +49,7 @@ class Doubts:
         began = time.monotonic()
         try:
             found = self._traced(configuration, name, stopping)
-        except AutoscoutError as error:  # without a shadow, the configuration is measured
+        except AutoscoutError as error:  # if the shadow fails, the configuration is measured
             self._in_vain += error.exit_code != INTERRUPTED
             return None
         self._in_vain += found.verdict in self._vain

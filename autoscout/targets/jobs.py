@@ -172,7 +172,7 @@ def simulators_of(job: Job) -> list[Member]:
 
 
 def _check_simulated(names: Iterable[str], job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for a name that is not an input of any simulator."""
+    """Checks inputs of simulators. Errors: AutoscoutError (exit 2) for one that no simulator has."""
     from autoscout.job.words import meant
     from autoscout.simulate.training.inputs import READ
 

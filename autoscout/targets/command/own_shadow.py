@@ -81,7 +81,7 @@ def question(job: Job, configuration: Configuration, run: Started, world: int, r
 def ask(
     asked: dict[str, Any], job: Job, run: Started, limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> Rank:
-    """Errors: see `shadows_of`."""
+    """Runs the worker for questions without a cached answer. Errors: see `shadows_of`."""
     python = surroundings.python_of(job, run)
     answer = shadows_of(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
     if answer is None:

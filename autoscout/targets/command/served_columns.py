@@ -66,7 +66,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
-    """Returns the settings of those files of the line that exist."""
+    """Merges the settings files that the line names, if they exist."""
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.value, served.unread)):

@@ -183,7 +183,7 @@ def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Returns predicted memory relative to the smallest used device's; on mixed devices, that of the fullest rank."""
+    """Returns predicted memory as a fraction of the smallest used device's; on mixed devices, the fullest rank's."""
     columns = _described(space, configuration)
     if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
         return float(Memory().filled(columns)[0])

@@ -107,7 +107,8 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # communication can only overlap in hardware queues of its own
     if knobs.get("offload_acts", "none") != "none":
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # without this, Transformer Engine 2.10 and newer would offload weights, too
+        # with its newer offloading, Transformer Engine (since 2.10) would also offload weights
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"
     if knobs.get("nccl_ctas"):
         found["NCCL_MAX_CTAS"] = nccl_text(knobs["nccl_ctas"])
     if "nccl_nvls" in knobs:

@@ -39,7 +39,7 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """The flags of knobs that [space] names. Without that, such a knob is not tuned, and the line's flags are kept."""
+    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line's flags are kept."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 

@@ -204,7 +204,7 @@ def answers(
 def ask(
     asked: list[dict[str, Any]], python: list[str], limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> list[Rank]:
-    """Errors: see `shadows_of`."""
+    """Runs the worker for questions without a cached answer. Errors: see `shadows_of`."""
     found = shadows_of(RANK, asked, python, limit_s, os.environ, stopping)
     return [
         msgspec.convert({**known, "rank": q["rank"], "imbalance": q.get("imbalance", 1.0)}, Rank)

@@ -157,7 +157,7 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    # without flags of nested fields
+    # Omits flags of nested fields (which have a dot), because flags_of() has the whole setting.
     of_fields = {flag: words for flag, words in given_flags(job).items() if "." not in flag}
     for flag, words in {**of_fields, **flags_of(line_of(job))}.items():
         if setting_of(flag).partition(".")[0] in unset and flag not in gone:

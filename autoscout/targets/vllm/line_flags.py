@@ -10,7 +10,7 @@ from kb import door
 from kb.records import AutoscoutError, Job
 
 MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
-# From vllm/engine/arg_utils.py, 0.32.0; -O is read as in utils/argparse_utils.py.
+# Short or alternative flags → long names, from vllm/engine/arg_utils.py, 0.32.0 (for -O: utils/argparse_utils.py).
 _ALIASES = {
     "-ac": "--attention-config",
     "-asc": "--api-server-count",

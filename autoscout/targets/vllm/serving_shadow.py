@@ -153,7 +153,7 @@ def ask(
     limit_s: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[ServedTrace]:
-    """Errors: see `shadows_of`."""
+    """Runs the worker for questions without a cached answer. Errors: see `shadows_of`."""
     answers = shadows_of(SCRIPT, asked, python, limit_s, {**os.environ, **_VARIABLES}, stopping)
     return [msgspec.convert(known, ServedTrace) if known else ServedTrace(verdict="timeout") for known in answers]
 
@@ -202,7 +202,7 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
     if device_kind(job) == "cpu":
         return None
     nodes, known = used_nodes(job, configuration), record_of(kind)
-    assert known is not None  # otherwise sized() would have failed
+    assert known is not None  # sized() has already rejected devices without constants
     return {
         "name": known.name,
         "capability": known.capability or _OF_OTHERS,

@@ -193,7 +193,7 @@ def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimiz
     if exchange.overlap_grad_reduce:
         shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
         shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])
-    # with interleaving, the schedule gathers parameters ahead
+    # With interleaving, the schedule gathers parameters ahead of the forward pass.
     if exchange.overlap_param_gather and exchange.align_param_gather:
         shape.param_sync_func = for_chunks([chunk.start_param_sync for chunk in chunks])
 

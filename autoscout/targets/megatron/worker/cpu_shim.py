@@ -176,7 +176,8 @@ def for_a_script() -> None:
     cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=2**34, name="CPU", major=9)
     cuda._lazy_init = lambda: None
     cuda.cudart = lambda: None
-    torch.accelerator.is_available = lambda: False  # with a torch for CUDA, batches would be pinned
+    # otherwise a torch built for CUDA would allocate batches in pinned memory
+    torch.accelerator.is_available = lambda: False
     for name in ("rand", "randn", "randint"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     for name in ("Float", "Int", "Long", "Double", "Half", "BFloat16", "Byte"):

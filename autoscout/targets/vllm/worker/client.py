@@ -80,7 +80,7 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, g
         config = (await response.json())["vllm_config"]
     parts = {name.removesuffix("_config"): part for name, part in config.items() if isinstance(part, dict)}
     found = effective.of_described({part: parts.get(part, {}) for part in effective.PARTS})
-    if given.get("router"):  # the other servers and the router also matter
+    if given.get("router"):  # with a router, the first server's configuration alone does not identify the engine
         found["identity"] = json.dumps([found["identity"], given["servers"], given["router"]])
     cache = parts.get("cache", {})
     tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)

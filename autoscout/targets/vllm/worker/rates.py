@@ -103,7 +103,7 @@ class _Search:
             over = watch.over
             keeps = False if over == "lost" else verdict([*passes, measured], limits, last or over == "late")
             if self._burst(rate, count) and keeps is not False and over != "kept":
-                # if time allows, a load with more requests follows
+                # Try a longer load if time allows; otherwise the rate counts as too high.
                 keeps = None if self._count(rate) > count else False
                 if keeps is None:
                     continue
@@ -243,7 +243,7 @@ def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | Non
         limit = load_watch.share_of(at)
         exceed = sum(value > bound for value in values)
         low, high = load_watch.interval(exceed, n)
-        likely = exceed <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within the bound, too
+        likely = exceed <= limit * (n - 1) + 1e-9  # if so, the interpolated percentile is within the bound, too
     if high < limit:
         return True
     if low > limit:

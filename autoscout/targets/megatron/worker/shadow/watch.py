@@ -179,7 +179,7 @@ class Watch(TorchDispatchMode):
         self.operators += 1
         if name.startswith("c10d."):
             self._collective(name, args)
-            if "coalesced" in name:  # it has no fake kernel
+            if "coalesced" in name:  # this operator has no implementation for fake tensors
                 return torch._C._distributed_c10d.FakeWork().boxed()
         if name.startswith("aten.masked_select"):
             out = args[0].new_empty(round(args[1].numel() * self.selected))
