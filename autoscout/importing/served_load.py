@@ -95,7 +95,7 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
     if requests < FEWEST:
         raise AutoscoutError(
             f"{requests} requests were answered in {seconds:.0f} s, but their lengths need at least {FEWEST}; "
-            "look longer with --for"
+            "measure longer with --for"
         )
     queries = _more(first, last, "prefix_cache_queries")
     return ServedLoad(

@@ -156,7 +156,7 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
         return []
     differs = f"'{shlex.join(more)[:100]}' goes" if more else ""
     differs += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
-    return [f"launch.current: conditions of the script with unknown outcome are assumed to hold; else {differs}"]
+    return [f"launch.current: conditions of the script with unknown outcome are assumed to be true; else {differs}"]
 
 
 def of_loops(line: list[str], text: str) -> list[str]:

@@ -53,7 +53,7 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
         return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=ValidationAnswers)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         last = output.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
-        raise AutoscoutError(f"{' '.join(python)}: its {engine} cannot be asked ({last[-300:]})", 2) from error
+        raise AutoscoutError(f"{' '.join(python)}: its {engine} cannot be queried ({last[-300:]})", 2) from error
 
 
 def drawn(
@@ -155,7 +155,7 @@ def _row(each: Unset) -> str:
         f"values = {_toml(values)}" + ("" if len(values) > 1 else "  # write values that your job may try"),
         f"default = {_toml(value)}" if value is not None else "# the engine decides if it is not given",
         f"asks = {_toml([v for v in values if v != value])}",
-        'asks_for = "drafted from the engine\'s own words; nobody has measured it"',
+        'asks_for = "drafted from the engine\'s help text; never measured"',
         f"meaning = {_toml(each.help[:200] or each.flag)}",
         f'sets = "{each.flag}"',
         f'since = "{each.since}"' if each.since[0].isdigit() and " " not in each.since else "",

@@ -133,7 +133,7 @@ def configuration(
         return nearest, [f"launch.current is measured with {moved}: {broken}"]
     why = f" ({broken})" if broken else ""
     near = f"the nearest valid configuration is used instead, with {moved}{why}"
-    return nearest, [f"launch.current is not valid as it is: {near}"]
+    return nearest, [f"launch.current is not valid: {near}"]
 
 
 def apart(there: Sequence[str], value: object) -> float:

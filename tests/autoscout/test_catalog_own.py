@@ -188,7 +188,7 @@ def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
     job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python="/nonexistent/python"))
     assert installed.version_of(job) is None
-    lacks = "/nonexistent/python has no vllm that tells its version and arguments"
+    lacks = "/nonexistent/python has no vllm that reports its version and arguments"
     assert f"{lacks}: names and defaults are those of vllm 0.32.0" in notes(job)
     assert JobSpace.of_job(job).knob.keys() >= {k.name for k in shipped("vllm").knob if not k.asks}
 

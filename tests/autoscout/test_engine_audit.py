@@ -129,7 +129,7 @@ def test_only_a_flag_that_no_knob_sets_is_drafted() -> None:
 def test_an_engine_that_ends_before_it_answers_is_one_sentence(code: str, said: str, tmp_path: Path) -> None:
     """Its parser exits, it imports only with a GPU, or it answers something else."""
     (tmp_path / "asks.py").write_text(code)
-    with pytest.raises(AutoscoutError, match=rf"its engine cannot be asked \(.*{said}") as failed:
+    with pytest.raises(AutoscoutError, match=rf"its engine cannot be queried \(.*{said}") as failed:
         auditing.ask([sys.executable], tmp_path / "asks.py", {}, "engine")
     assert failed.value.exit_code == 2
 

@@ -35,12 +35,12 @@ def gpt(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "changed", "said"),
     [
-        ("", {"mbs": 4}, "loads as it is"),
-        ("", {"recompute": True, "overlap_grad": True}, "loads as it is"),
+        ("", {"mbs": 4}, "loads unchanged"),
+        ("", {"recompute": True, "overlap_grad": True}, "loads unchanged"),
         ("", {"tp": 2, "sp": False}, "is resharded when it is loaded, its optimizer state too"),
         ("", {"distopt": True}, "its optimizer state has another form"),
         ("", {"distopt": True, "pp": 2}, "its optimizer state has another form"),
-        ("--use-distributed-optimizer", {"mbs": 4}, "loads as it is"),
+        ("--use-distributed-optimizer", {"mbs": 4}, "loads unchanged"),
         ("--use-distributed-optimizer", {"pp": 2}, "only if it was saved with --dist-ckpt-optim-fully-reshardable"),
         ("--use-distributed-optimizer", {"overlap_grad": True}, "if the gradient buckets differ"),
     ],

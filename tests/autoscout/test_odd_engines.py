@@ -123,7 +123,7 @@ def test_a_vllm_whose_parser_exits_still_tells_its_arguments(parser: str, tmp_pa
 def test_a_vllm_that_imports_only_with_a_gpu_is_one_sentence(tmp_path: Path) -> None:
     vllm(tmp_path / "site", "return parser")
     (tmp_path / "site/vllm/__init__.py").write_text("import ctypes; ctypes.CDLL('libcuda_of_nobody.so.1')")
-    with pytest.raises(AutoscoutError, match=r"its vLLM cannot be asked \(OSError: libcuda_of") as no:
+    with pytest.raises(AutoscoutError, match=r"its vLLM cannot be queried \(OSError: libcuda_of") as no:
         config_audit.audit(with_python(interpreter(tmp_path, "site")))
     assert no.value.exit_code == 2
 

@@ -212,7 +212,7 @@ def test_what_verl_asserts_is_said_at_init_and_by_check(more: str, said: str, tm
     """512 samples on 6 GPUs, a mini batch above the batch, and one GPU for engines of two passed."""
     job, notes = begun(f"{VERL} {more}", tmp_path)
     for told in (notes, target_of(job).notes_on_job(job)):
-        assert [said in note for note in told if "does not start as it is" in note] == ([True] if said else [])
+        assert [said in note for note in told if "launch.current does not start: " in note] == ([True] if said else [])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_request_of_all_positions_has_to_fit_where_the_line_does_not_say_its_l
     text = job_file(shlex.split(f"vllm serve {model} {more}"), tmp_path)[0]
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', f'"{device}"').replace('"cpu"', f'"{device}"'))
     job = load_job(str(tmp_path / "job.toml"))
-    told = [note for note in target_of(job).notes_on_job(job) if "does not start as it is" in note]
+    told = [note for note in target_of(job).notes_on_job(job) if "launch.current does not start: " in note]
     assert [("131072 positions" in note, "16.0 GiB" in note) for note in told] == ([] if starts else [(True, True)])
 
 

@@ -20,4 +20,4 @@ def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
             continue
         own = {start.names[name][0].rstrip("="): values[name] for name, value in given.items() if value is None}
         why = f"; the line does not give {', '.join(f'{name}, which is then {value}' for name, value in own.items())}"
-        yield f"launch.current does not start as it is: {start.reason.format_map(values)}{why * bool(own)}"
+        yield f"launch.current does not start: {start.reason.format_map(values)}{why * bool(own)}"

@@ -79,7 +79,7 @@ class DeepSpeed(Target):
             notes.append(f"also tuned: {' and '.join(listed)}; in DeepSpeed's fast mode its engine would get the "
                          f"whole list, and refuse it")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
-            notes.append(f"{job.budget.profiles} experiments, as the job's budget says; the ds_config's "
+            notes.append(f"{job.budget.profiles} experiments, as in the job's budget; the ds_config's "
                          f"tuner_num_trials = {asked.tuner_num_trials} is ignored")  # fmt: skip
         return notes
 
@@ -128,7 +128,7 @@ class DeepSpeed(Target):
         if not config_space.to_tune(job, config_space.read_config(job)):
             raise AutoscoutError(
                 'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as '
-                '"auto"; `autoscout predict` works on it as it is',
+                '"auto"; `autoscout predict` works on it unchanged',
                 2,
             )
         return profiler.profiler(job)

@@ -44,8 +44,8 @@ def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
         for lock in locks:
             lock.unlink(missing_ok=True)
         why = (
-            f"launch.timeout_s was over while DeepSpeed compiled its operator {locks[0].parent.name}, which happens "
-            f"only once: raise the limit, or run the command once by hand; the lock left in {locks[0].parent} was "
+            f"launch.timeout_s expired while DeepSpeed compiled its operator {locks[0].parent.name}, which happens "
+            f"only once: raise the limit, or run the command once yourself; the lock left in {locks[0].parent} was "
             "removed"
         )
         return msgspec.structs.replace(found, status="infrastructure", evidence=why)

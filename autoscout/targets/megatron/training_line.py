@@ -162,7 +162,7 @@ def not_had(line: Line) -> str:
         return ""
     return (
         f"has {listed(found)}, which neither [model] nor a knob of target = 'megatron' covers, so the measured "
-        "training would differ from the exported one; tune the line as it is with target = 'command' (`autoscout "
+        "training would differ from the exported one; tune the line unchanged with target = 'command' (`autoscout "
         "init` without --target)"
     )
 

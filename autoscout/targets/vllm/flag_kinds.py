@@ -33,7 +33,7 @@ def not_had(line: Line) -> str:
         return ""
     return (
         f"has {listed(found)}, which serves something other than generated text; target = 'vllm' has no load for "
-        "that, so tune the line as it is with target = 'command' and a load of your own"
+        "that, so tune the line unchanged with target = 'command' and a load of your own"
     )
 
 

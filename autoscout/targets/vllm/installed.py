@@ -21,7 +21,7 @@ from autoscout.space.opened import asking, instead, without
 from kb.records import AutoscoutError, Job, Value, content_hash
 from kb.user_folders import user_folder
 
-SILENT = "has no {} that tells its version and arguments"
+SILENT = "has no {} that reports its version and arguments"
 _LIMIT_S = 120.0
 
 _WHERE = """

@@ -189,7 +189,7 @@ def of_another_release(job: Job) -> str:
     tag = next((found[1] for found in tags if found), here)
     if tag == here or version_of(job):
         return ""
-    return f"names and defaults of flags are those of vLLM {here}, until the line's image of {tag} can be asked"
+    return f"names and defaults of flags are those of vLLM {here}, until the line's image of {tag} can be queried"
 
 
 def _set_by_line(job: Job) -> dict[str, Any]:

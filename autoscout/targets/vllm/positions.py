@@ -43,7 +43,7 @@ def not_starting(job: Job) -> Iterator[str]:
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
     if 0 < reach < stated_length(job) and not job.launch.model_path and not _lengthened(job):
         yield (
-            f"launch.current does not start as it is: it has --max-model-len {stated_length(job)}, but the model has "
+            f"launch.current does not start: it has --max-model-len {stated_length(job)}, but the model has "
             f"positions for {reach}"
         )
     if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
@@ -60,7 +60,7 @@ def not_starting(job: Job) -> Iterator[str]:
     room = known["memory_gib"] * float(share) - weights / (tp * pp) if NUMBER.fullmatch(share) else needed
     if needed > room:
         yield (
-            f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "
+            f"launch.current does not start: without --max-model-len vLLM takes the model's {reach} "
             f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, but at most "
             f"{max(room, 0):.1f} GiB are left after the weights; experiments and exports use --max-model-len "
             f"{longest(job)}"

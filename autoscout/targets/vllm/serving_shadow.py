@@ -168,7 +168,7 @@ def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
     """Returns the configuration's parameters in the serving simulator, and its kind of device."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
-            raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow's tables do not know {what}", 2)
+            raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow cannot predict {what}", 2)
     kinds = {node.device for node in used_nodes(job, configuration)}
     if not kinds:
         raise AutoscoutError("the configuration does not use a whole node of the cluster", 2)

@@ -115,7 +115,7 @@ def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     from autoscout.targets.target import target_of
 
     job = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 9}})
-    assert any("30 experiments, as the job's budget says" in said for said in target_of(job).notes_on_job(job))
+    assert any("30 experiments, as in the job's budget" in said for said in target_of(job).notes_on_job(job))
     usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
     assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
 

@@ -230,8 +230,8 @@ class TestWithoutTheEngine:
     @pytest.mark.parametrize(
         ("knobs", "words"),
         [
-            ({"spec": "ngram"}, "spec = ngram: a shadow's tables do not know how many guessed tokens are accepted"),
-            ({"kv_offload": 16.0}, "kv_offload = 16.0: a shadow's tables do not know transfers between"),
+            ({"spec": "ngram"}, "spec = ngram: a shadow cannot predict how many guessed tokens are accepted"),
+            ({"kv_offload": 16.0}, "kv_offload = 16.0: a shadow cannot predict transfers between"),
         ],
     )
     def test_what_the_tables_do_not_know(self, knobs: dict[str, Any], words: str) -> None:
