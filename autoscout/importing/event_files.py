@@ -57,14 +57,14 @@ def wandb(path: Path) -> dict[str, Any]:
 
 def _of_wandb(field: int, content: Any, found: dict[str, Any]) -> None:
     match field:
-        case 2:  # history
+        case 2:  # a step of the run's history
             for _, item in (each for each in _fields(content) if each[0] == 1):
                 key, value = _item(item)
                 if isinstance(value, int | float) and not isinstance(value, bool) and key[:1] != "_":
                     found["series"][key].append(value)
-        case 3 | 5:  # summary, config
+        case 3 | 5:  # the run's summary or its config
             _updated(found["summary" if field == 3 else "config"], content)
-        case 17:  # run
+        case 17:  # the run's metadata
             for number, value in _fields(content):
                 if number == 4:
                     _updated(found["config"], value)

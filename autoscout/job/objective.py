@@ -83,7 +83,7 @@ def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
 
 def measurable(value: float) -> bool:
     """Whether the value is positive, finite, and within the bounds of plausible measurements."""
-    return 1 / _MOST <= value <= _MOST  # False for NaN
+    return 1 / _MOST <= value <= _MOST  # this is False for NaN
 
 
 def others(objective: Objective) -> list[Objective]:

@@ -12,8 +12,8 @@ from kb.records import Configuration, Value
 
 INACTIVE = -1
 
-Structure = dict[str, Value]  # active sparse knobs
-Point = dict[str, Value]  # dense knobs
+Structure = dict[str, Value]  # active sparse knobs → their values
+Point = dict[str, Value]  # active dense knobs → their values
 
 
 class Coding:

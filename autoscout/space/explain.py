@@ -27,8 +27,8 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration`: the requested one, completed; None if no valid configuration agrees with `given`. `name`: its
-    short name, else the input."""
+    """The answer to a user's input. `configuration`: the requested one, completed; None if no valid configuration
+    agrees with `given`. `name`: its short name, else the input."""
 
     given: dict[str, Value]
     configuration: Configuration | None

@@ -69,9 +69,9 @@ class Renamed(Strict, frozen=True):
 
 
 class Catalog(Strict, frozen=True, kw_only=True):
-    """`version`: the target's version to which names and defaults refer. A user's file either has `extends`, the target
-    to extend, or declares a whole target. `simulated`: inputs of the simulators (training/inputs.py) whose names differ
-    from the target's knobs → expressions over these."""
+    """The declaration of a target's space. `version`: the target's version to which names and defaults refer. A user's
+    file either has `extends`, the target to extend, or declares a whole target. `simulated`: inputs of the simulators
+    (training/inputs.py) whose names differ from the target's knobs → expressions over these."""
 
     target: str = ""
     version: str = ""
@@ -145,13 +145,14 @@ def read_catalog(path: Path) -> Catalog:
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
-        changed = 0  # _read raises the error
+        changed = 0  # _read() below raises an error for a missing file
     return _read(path, changed)
 
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
-    """`changed`: the modification time, which is part of the cache key, so that an edited file is read again."""
+    """Reads and caches a catalog. `changed`: the modification time, part of the cache key, so that an edited file is
+    read again."""
     catalog = converted(path, read_toml(path, "catalog"), Catalog)
     knobs = [one for knob in catalog.knob for one in _each(knob)]
     rules = [one for rule in catalog.rule for one in _each(rule)]

@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, SpaceLimits, Value
 if TYPE_CHECKING:
     import networkx as nx
 
-_MOST_VALUES = 2**15 - 1  # codes are 16 bits
+_MOST_VALUES = 2**15 - 1  # codes are stored in 16 bits
 
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:

@@ -10,11 +10,12 @@ from kb.records import Value
 
 
 class Projection:
-    """Structures with the same points share a state of the diagram. An invalid structure has no points."""
+    """Computes M(s) and X(s) on a diagram, in which structures with the same points share a state. An invalid structure
+    has no points."""
 
     def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
         self._diagram, self._coding, self._nearness = diagram, coding, nearness
-        self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}  # by state
+        self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}  # cache by state of the diagram
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
         """Returns M(s): the active dense knobs with their values in X(s), in the order of the domains."""

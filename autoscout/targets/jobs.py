@@ -166,7 +166,7 @@ def simulators_of(job: Job) -> list[Member]:
     for entry in _simulators_of_packages():
         try:
             found = [*found, *entry.load()(job)]
-        except Exception as error:  # a plug-in's own code
+        except Exception as error:  # any exception of a plug-in's code
             raise AutoscoutError(f"the simulators '{entry.name}' ({entry.value}) cannot be loaded: {error}") from error
     return found
 

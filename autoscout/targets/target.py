@@ -322,7 +322,7 @@ def _loaded(name: str) -> Target:
     found = _entry_points()[name]
     try:
         made = found.load()()
-    except Exception as error:  # a plug-in's own code
+    except Exception as error:  # any exception of a plug-in's code
         raise AutoscoutError(f"target '{name}' ({found.value}) cannot be loaded: {error}") from error
     if not isinstance(made, Target):
         raise AutoscoutError(f"target '{name}' ({found.value}) is not an autoscout.Target")

@@ -46,7 +46,8 @@ class Level:
 
 
 class Diagram:
-    """`levels`: in the order of assignment, first the `sparse` sparse knobs. `radix`: number of values by knob."""
+    """The compiled space. `levels`: in the order of assignment, first the `sparse` sparse knobs. `radix`: number of
+    values by knob."""
 
     def __init__(self, levels: list[Level], sparse: int, radix: Sequence[int]) -> None:
         self.levels = levels

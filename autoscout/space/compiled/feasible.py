@@ -17,8 +17,8 @@ _MOST_CELLS = 120_000_000
 
 
 class Feasible:
-    """`codes`: (n, knobs) int16, one row per valid configuration, with columns in the order of the knobs. A code is an
-    index into the knob's `values`, or −1 if the knob is inactive. Rows are sorted by the sparse knobs first, so that
+    """The table of valid configurations. `codes`: (n, knobs) int16, with columns in the order of the knobs. A code is
+    an index into the knob's `values`, or −1 if the knob is inactive. Rows are sorted by the sparse knobs first, so that
     all points of a structure are contiguous."""
 
     def __init__(self, coding: Coding, codes: np.ndarray) -> None:

@@ -20,7 +20,7 @@ Node = TypeVar("Node")
 
 
 class Branches(NamedTuple, Generic[Node]):
-    """`knob`: the index in `space.knobs`; `nodes`: code → child."""
+    """The branches of a node. `knob`: the index in `space.knobs`; `nodes`: code → child."""
 
     knob: int
     nodes: dict[int, Node]
@@ -41,7 +41,8 @@ class PrefixState(NamedTuple):
 
 
 class SortedTable:
-    """`rows`: the table's row indices, sorted by the ordering. Those of a node are `rows[node.first : node.last]`."""
+    """The tree on a table. `rows`: row indices, sorted by the ordering. Those of a node are `rows[node.first :
+    node.last]`."""
 
     def __init__(self, codes: np.ndarray, columns: Sequence[int], knobs: Sequence[int], radices: Sequence[int]) -> None:
         """`columns`: the columns of `codes` in the ordering; `knobs`: the knob index of each."""

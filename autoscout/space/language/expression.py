@@ -20,10 +20,10 @@ from autoscout.space.language.functions import FUNCTIONS
 from kb.records import AutoscoutError
 
 _MEMBERSHIP = (ast.In, ast.NotIn)
-_LONGEST = 1000  # characters
+_LONGEST = 1000  # maximum length of an expression in characters
 _LARGEST = 5000  # maximum number of nodes after expansion of derived names
 _DEEPEST = 60  # maximum nesting depth
-_MOST = 2**63  # largest constant
+_MOST = 2**63  # largest allowed constant
 _KEPT = 1024  # cache size: number of parsed expressions
 
 _ALLOWED = (

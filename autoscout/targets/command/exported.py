@@ -41,7 +41,8 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 def exported(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
 ) -> Launch:
-    """`mapping`: the function that the experiments used. Errors: AutoscoutError (exit 2)."""
+    """Returns the exported launch. `mapping`: the conversion to a command that experiments used. Errors: AutoscoutError
+    (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch to export: your own script measured it; `autoscout best` shows the winner's "

@@ -14,7 +14,7 @@ class LossesIfReported:
     """Compares losses. A run without losses passes, which the check's text states."""
 
     def __init__(self, tolerance: float) -> None:
-        """`tolerance`: relative to the losses of the reference."""
+        """`tolerance`: allowed difference, relative to the losses of the reference."""
         self._tolerance = tolerance
 
     def flaw(self, measured: Measurement) -> str:

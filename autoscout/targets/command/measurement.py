@@ -27,7 +27,8 @@ _SOME = 6  # minimum number of steps to judge whether their times are uneven
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """`iterations_s`: seconds of each iteration after warm-up; empty if the run does not report them."""
+    """What a run reported. `iterations_s`: seconds of each iteration after warm-up; empty if it does not report
+    them."""
 
     metrics: dict[str, float]
     iterations_s: list[float] = []

@@ -37,7 +37,7 @@ _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.
 _NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
-_SWITCHES = ("tied", "gated", "bias")  # fields of [model]
+_SWITCHES = ("tied", "gated", "bias")  # fields of [model] that are true or false
 
 
 def job_of(line: Line) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from autoscout.job.objective import constraint
 from autoscout.running.equivalence import deviates
 from kb.records import Configuration, Job, Measurement
 
-_COMPARED = 3  # number of updates
+_COMPARED = 3  # number of updates compared per run
 _SCALE = 0.1  # tolerance for a loss: advantages have a standard deviation of 1, and their mean is near 0
 _SPREADS = 4.0  # tolerance for a reward, in standard deviations of the difference of two means
 # metric: maximum number of updates between the policy that sampled an answer and the one that trains on it

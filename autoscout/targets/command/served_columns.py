@@ -39,7 +39,8 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's `derived` names with values from the line. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
-    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}  # values that are text
+    # names whose value is a text instead of a number
+    quoted = {name for name, text in preset.derived.items() if text.startswith("'")}
     names = {name: repr(value) for name, value in values.items() if name in quoted and isinstance(value, str)}
     values = {name: int(_not_zero(value)) if isinstance(value, str) else value for name, value in values.items()}
     values |= _from_flags(job, preset.served) if preset.served else {}

@@ -50,9 +50,10 @@ def job_of(
     loss: str = "",
     completed: Path | None = None,
 ) -> dict[str, Any]:
-    """`script`: the user's script with arguments, which need not name the ds_config. `gpus`: number of GPUs (or CPU
-    ranks) on this machine; `hosts`: a host file instead. `loss`: pattern of the script's losses. `completed`: a copy of
-    the ds_config with the model's parameters added, which is read instead. `notes`: what the user should check.
+    """Returns a job file's content. `script`: the user's script with arguments, which need not name the ds_config.
+    `gpus`: number of GPUs (or CPU ranks) on this machine; `hosts`: a host file instead. `loss`: pattern of the script's
+    losses. `completed`: a copy of the ds_config with the model's parameters added, which is read instead. `notes`: what
+    the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []

@@ -19,7 +19,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memo
 # Matches the exception that ended the run, but not "0 errors", "error_if_nonfinite" or warnings.
 _FAILED = re.compile(r"^(?:\S+: )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
-# names before 0.3.16
+# Settings before DeepSpeed 0.3.16 → their present names.
 _OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}
 
 

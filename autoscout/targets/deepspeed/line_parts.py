@@ -19,7 +19,8 @@ _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class LineParts(NamedTuple):
-    """`before`: the line before the launcher. `ranks_by_launcher`: the launcher, not srun, starts the ranks."""
+    """The parts of a launch line. `before`: the line before the launcher. `ranks_by_launcher`: whether the launcher
+    starts the ranks, rather than srun."""
 
     before: Line
     ranks_by_launcher: bool

@@ -12,7 +12,8 @@ from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError
 
 MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"
-HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}  # a Trainer's flags
+# flags of a Hugging Face Trainer
+HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
 _NAME = re.compile(r"\$(\w+)")
 _KEPT_NAMES = ("nvme_path",)  # set by DeepSpeed itself on the machine that runs the job
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]

@@ -247,7 +247,7 @@ class Megatron(Target):
 
         from autoscout.targets.megatron import arguments
 
-        if not launch.arguments:  # a Megatron-Bridge recipe
+        if not launch.arguments:  # a recipe of Megatron-Bridge, which has no flags to check
             return launch
         return msgspec.structs.replace(launch, arguments=arguments.as_installed(launch.arguments, environment))
 

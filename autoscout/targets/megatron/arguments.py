@@ -13,11 +13,11 @@ from autoscout.targets.megatron import finetuning, newer, releases, unequal
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value, shape
 
-SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
+SCRIPT = "pretrain_gpt.py"  # Megatron-LM's training script
 
 # First CUDA compute capabilities with multicast, and without the need for a single communication queue.
 _MULTICAST, _QUEUES = 9.0, 10.0
-_MIB_OF_FP32 = 2**20 // 4  # elements
+_MIB_OF_FP32 = 2**20 // 4  # number of fp32 elements in a MiB
 _DEGREES = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
@@ -60,7 +60,7 @@ _BALANCE = (
 )
 _REFUSED_LATER = "--cross-entropy-loss-fusion"
 _LEAVE_OUT = f"no {_REFUSED_LATER} with Megatron-LM 0.18.2 or newer, which refuses it"
-_FUSION = "gradient-accumulation-fusion"  # needs Apex
+_FUSION = "gradient-accumulation-fusion"  # an option of Megatron-LM that needs Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
 # Transformer Engine's names of a layer's GEMMs that can overlap with communication.
@@ -217,8 +217,9 @@ def _model(model: Model) -> Flags:
 
 
 def _latent(latent: Latent) -> Flags:
-    """DeepSeek's norms of the latent vectors are QK norms in Megatron. Rotary embeddings are not fused, because
-    Megatron calls its kernel for latent attention experimental (core/transformer/transformer_config.py)."""
+    """Returns the flags for latent attention. DeepSeek's norms of the latent vectors are QK norms in Megatron. Rotary
+    embeddings are not fused, because Megatron calls its kernel for that experimental
+    (core/transformer/transformer_config.py)."""
     queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
     return {
         "--multi-latent-attention": True,

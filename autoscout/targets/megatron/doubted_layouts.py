@@ -22,7 +22,7 @@ _LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
-    """`kb`: path of the knowledge base; None: the default one."""
+    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default one."""
 
     def likely(configuration: Configuration) -> float:
         attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}

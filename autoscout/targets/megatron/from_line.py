@@ -126,7 +126,7 @@ def _set_before(before: Line) -> dict[str, dict[str, str]]:
     """Launch.environment: variables set before the script, also inside a shell's text, except computed values."""
     parts: list[str] = []
     for word in before.words:
-        with contextlib.suppress(ValueError):  # unclosed quotes
+        with contextlib.suppress(ValueError):  # a text with an unclosed quote is skipped
             parts += shlex.split(word) if 'exec "$@"' in word else [word]
     pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
     return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
@@ -183,7 +183,8 @@ def _checkout(script: str, notes: list[str]) -> str:
 def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     """Returns the fields of [model], without those that have our default."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(given, flag))}
-    if found.get("experts") == 1 and "--moe-router-topk" not in given:  # Megatron-DeepSpeed's dense models
+    # the default of Megatron-DeepSpeed, which means a dense model
+    if found.get("experts") == 1 and "--moe-router-topk" not in given:
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):

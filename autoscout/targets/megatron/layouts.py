@@ -22,7 +22,8 @@ _AGAIN = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Layouts:
-    """`columns`: knob → (n,) values, in the order of trial. `shares`: pp → further knobs that split layers."""
+    """Layouts in the order in which they are tried. `columns`: knob → (n,) values. `shares`: pp → further knobs that
+    split layers."""
 
     columns: dict[str, np.ndarray]
     shares: dict[int, dict[str, Value]]

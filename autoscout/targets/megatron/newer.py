@@ -9,7 +9,8 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # number of layers as which the loss is counted
+# how the loss counts when layers are spread over stages: as this many layers
+SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}
 KNOBS = frozenset(
     (
         *("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload"),

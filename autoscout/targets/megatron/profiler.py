@@ -46,7 +46,7 @@ def profiler(job: Job) -> "MegatronProfiler":
 
 class MegatronProfiler:
     def __init__(self, job: Job, launcher: Launcher, environment: dict[str, str] | None = None) -> None:
-        """`environment`: an earlier result of describe(), which saves about ten seconds."""
+        """`environment`: an earlier result of describe(); a new query would take about ten seconds."""
         self._job = job
         self._launcher = launcher
         self._environment = environment or {}

@@ -61,7 +61,7 @@ _OF_KNOBS = (
 )
 _MOST_LAYERS = 10_000  # maximum length of a parsed layer pattern
 _OFF = (["none"], ["1"])  # values that have the same effect as omitting the flags
-RECIPE = "delayed"  # default FP8 recipe
+RECIPE = "delayed"  # Megatron-LM's default FP8 recipe
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
@@ -216,7 +216,7 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     if given.get(_CHUNKS) == ["1"]:  # Megatron-LM treats one chunk as no interleaving
         del given[_CHUNKS]
     if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
-        given.setdefault("--expert-tensor-parallel-size", tp)  # the default in ModelParallelConfig
+        given.setdefault("--expert-tensor-parallel-size", tp)  # ModelParallelConfig's default is tp
     if "--fp8-format" in given:
         given.setdefault("--fp8-recipe", [RECIPE])
     if "--optimizer-cpu-offload" in given:

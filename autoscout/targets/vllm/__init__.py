@@ -130,7 +130,7 @@ class Vllm(Target):
         from autoscout.targets.vllm.profiler import VllmProfiler
 
         if not job.launch.model_path:
-            model_config(job)  # raises an error if there is no such model
+            model_config(job)  # raises an error if no random model of the job's shape can be created
         return VllmProfiler(job)
 
     def run_s(self, job: Job, metric: str, value: float) -> float:

@@ -38,7 +38,7 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
-    """`there`: whether the interpreter is on this machine and can be queried."""
+    """Checks a release. `there`: whether the interpreter is on this machine and can be queried."""
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):

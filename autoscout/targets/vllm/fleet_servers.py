@@ -129,7 +129,7 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
 
 
 def script(each: list[Launch], router: list[str], ports: list[int]) -> str:
-    """`ports`: the router's, then each server's. GPUs are assigned in order."""
+    """Writes the script. `ports`: the router's, then each server's. GPUs are assigned to the servers in order."""
     lines, first = [], 0
     for number, one in enumerate(each):
         count = one.devices[0]

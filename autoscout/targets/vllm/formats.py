@@ -67,7 +67,8 @@ def k8s(found: Launch) -> str:
 
 
 def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
-    """`replicas`: number of servers behind a router, each with its own name; 0 for a Deployment."""
+    """Writes the manifest of servers. `replicas`: number of servers behind a router, each with its own name; 0 for a
+    Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
     if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch KV blocks from this address
@@ -160,7 +161,8 @@ def compose(found: Launch) -> str:
 
 
 def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
-    """`first`: the first GPU of a server behind a router, which has its own GPUs and no public port."""
+    """Writes a compose service. `first`: the first GPU of a server behind a router, which has its own GPUs and no
+    public port."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
     gpus = [str((first or 0) + i) for i in range(count)]
@@ -171,7 +173,8 @@ def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
     if first is not None and found.on_gpus and found.resource != NVIDIA:
         variables["HIP_VISIBLE_DEVICES"] = ",".join(gpus)
     command = ['    entrypoint: ["vllm"]', "    command:", *[f"      - {_literal(word)}" for word in _args(found)]]
-    if "--kv-transfer-config" in found.arguments and first is not None:  # the container's own address
+    # the server must announce its own container's address
+    if "--kv-transfer-config" in found.arguments and first is not None:
         line = f'export {_SIDE_HOST}=$(hostname -i); exec vllm "$@"'
         command[0] = f'    entrypoint: ["bash", "-c", {_literal(line)}, "vllm"]'
     return [

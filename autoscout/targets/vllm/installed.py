@@ -57,8 +57,8 @@ print(json.dumps({"arguments": arguments, "options": options}))
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """`arguments`: name → default, None if the default is computed later or has no plain value. `options`: the server's
-    flags; () if they could not be listed."""
+    """An installed vLLM. `arguments`: name → default, None if the default is computed later or has no plain value.
+    `options`: the server's flags; () if they could not be listed."""
 
     version: str
     arguments: dict[str, Value | None]

@@ -23,7 +23,8 @@ _TICK_S = 0.2
 
 
 def main(command: list[str]) -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children
+    # orphaned processes of the server become children of this process
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="autoscout-") as sockets:
         process = subprocess.Popen(

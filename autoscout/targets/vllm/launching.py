@@ -16,7 +16,7 @@ from kb.records import Configuration, Job
 
 _MODEL = "MODEL"  # placeholder for jobs with random weights and no model in the line
 NO_IMAGE = "IMAGE"
-_IMAGE = "vllm/vllm-openai"  # for CUDA
+_IMAGE = "vllm/vllm-openai"  # the image for CUDA
 
 
 def launch(job: Job, configuration: Configuration) -> Launch:

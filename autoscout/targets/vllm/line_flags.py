@@ -139,7 +139,7 @@ def count_of(text: str) -> int | None:
 
 def _long(flag: str) -> str:
     name, dot, field = flag.partition(".")
-    if name == "-O" and dot:  # before 0.12
+    if name == "-O" and dot:  # -O.FIELD, which releases before 0.12 accept
         name = "-cc"
     known = f"{_ALIASES.get(name, name.replace('_', '-'))}{dot}{field}"
     bare = known.removesuffix("+")  # elements of a list, as in `--x.y+ 1,2`

@@ -109,7 +109,8 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """`ceiling`: arguments of a reusable engine that is kept; {} for a new engine."""
+        """Measures a configuration on an engine. `ceiling`: arguments of a reusable engine that is kept; {} for a new
+        engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,

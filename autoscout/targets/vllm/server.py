@@ -100,7 +100,8 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """`front`: the port for clients; `server`: the first server's port, which reports the configuration."""
+        """Starts the load generator. `front`: the port for requests; `server`: the first server's port, which reports
+        the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
@@ -114,7 +115,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
     """Returns a server's environment. The development mode makes it report its configuration, and faulthandler prints
     tracebacks of crashes."""
     inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
-    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
+    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # this variable would silently override kv_cache_memory_bytes
     return inherited
 
 
@@ -229,7 +230,7 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
         "in_megatron": False,
         "phase": phase,
         "steps": 0,
-        "time": 0.0,  # precedes the client's error
+        "time": 0.0,  # so that it precedes the client's error
     }
     experiment.with_name("rank-0.json").unlink(missing_ok=True)
     experiment.with_name("rank-0.error.json").write_text(json.dumps(content))

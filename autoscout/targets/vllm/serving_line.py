@@ -36,7 +36,7 @@ from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_PLACING = ("--data-parallel-size-local",)  # determined by the nodes
+_PLACING = ("--data-parallel-size-local",)  # flags that follow from the job's nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
     "--random-output-len": "output_len",
@@ -150,7 +150,7 @@ def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
     """Returns launch.draft for the line's speculative decoding method; {} if the line has none, or one without a draft
     model."""
     method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
-    if not method and model:  # the default in vllm/config/speculative.py
+    if not method and model:  # default method in vllm/config/speculative.py
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
     if method not in get_args(get_type_hints(Draft)["method"]) or not (model or method == "mtp"):
         return {}

@@ -196,7 +196,7 @@ def _modules() -> None:
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
         """Copies parameters instead of swapping them, because fake tensors with weak references cannot be swapped."""
-        made: dict[int, Any] = {}  # keeps tied parameters tied
+        made: dict[int, Any] = {}  # by identity of the old parameter, so that tied parameters stay tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:
                 for held in (part._parameters, part._buffers):

@@ -159,7 +159,7 @@ def _answer(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
             changed = _built(launch) if module is None else _parsed(module, launch, actions)
         said = sorted({" ".join(str(w.message).split()) for w in warned})
         return {"refused": "", "changed": changed, "said": said}
-    except (Exception, SystemExit) as error:  # a parser exits
+    except (Exception, SystemExit) as error:  # argparse raises SystemExit
         return audit_answers.refusal(error)
     finally:
         os.environ.clear()

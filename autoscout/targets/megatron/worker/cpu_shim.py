@@ -48,7 +48,7 @@ def before_megatron() -> None:
     # Gloo keeps three threads per group, used or not (NCCL creates communicators on first use), and Megatron makes
     # about twenty groups from a few sets of ranks.
     torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
-    # Profiler ranges.
+    # CUDA profilers' ranges have no meaning on a CPU.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
 
     tensor: Any = torch.Tensor

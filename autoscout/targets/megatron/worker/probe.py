@@ -57,7 +57,7 @@ def broken(module: str) -> str:
     """Returns why an installed module cannot be imported (Megatron-core would treat it as missing); "" if it can."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever its libraries raise
+    except Exception as error:  # any exception of the module's libraries
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -99,7 +99,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
         "host": platform.node(),
         "index": _index(device),
         "versions": _versions(),
-        "time": time.time(),  # noqa: TID251 - a date
+        "time": time.time(),  # noqa: TID251 - a timestamp
         "took_s": time.monotonic() - next(iter(_entered.values())),
     }
 
@@ -188,7 +188,8 @@ def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
-    """`return_schedule_plan`: for a schedule that overlaps forward and backward passes of different micro batches."""
+    """Runs a forward pass, or returns its plan (`return_schedule_plan`) for a schedule that overlaps it with a backward
+    pass."""
     import torch
 
     batch = next(iterator)
@@ -335,7 +336,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "in_megatron": any("/megatron/core/" in frame.filename for frame in frames),
         "phase": _phase,
         "steps": _courses[-1].steps if _courses else 0,
-        "time": time.time(),  # noqa: TID251 - a date
+        "time": time.time(),  # noqa: TID251 - a timestamp
         "memory": _memory_at_failure(),
     }
 

@@ -48,7 +48,7 @@ def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
 
 
 async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[str, Any]:
-    """`began`: monotonic time of the experiment's start."""
+    """Sends the load and returns the results. `began`: monotonic time of the experiment's start."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
     given = json.loads(experiment.read_bytes())
@@ -64,7 +64,7 @@ async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[
             return given["limit_s"] - (time.monotonic() - began)
 
         if same := await _same_as(session, server, experiment, given):
-            found = {"same_as": same, "time": time.time()}  # noqa: TID251 - a date
+            found = {"same_as": same, "time": time.time()}  # noqa: TID251 - a timestamp
         else:
             found = await driving.drive(
                 given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])), left=left
@@ -159,7 +159,7 @@ async def _answer(
 
 
 def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
-    """`quoted`: the answer's tokens are needed, because another request continues them."""
+    """Encodes a request. `quoted`: the answer's tokens are needed, because another request continues them."""
     asked = {
         **({"return_token_ids": True} if quoted else {}),
         "prompt": prompt,

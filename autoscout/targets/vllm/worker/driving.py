@@ -17,7 +17,7 @@ import rates
 from load_watch import LoadWatch
 
 Record = dict[str, Any]
-Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # see drive()
+Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # type of the function described in drive()
 
 
 class DriveState:
@@ -75,7 +75,7 @@ async def drive(
                 warm += 1
         found |= {"passes": passes, "warmup": warm}
     guard = [record["tokens"] for record in checked]
-    return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}  # noqa: TID251 - a date
+    return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}  # noqa: TID251 - a timestamp
 
 
 def _felt(requests: list[Record]) -> float:
@@ -168,7 +168,7 @@ def leave_error(folder: Path, error: BaseException) -> None:
         "in_megatron": False,
         "phase": DriveState.phase,
         "steps": DriveState.passes,
-        "time": time.time(),  # noqa: TID251 - a date
+        "time": time.time(),  # noqa: TID251 - a timestamp
     }
     with contextlib.suppress(OSError):
         write(folder / "rank-0.error.json", content)

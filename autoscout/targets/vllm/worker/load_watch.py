@@ -29,8 +29,9 @@ class SentRequest(NamedTuple):
 
 
 class LoadWatch:
-    """`requests`: their number in the load. `before`: (requests beyond the bound, all requests) of earlier loads at
-    this rate, per limit. `last`: no other load follows. `left`: seconds (wall clock) that the load may still take."""
+    """Watches a load. `requests`: their number in the load. `before`: (requests beyond the bound, all requests) of
+    earlier loads at this rate, per limit. `last`: no other load follows. `left`: seconds (wall clock) that the load may
+    still take."""
 
     def __init__(
         self,

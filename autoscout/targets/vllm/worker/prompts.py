@@ -15,8 +15,9 @@ _GUARD_TOKENS = 24
 
 
 class PromptRequest(NamedTuple):
-    """`prompt`: the tokens after the prompt and answer of the request `on` (-1: the whole prompt). In a `session` (-1:
-    none), the requests of a `stage` wait for the end of the previous stage and then for `think_s` seconds."""
+    """A request. `prompt`: the tokens after the prompt and answer of the request `on` (-1: the whole prompt). In a
+    `session` (-1: none), the requests of a `stage` wait for the end of the previous stage and then for `think_s`
+    seconds."""
 
     arrival_s: float
     prompt: list[int]

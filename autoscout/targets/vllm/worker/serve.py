@@ -35,7 +35,7 @@ _LATER = (
 
 def load(device: str) -> None:
     """Does all slow imports once, before the fork."""
-    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # this variable would silently override kv_cache_memory_bytes
     import vllm.engine.arg_utils
     import vllm.entrypoints.llm
     import vllm.model_executor.models.llama
@@ -103,13 +103,14 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
     def made(arguments: dict[str, Any]) -> Any:
         wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
-        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # with a server's defaults
+        # uses the defaults of a server instead of offline inference
+        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
     config = made(given["arguments"])
     found = effective.of_config(config)
     write(folder / "effective.json", found)
     if same := given["known"].get(found["identity"]):
-        write(folder / "rank-0.json", {"same_as": same, "time": time.time(), "took_s": time.monotonic() - began})  # noqa: TID251 - a date
+        write(folder / "rank-0.json", {"same_as": same, "time": time.time(), "took_s": time.monotonic() - began})  # noqa: TID251 - a timestamp
         return engine
     DriveState.phase = "build"
     ceiling = given.get("ceiling")
@@ -147,7 +148,7 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
-    """`until`: monotonic time."""
+    """Measures the engine under the plan's load. `until`: the monotonic time at which the experiment must end."""
 
     async def answer(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
@@ -228,7 +229,7 @@ def answered(
 
 
 def _looks(requests: int) -> int:
-    """Returns the number of answers between two checks whether a load may end early; the checks use this CPU, too."""
+    """Returns how many answers pass between two checks for an early end of the load. (Checks use this CPU, too.)"""
     return max(1, requests // 50)
 
 

@@ -15,8 +15,8 @@ class OutOfMemory(Exception):
 
 
 class Allocator:
-    """`capacity`: available bytes of the device. `most`: peak of reserved bytes. `flushes`: how often empty segments
-    had to be returned to the device."""
+    """The state of the simulated allocator. `capacity`: available bytes of the device. `most`: peak of reserved bytes.
+    `flushes`: how often empty segments had to be returned to the device."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity, self.reserved, self.most, self.flushes, self._segments = capacity, 0, 0, 0, 0

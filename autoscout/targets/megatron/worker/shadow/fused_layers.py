@@ -15,9 +15,9 @@ _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
 class Settings:
-    """`flash`: use flash-attn 2 instead of cuDNN's fused attention. `splits`: number of accumulators of flash's
-    deterministic backward pass. `fp8`: GEMMs in 8 bits. `once`: the placeholder for a fused weight gradient is
-    allocated only once (since 2.5)."""
+    """Properties of the replaced modules. `flash`: use flash-attn 2 instead of cuDNN's fused attention. `splits`:
+    number of accumulators of flash's deterministic backward pass. `fp8`: GEMMs in 8 bits. `once`: the placeholder for a
+    fused weight gradient is allocated only once (since 2.5)."""
 
     flash = True
     multiprocessors = 0  # the device's, for a deterministic backward pass; else 0
@@ -290,7 +290,8 @@ class AttentionFunction(Function):
         if ranks > 1 and ctx.how == "a2a":
             _exchanged((grad, q, k, v), ctx.group)
         elif ranks > 1 and ctx.how == "p2p":
-            passing = [torch.empty((2, 2, *k.shape), dtype=k.dtype) for _ in range(2)]  # keys, values, their gradients
+            # buffers of keys, values and their gradients
+            passing = [torch.empty((2, 2, *k.shape), dtype=k.dtype) for _ in range(2)]
             _pass_on(passing, ctx.group, ranks)
             del passing
         elif ranks > 1:

@@ -12,7 +12,7 @@ def as_on_a_gpu() -> None:
         from megatron.core.pipeline_parallel.fine_grained_activation_offload import ChunkOffloadHandler
 
         handler: Any = ChunkOffloadHandler
-    except ImportError:  # before 0.16
+    except ImportError:  # Megatron-core before 0.16 has no such module
         return
     handler.tensor_push = _kept
     handler.offload, handler.reload = _sent, _brought_back

@@ -169,7 +169,8 @@ def _forward(
     model: Any,
     return_schedule_plan: bool = False,
 ) -> tuple[Any, Any]:
-    """`return_schedule_plan`: as in worker/train.py; `model` is then the innermost module of a chunk."""
+    """Runs a forward pass. `return_schedule_plan`: see worker/train.py; `model` is then the innermost module of a
+    chunk."""
     from watch import watch
 
     inner = _innermost(model)

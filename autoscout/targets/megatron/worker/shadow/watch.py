@@ -43,7 +43,7 @@ class Watch(TorchDispatchMode):
         self.order: list[list[Any]] = []
         self.chunk = 0  # the chunk of an interleaved pipeline that is running
         self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
-        self.names: dict[str, str] = {}  # names of process groups
+        self.names: dict[str, str] = {}  # process group's name in torch → in Megatron
         self.scratch: dict[str, Any] = {}  # operator → its temporary allocations, given its first tensor
         self.selected = 1.0  # fraction of elements that a mask selects
         self._fused = 0

@@ -59,7 +59,7 @@ class EngineFleet:
     def __init__(
         self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
     ) -> None:
-        """`engines`: each with its role."""
+        """`engines`: (engine, its role) of each engine."""
         self.engines = [FleetEngine(engine, role, number) for number, (engine, role) in enumerate(engines)]
         for engine in self.engines:
             engine.executor.hand_over = self._handed_over

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 
 class EngineLoad(NamedTuple):
-    """`number`: the engine's index in the fleet. `in_flight`: number of unanswered requests. `waiting`: how many of
-    these have not begun. `used`: fraction of KV cache blocks in use."""
+    """The load of an engine. `number`: its index in the fleet. `in_flight`: number of unanswered requests. `waiting`:
+    how many of these have not begun. `used`: fraction of KV cache blocks in use."""
 
     number: int
     in_flight: int
@@ -21,7 +21,7 @@ class EngineLoad(NamedTuple):
 
 
 class FleetRouter:
-    """`engines`: their number, including failed ones."""
+    """Chooses an engine for each request. `engines`: their number, including failed ones."""
 
     def __init__(self, policy: dict[str, Any], engines: int) -> None:
         self._policy, self._engines = policy, engines

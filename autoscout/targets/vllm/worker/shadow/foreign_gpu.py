@@ -18,7 +18,7 @@ def without_kernels() -> None:
 
 
 def become(name: str, capability: float, memory: int, count: int) -> None:
-    """`memory`: bytes per device. `count`: number of visible devices."""
+    """Changes the platform to this kind of GPU. `memory`: bytes per device. `count`: number of visible devices."""
     without_kernels()
     import vllm.config.vllm
     from vllm.platforms import current_platform

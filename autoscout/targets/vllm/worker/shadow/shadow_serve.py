@@ -70,7 +70,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(model: str, of: dict[str, Any]) -> Any:
-    """`of`: a group of the question."""
+    """Creates an engine. `of`: the group of the question to which it belongs."""
     from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext

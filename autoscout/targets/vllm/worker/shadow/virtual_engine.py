@@ -61,9 +61,10 @@ class _Later(Future):
 
 
 class VirtualExecutor(Executor):
-    """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`). `memory`: a
-    rank's bytes for the KV cache. `link`: seconds of a transfer from another engine, fixed and per token; transfers are
-    sequential. Pipeline stages process a batch one after the other, each taking an equal share of the time."""
+    """Simulates the execution of batches. `times`: predicts a batch's duration (StepTimes, or an object with its `host`
+    and `on_device`). `memory`: a rank's bytes for the KV cache. `link`: seconds of a transfer from another engine,
+    fixed and per token; transfers are sequential. Pipeline stages process a batch one after the other, each taking an
+    equal share of the time."""
 
     supports_pp = True
     times: Any
