@@ -332,7 +332,7 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
     if sessions.groups > 1 and not traffic.shared_prefix:
         yield "traffic.sessions.groups share a prefix; give its length in traffic.shared_prefix"
     if traffic.trace:
-        yield "traffic has both sessions and a trace; a trace with block hashes already defines which requests continue others"
+        yield "traffic has both sessions and a trace; a trace with block hashes defines its own sessions"
 
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
