@@ -140,9 +140,7 @@ def test_what_of_a_line_no_configuration_has_is_told():
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)
-    assert note.startswith(
-        "launch.current is not valid: the nearest valid configuration is used instead, with "
-    )
+    assert note.startswith("launch.current is not valid: the nearest valid configuration is used instead, with ")
     assert "--micro-batch-size" in note
 
 
