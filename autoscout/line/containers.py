@@ -12,7 +12,7 @@ CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
 # Options of `docker run` for interactive or background use, which experiments cannot use.
-_BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
+_INTERACTIVE = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
 _NAMED = ("--name", "--restart")
 _STARTS = {  # container program → its verbs and its option that mounts a folder
     **dict.fromkeys(RUN, (("run",), "--volume={0}:{0}")),
@@ -30,7 +30,7 @@ def runs_image(line: Line) -> int:
 def repeatable(line: Line) -> Line:
     """Removes options that are interactive or name the container, and adds --rm so that each run can start anew."""
     words = line.words
-    kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or {word, words[i - 1]} & {*_NAMED})]
+    kept = [word for i, word in enumerate(words) if not (word in _INTERACTIVE or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]
     at = runs_image(line.of(kept))
     return line.of(kept if at < 0 or "--rm" in kept else [*kept[: at + 2], "--rm", *kept[at + 2 :]])

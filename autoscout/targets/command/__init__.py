@@ -157,7 +157,7 @@ class Command(Target):
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:
                 notes.append(f"the command does not give {entry.name}: its first value is assumed for what you run now")
-        return notes + _not_to_be_had(job, now)
+        return notes + _invalid_settings(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         """Yields the command as written: knobs have the values of its flags, else their default or first value."""
@@ -293,7 +293,7 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     return kept
 
 
-def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
+def _invalid_settings(job: Job, now: "Mapping[str, Value]") -> list[str]:
     """Returns a note if the command's own settings are not a valid configuration of the space."""
     from autoscout.space.explain import explain
     from autoscout.targets.jobs import JobSpace

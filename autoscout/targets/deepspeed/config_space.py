@@ -118,7 +118,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
         simulated = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
         simulated |= {} if "mbs" in names else {"mbs": derived["mbs"]}
     texts = [*(rule.holds for rule in rules), *simulated.values(), *(knob.when for knob in knobs if knob.when)]
-    spoken = _spoken(texts, derived)
+    spoken = _names_read(texts, derived)
     kept = {name: text for name, text in derived.items() if name in spoken}
     if batch:
         kept[STEPS] = shipped.derived[STEPS].replace("gpus", ranks)
@@ -320,7 +320,7 @@ def _scalar(value: Any) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 9000 else value
 
 
-def _spoken(texts: list[str], derived: dict[str, str]) -> set[str]:
+def _names_read(texts: list[str], derived: dict[str, str]) -> set[str]:
     """Returns the names in expressions, including those in derived names."""
     found: set[str] = set()
     ahead = {name for text in texts for name in Expression(text).names}

@@ -27,7 +27,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 _PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
-_LOOKED_AT = 2**22  # searched bytes of a log
+_SEARCHED_BYTES = 2**22  # searched bytes of a log
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 
@@ -65,7 +65,7 @@ def ignored(folder: Path) -> str:
     """Returns how the ds_config that DeepSpeed reports differs from the given one; "" if it does not."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
-        text = (folder / "output.log").read_bytes()[:_LOOKED_AT].decode(errors="replace")
+        text = (folder / "output.log").read_bytes()[:_SEARCHED_BYTES].decode(errors="replace")
         wanted = json.loads(given.read_text()) if given else {}
     except (OSError, ValueError):
         return ""

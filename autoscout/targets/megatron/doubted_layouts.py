@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job
 from kb.store import default_path
 
 # Knobs that hardly change start-up or peak memory.
-_LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
+_NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
@@ -43,4 +43,4 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
         left_s = max(1.0, until - time.monotonic())
         return shadow(ShadowAsked(job, configuration, name, known, left_s, stopping=stopping))
 
-    return Doubts(job, likely, traced, _LAYS_NOTHING_OUT, ("timeout", "untraceable"))
+    return Doubts(job, likely, traced, _NOT_OF_LAYOUT, ("timeout", "untraceable"))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 import audit_answers
 
 # Flags whose values are the user's.
-_OF_THE_PERSON = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
+_USERS_FLAGS = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
 _CAPABILITY = (9, 0)
 
 
@@ -129,7 +129,7 @@ def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
     """The launch's arguments that validation changed, or that have another value in the resulting configuration."""
     if lacking := [flag for flag in launch["flags"] if flag not in actions]:
         raise ValueError(f"there is no argument {', '.join(lacking)}")
-    sys.argv = ["pretrain_gpt.py", *words(launch["flags"]), *_OF_THE_PERSON]
+    sys.argv = ["pretrain_gpt.py", *words(launch["flags"]), *_USERS_FLAGS]
     arguments = module.parse_args()
     given = {actions[flag].dest: plain(getattr(arguments, actions[flag].dest)) for flag in launch["flags"]}
     module.validate_args(arguments, {})

@@ -21,7 +21,7 @@ import energy
 import prompts
 from load_watch import LoadWatch, SentRequest
 
-_LOOKS_S = 0.25  # seconds between checks of a load that may end early
+_CHECK_INTERVAL_S = 0.25  # seconds between checks of a load that may end early
 _LONGEST_S = 6 * 3600.0
 Received = list[tuple[float, bytes]]
 
@@ -138,7 +138,7 @@ async def _answer(
         return [SentRequest(records[i]["sent"], first, ended.get(i), requests[i].output_len) for i, first in firsts]
 
     load = asyncio.gather(*(talk(stages) for stages in sessions))
-    while watch is not None and not (await asyncio.wait([load], timeout=_LOOKS_S))[0]:
+    while watch is not None and not (await asyncio.wait([load], timeout=_CHECK_INTERVAL_S))[0]:
         if watch.ends(time.perf_counter() - start, seen()):
             load.cancel()  # a server cancels requests whose connection is closed
             break

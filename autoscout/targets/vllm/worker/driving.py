@@ -70,7 +70,7 @@ async def drive(
         warm = plan["warmup"]
         while not passes or (len(passes) < plan["passes"] and sum(p["wall_s"] for p in passes) < plan["measure_s"]):
             passes.append(await measure(prompts.of_pass(plan, DriveState.passes)))
-            if ending.still_warm([_felt(p["requests"]) for p in passes], warm, plan["warmup"]):
+            if ending.still_warm([_total_wait_s(p["requests"]) for p in passes], warm, plan["warmup"]):
                 del passes[0]
                 warm += 1
         found |= {"passes": passes, "warmup": warm}
@@ -78,7 +78,7 @@ async def drive(
     return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}  # noqa: TID251 - a timestamp
 
 
-def _felt(requests: list[Record]) -> float:
+def _total_wait_s(requests: list[Record]) -> float:
     """Returns the total seconds that the users of a pass waited for answers."""
     return sum(r["chunks"][-1] - r["sent"] for r in requests if r["chunks"])
 

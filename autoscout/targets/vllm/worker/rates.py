@@ -22,7 +22,7 @@ _MOST_PLANS = 16  # longest load; if a longer burst is needed, it counts as over
 _SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6
 _REFINES = 20  # minimum number of requests in a load that refines the rate
 _IDLE = 0.5  # mean number of requests in flight at the first rate, low enough for any engine
-_LONELY = 3  # if this many requests that were alone on the server break a limit, no rate can meet it
+_ALONE = 3  # if this many requests that were alone on the server break a limit, no rate can meet it
 _STEPS = (1.5, 2.0)  # factors between rates until the highest rate is bracketed: the first, then the others
 _SERVED = 0.9  # fraction of the answered rate in a load that ended early, which is tried next
 Load = dict[str, Any]
@@ -141,7 +141,7 @@ class _Search:
         self.lonely += load_watch.alone(sorted(done, key=lambda r: r["sent"]))
         for metric, bound in self.search["limits"]:
             at = metric.split("_")[1]
-            if at != "mean" and len(self.lonely) >= _LONELY and not metric.startswith("itl"):
+            if at != "mean" and len(self.lonely) >= _ALONE and not metric.startswith("itl"):
                 exceed = load_watch.exceeding(self.lonely, metric, bound)
                 self.hopeless |= load_watch.interval(exceed, len(self.lonely))[0] > load_watch.share_of(at)
 

@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
-_LOOKS_S = 1e-3  # seconds between checks for finished transfers on an engine that has nothing to compute
+_CHECK_INTERVAL_S = 1e-3  # seconds between checks for finished transfers on an engine that has nothing to compute
 _TOKEN = 11  # the token of all answers; must not be a special one
 
 
@@ -132,7 +132,7 @@ class VirtualExecutor(Executor):
         if not scheduler_output.total_num_scheduled_tokens:
             if connected is None:
                 return self._answer_at(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
-            moment = min([self.clock.total + _LOOKS_S, *(at for at, _ in [*self._arriving, *self.leaving])])
+            moment = min([self.clock.total + _CHECK_INTERVAL_S, *(at for at, _ in [*self._arriving, *self.leaving])])
             moment = max(moment, self.clock.total)
             return self._answer_at(moment, replace(EMPTY_MODEL_RUNNER_OUTPUT, **self._ended(moment)), non_block)
         seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
