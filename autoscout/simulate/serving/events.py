@@ -48,9 +48,8 @@ def simulate(
     times: StepTimes | None = None,
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
-    """Simulates one replica (`e`: one configuration) that serves `requests` to the end. `times`: step times for these
-    limits, if already tabulated. `enough`: called now and then with the run so far; stops the run if it returns
-    true."""
+    """Simulates one replica (`e`: one configuration) that serves `requests`. `times`: its step times, if already
+    tabulated. `enough`: called now and then with the run so far; the simulation stops if it returns true."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -78,11 +77,10 @@ class _Simulation:
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
         block = limits.block
-        self.phase = [0] * block  # number of decoding sequences by the step (mod block) in which they need a new block
+        self.phase = [0] * block  # decoding sequences by step (mod block) of their next new block
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
-        # maxima so far of promised blocks, running sequences, tokens of a step
         self.held = self.at_once = self.most = 0
         self.short = self.cut = False  # whether anything waited for blocks, for a step's token budget
         self.refused: list[int] = []
@@ -160,8 +158,8 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Whether the engine accepts request i; it refuses requests too large for its limits. `late`: the next step is
-        already prepared, so the request joins the step after it."""
+        """Whether request i is small enough to be accepted. `late`: it joins the step after the one that is already
+        prepared."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -297,7 +295,7 @@ class _Simulation:
         return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
 
     def _sampled_first(self, s: _Sequence) -> None:
-        """Completes a prompt: its step yields the first token, and the sequence decodes from the next step on."""
+        """Completes a prompt: its step yields the first token, and the sequence starts to decode."""
         if math.isnan(self.first[s.id]):
             self.first[s.id] = self.now + s.late
         s.asked -= 1
@@ -314,8 +312,7 @@ class _Simulation:
         self.phase[self._phase(s)] += 1
 
     def _phase(self, s: _Sequence) -> int:
-        """The step (mod block) in which a sequence needs another block, given that it has blocks for `known` - 1 tokens
-        now."""
+        """The step (mod block) in which a sequence needs another block; it has blocks for `known` - 1 tokens now."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
@@ -343,8 +340,7 @@ class _Simulation:
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
-        """The number of decode steps after which `seconds` have passed. Each step takes slope × seqs longer than the
-        previous one."""
+        """Decode steps until `seconds` have passed. Each step takes slope × seqs longer than the one before."""
         first = self.times.token(base + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
@@ -394,7 +390,7 @@ class _Simulation:
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
-        """Removes a decoding sequence with `known` tokens and frees its blocks; its last token has none yet."""
+        """Removes a sequence of `known` tokens and frees its blocks (none for the last token)."""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known
@@ -402,8 +398,7 @@ class _Simulation:
         self.promised -= s.whole
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
-        """Records that all decoding sequences received `steps` tokens, one per `each_s` seconds, in pieces of `piece`
-        tokens."""
+        """Credits `steps` tokens to each decoding sequence, one per `each_s`, in pieces of `piece` tokens."""
         gap = each_s * min(piece, steps)
         block, seqs, phase, step = self.limits.block, len(self.decoding), self.phase, self.step
         self.free -= steps // block * seqs
