@@ -158,8 +158,8 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Whether request i is small enough to be accepted. `late`: it joins the step after the one that is already
-        prepared."""
+        """Whether request i is small enough to be accepted. `late`: it must wait for the step after the prepared
+        one."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -238,8 +238,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks reserved for future tokens of answers, in engines that only admit requests that they need not
-        preempt."""
+        """Blocks reserved for future tokens, in engines that only admit requests that they need not preempt."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
