@@ -238,7 +238,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks reserved for future tokens, in engines that only admit requests that they need not preempt."""
+        """Blocks reserved for future tokens, in engines that avoid preemption."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
@@ -311,11 +311,10 @@ class _Simulation:
         self.phase[self._phase(s)] += 1
 
     def _phase(self, s: _Sequence) -> int:
-        """The step (mod block) in which a sequence needs another block; it has blocks for `known` - 1 tokens now."""
+        """The step (mod block) in which a sequence, with blocks for `known` - 1 tokens now, needs another block."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
-        """Runs decode steps until the batch changes."""
         self._reserve()
         seqs = len(self.decoding)
         if not seqs:

@@ -37,8 +37,7 @@ TURNED = 2.0
 # Relative speed of a deterministic fused backward pass. Qiang et al. 2026 ("DASH", arXiv 2601.21824) measured up to
 # 37.9 % less on H800, of which half is assumed.
 DETERMINISTIC = 0.81
-# Speed of masked attention relative to FlashAttention 2, from fine-tuning of Llama-3-8B on H100 and A100
-# (docs/lab/unsaid.md).
+# Speed of masked attention relative to FlashAttention 2: Llama-3-8B fine-tuned on H100 and A100 (docs/lab/unsaid.md).
 MASKED = 0.21
 # Relative speed of fused attention with dropout, forward and backward, which draws a random number per score.
 # flash-attention's pull request 2597 states 75 to 85 % and 60 to 70 % (GB200).
@@ -78,7 +77,6 @@ class Times(NamedTuple):
 
 
 def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
-    """The seconds of one transformer layer for one micro batch."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
@@ -125,7 +123,6 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
 
 
 def _loss_bytes(x: Inputs, way: int) -> Array:
-    """(n,) bytes moved per logit by the loss. `way`: 0 forward, 1 backward."""
     told = np.where(x.ce_fusion > 0, IN_PLACE_LOSS_BYTES[way], LOSS_BYTES[way])
     assumed = np.where((x.attention > 0) & (x.hub == 0), FUSED_LOSS_BYTES[way], LOSS_BYTES[way])
     return np.where(np.isnan(x.ce_fusion), assumed, told)
@@ -192,8 +189,7 @@ def _linear(
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
-    # Both operands of dW have tokens as their outer dimension, so an odd number of tokens (of an expert) does not break
-    # the alignment of their rows.
+    # dW's operands are stored by token, so an odd number of tokens (of an expert) does not break the rows' alignment.
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if dtype in CAST:
@@ -306,17 +302,15 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) backward) of a layer's adapters, each of which has two thin, memory-bound products,
-    counted from NeMo's code. Forward, dropout reads the input and writes it with a mask, and the product reads it; the
-    output is written, scaled and added to the frozen product's. Backward moves as much, and sums two gradients. Fused
-    (NeMo's TEFusedLoRALinear), products scale and accumulate, one of the two inputs has 8 bits, and a mask has one bit
-    per value."""
+    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, counted from
+    NeMo. Forward, dropout reads the input and writes it with a mask, and the product reads it; the output is written,
+    scaled and added to the frozen product's. Backward moves as much and sums two gradients. Fused (TEFusedLoRALinear),
+    products scale and accumulate, one of two inputs has 8 bits, and masks have one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
 
     def moved(passes: float, kernels: float) -> Array:
-        """Seconds to move `passes` times the bytes of the inputs."""
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
@@ -344,8 +338,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     inner = np.where(x.experts > 0, routed, dense) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(x.fused_gate == 0, 5.0, 3.0), 2.0) * inner
-    # Unfused rotary embedding, of queries and keys: multiply by cosine, swap halves (one negated, both copied),
-    # multiply by sine, add.
+    # Unfused rotary embedding: multiply by cosine, swap halves (one negated, both copied), multiply by sine, add.
     rope = np.where(
         x.learned_positions > 0,
         0.0,
@@ -399,7 +392,7 @@ def _tensor_parallel(
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # Backward, the inputs are gathered again for the weight gradients, which the product of the input gradients hides.
+    # Backward, inputs are gathered again for weight gradients, which the product of input gradients hides.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):
@@ -430,8 +423,8 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
 
     query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
     sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
-    # Each tensor is reordered before and after its all-to-all. While other tensors are sent, this is hidden, except for
-    # three copies of the queries' size and one of the keys'.
+    # Reordering before and after each all-to-all overlaps with others, except three copies of the queries' size and one
+    # of the keys'.
     copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
     heads = np.where(x.cp > 1, sent + copies, 0.0)
     return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

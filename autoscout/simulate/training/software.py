@@ -28,7 +28,7 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # limit on the rows that a job's evidence counts as, because their errors are correlated; assumed
-KNOWN = -1  # code of rows that state no software, and whose columns are complete with the defaults
+KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
 _BITS = 40  # bits of conditions in a code of `settled`; higher bits number the stated record
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; values are (least, most) or names
 _SHAPED = (
@@ -143,7 +143,7 @@ def _conditions() -> tuple[When, ...]:
 
 @cache
 def nameable() -> tuple[str, ...]:
-    """Valid values of the column `software`: file names of records, alone or with a release ("nemo 24.09")."""
+    """Valid values of the column `software`: file names of records, alone or with a release ("huggingface 5")."""
     releases = (f"{member.stem} {member.since}" for member in members())
     return tuple(dict.fromkeys((*families(), *releases)))
 
