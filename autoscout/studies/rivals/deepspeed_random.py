@@ -1,4 +1,5 @@
-"""DeepSpeed autotuning's `random`: all configurations in a random order; it ends when trials stop gaining."""
+"""DeepSpeed autotuning's `random` tuner: all configurations in random order, until several successive trials bring no
+gain."""
 
 import numpy as np
 
