@@ -9,8 +9,8 @@ noise of 0.5 %.
 
 Simulators for the option `--simulator`:
 
-    good      each component of the true time, times a factor between 0.75 and 1.25; predicts a failure only where running
-              out of memory is nearly certain; memory of other configurations is predicted 5 % too high
+    good      each component of the true time times a factor of 0.8 to 1.25; predicts a failure only if running out of
+              memory is nearly certain; memory of other configurations is predicted 5 % too high
     biased    compute and data parallelism at a fifth of the true time, tensor parallelism, bubbles and host at three
               times, pipeline transfers at five times; memory 8 % too high, so that some working configurations seem to
               fail; in serving's decode step, attention at a fifth, communication and host at three times
