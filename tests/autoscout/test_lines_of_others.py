@@ -21,7 +21,7 @@ def test_a_line_that_is_submitted_is_asked_for_as_it_starts_there(before: str, t
     (tmp_path / "run.sh").write_text(f"python mason.py --num_nodes 4 --gpus 8 -- {submits}{SUBMITTED}\n")
     with pytest.raises(AutoscoutError) as refused:
         job_file([str(tmp_path / "run.sh")], tmp_path)
-    assert f"give what it submits, as it starts there: autoscout init -- {SUBMITTED}"[:100] in str(refused.value)
+    assert f"give that command, as it starts there: autoscout init -- {SUBMITTED}"[:100] in str(refused.value)
 
 
 CHART = """

@@ -62,7 +62,7 @@ def test_a_server_without_parallelism_runs_on_one_of_the_gpus_that_it_sees(line:
     """The baseline was one over all of them, which nobody runs."""
     job, notes = begun(line, tmp_path)
     assert counts(job) == [1]
-    assert [note for note in notes if "runs on 1 of the 4 GPUs" in note]
+    assert [note for note in notes if "uses 1 of the 4 GPUs" in note]
 
 
 def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: 
     (tmp_path / "c.yaml").write_text(f"services:\n  vllm:\n    image: {image}\n    command: {command}\n    {gpus}\n")
     job, notes = begun("c.yaml", tmp_path)
     assert counts(job) == [1]
-    assert [note for note in notes if "runs on 1 of the 2 GPUs" in note]
+    assert [note for note in notes if "uses 1 of the 2 GPUs" in note]
 
 
 @pytest.mark.parametrize("given", ["--gpus 4", "--gpus=4", "--gpus '\"device=0,1,2,3\"'"])
@@ -85,7 +85,7 @@ SCRIPTS = {
     "eight ranks on four": (
         "#SBATCH --gres=gpu:h100:4\ntorchrun --nproc_per_node=8 train.py --mbs 2",
         [4],
-        "starts 8 ranks on a node that is given 4 GPUs",
+        "starts 8 ranks on a node with 4 GPUs",
     ),
     "ranks of ranks": (
         "#SBATCH --gpus-per-node=h100:8 --ntasks-per-node=8\nsrun torchrun --nproc_per_node=8 train.py --mbs 2",
