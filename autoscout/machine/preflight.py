@@ -29,7 +29,7 @@ from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 _SPREAD = 0.03  # usual relative standard deviation between runs of one configuration, until it is measured
 _ANSWERED = 0.95  # if a server answers this share of an open load, the load limits the throughput, not the server
 _SEARCHED = "the search looks for configurations that meet it; if none does, it reports the nearest and recommends none"
-_SAMPLE = 1000  # requests
+_SAMPLE = 1000  # requests drawn to compute a load's rate
 _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 
 

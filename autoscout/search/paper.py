@@ -71,10 +71,10 @@ class Algorithm1:
         s_base, x_base = space.split(self.default)
         yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the reference, to compare with")
 
-        # Phase 0: tournament warm-start (line 5)
+        # Phase 0 of Algorithm 1: tournament warm-start (line 5)
         tree = yield from self._tournament(x_base)
 
-        # Phase 1: initialization (lines 7-12)
+        # Phase 1 of Algorithm 1: initialization (lines 7-12)
         dense = self.dense = Coordinates([knob.name for knob in space.dense])
         s_base, x_base = self._best_or(s_base, x_base)
         s_cand, why = self._next_structure(tree, s_base)
@@ -82,7 +82,7 @@ class Algorithm1:
         arm = "SPARSE"
         self._restart = False
 
-        # Phase 2: iterative coordinated optimization (lines 14-27)
+        # Phase 2 of Algorithm 1: iterative coordinated optimization (lines 14-27)
         for t in itertools.count(1):
             grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
             values = {f"ucb_{a}": u for a, u in bandit.index(t).items() if np.isfinite(u)}
@@ -143,7 +143,8 @@ class Algorithm1:
         why: str,
         values: dict[str, float] | None = None,
     ) -> Generator[list[Configuration], list[ToldCost], Costs]:
-        """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): evaluates the cells (S, X) and returns their costs."""
+        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): evaluates the cells (S, X) and returns their
+        costs."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1
@@ -205,7 +206,7 @@ class Algorithm1:
             tree.update(row, self._reward(cost))
 
     def _next_structure(self, tree: Tree, s_base: Structure) -> tuple[Structure, str]:
-        """NEXTSPARSEPAIR: the candidate that the winning tree proposes."""
+        """NEXTSPARSEPAIR of Algorithm 1: (the structure that the winning tree proposes, the reason)."""
         like = self.space.row(s_base) if self.rng.random() < self.hyper.near else None
         row = tree.propose(self.closed, self.rng, like)
         if row is None:
@@ -213,7 +214,8 @@ class Algorithm1:
         return self.space.structure(row), "tree search"
 
     def _next_point(self, dense: Coordinates, s: Structure, x: Point) -> Point:
-        """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
+        """NEXTDENSEPAIR of Algorithm 1: the point that the dense optimizer proposes, or x itself if it proposes
+        none."""
         moved = next_point(dense, self.space, s, x, lambda p: self.space.configuration(s, p).id in self.known)
         return x if moved is None else moved
 

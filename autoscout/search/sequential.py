@@ -72,7 +72,7 @@ class Pool:
         numbers, 1 for different names."""
         total = np.zeros(len(self.codes), dtype=np.float32)
         for j, levels in enumerate(self.levels):
-            steps = np.arange(levels + 1, dtype=np.float32)  # the last entry is for code −1
+            steps = np.arange(levels + 1, dtype=np.float32)  # last entry: inactive
             far = np.abs(steps - codes[j]) / max(levels - 1, 1) if self._ordered[j] else (steps != codes[j]) * 1.0
             far[levels] = 1.0
             if codes[j] == INACTIVE:

@@ -162,7 +162,7 @@ class FittedColumns:
 
     @property
     def varying(self) -> list[str]:
-        """Columns that took more than one value."""
+        """Names of the columns that had several values in the fitted rows."""
         return [
             n
             for n in self.names
@@ -227,7 +227,7 @@ def _is_array(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """ "U" for names, "f" for numbers and switches, "" for anything else."""
+    """ "U" if the values are names, "f" if they are numbers or switches, "" otherwise."""
     letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
     return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 

@@ -25,11 +25,12 @@ from autoscout.search.belief.peaks import PeakBelief
 from autoscout.search.belief.prior_means import Mean
 
 _DARING = 2.0  # exponent of P(x runs) within the failure budget
-_MOST, _MOST_OF_PEAKS = 32.0, 512.0  # limits on the exponent: in general, and if runs report their peak memory
+# limits on the exponent of P(x runs): in general, and if runs report their peak memory
+_MOST, _MOST_OF_PEAKS = 32.0, 512.0
 _AIM = 0.4  # default failure budget, as a share of the space's believed share of failures
 _FREE = 1.0  # additional failures allowed if runs report how close they are to a bound
 # The next three apply beyond the budget if runs report how close they are to a bound on a metric other than memory.
-_CAREFUL = 6  # exponent
+_CAREFUL = 6  # exponent of P(x runs)
 _SURER, _LAST = 0.95, 1e-3  # required P(x runs), and factor on the gain of candidates below it
 _LITTLE = 1e-5  # added to the gain of candidates above it, so that others come last even if all gains are tiny
 _OFF, _OVER = 0.12, 1e3  # simulators' usual log error of memory; log-cost penalty of configurations that cannot fit

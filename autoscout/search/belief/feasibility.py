@@ -27,7 +27,7 @@ class Feasibility:
         self._length = np.float32(_LENGTH * np.sqrt(max(len(encoding) / 4, 1.0)))
         self._told: tuple[np.ndarray, np.ndarray] | None = None
         self._watched: tuple[np.ndarray, np.ndarray] | None = None
-        self._across = np.zeros((0, 0), dtype=np.float32)  # (n, m) covariances
+        self._across = np.zeros((0, 0), dtype=np.float32)  # (n, m) covariances with the watched rows
         self._ran = np.zeros(0, dtype=bool)
         self._logit = np.zeros(0)
 

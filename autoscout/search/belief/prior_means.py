@@ -233,7 +233,7 @@ class _Ridge:
             gram.flat[:: len(gram) + 1] += penalty * self.n
             low = np.linalg.cholesky(gram)
             gram.flat[:: len(gram) + 1] -= penalty * self.n
-            # log determinant of X Xᵀ / penalty + 1
+            # log determinant of XᵀX / (penalty · n) + identity, for the evidence
             volume = 2 * np.log(np.diag(low)).sum() - len(low) * np.log(penalty * self.n)
             self._factors.append((low, volume))
 

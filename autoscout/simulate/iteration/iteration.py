@@ -81,7 +81,8 @@ class Iteration:
         self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
-        """Seconds; NaN where the engine's weights or one answer do not fit into the engine's share of the memory."""
+        """Seconds of an iteration; NaN where the weights or one answer do not fit into the engine's share of the
+        memory."""
         parts, error = self._parts(columns)
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
@@ -206,7 +207,7 @@ def _tokens(x: Mapping[str, Any], n: int) -> Array:
         prompt, each = lengths(x["traffic"], int(longest), int(answers))
         together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
         below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
-        found[i] = prompt + float(each @ np.diff(below))  # expected maximum of the answers padded together
+        found[i] = prompt + float(each @ np.diff(below))  # expected length after padding
     return found[of.ravel()]
 
 

@@ -119,7 +119,7 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
     """(n,) log error of an open load's throughput, which arrivals limit from above: the standard deviation of min(0,
     room + z), where room = log(capacity / arrival rate) and z ~ N(0, error). Only the share `ending` of the time, after
     the last arrival, scales fully with the engine's speed."""
-    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: a closed loop or a batch
+    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1 for closed loops and batches
     ending = np.nan_to_num(found.get("ending", np.zeros(1)))
     room = -np.log(np.clip(load, 1e-9, 1e9))
     short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)

@@ -46,7 +46,7 @@ class EngineShapes:
     hidden: np.ndarray
     heads: np.ndarray
     kv_heads: np.ndarray
-    group: np.ndarray  # query heads that read the same key-value head
+    group: np.ndarray  # query heads per key-value head
     head_dim: np.ndarray
     ffn: np.ndarray
     up: np.ndarray  # 2 when the feed-forward is gated, else 1
@@ -90,7 +90,7 @@ class EngineShapes:
     prompt_bytes: np.ndarray  # bytes per token that prefill attention reads
     window: np.ndarray  # window size in tokens of sliding-window layers; `windowed` is the share of such layers
     windowed: np.ndarray
-    params_bytes: np.ndarray  # weights on the fullest device
+    params_bytes: np.ndarray  # bytes of weights on the fullest device
     overlap: np.ndarray  # whether the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs, so kernels are launched one by one
     graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph

@@ -73,7 +73,7 @@ class _Simulation:
         self.unseen: list[_Sequence] = []  # requests that arrived after the next step was prepared
         self.prefilling: list[_Sequence] = []
         self.decoding: dict[int, _Sequence] = {}  # decoding sequences by id, in the order of admission
-        self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
+        self.ends: list[tuple[int, int, int]] = []  # heap of (last step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
         block = limits.block
@@ -215,7 +215,7 @@ class _Simulation:
             tokens = min(s.known - max(cached, s.done), self.long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
-            elif tokens > budget and (batch or not limits.chunked):  # long prompts run chunk by chunk
+            elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back
                 self.cut = True
                 break
             # Reserves blocks for the whole prompt. vLLM allocates them chunk by chunk, but admits no other request

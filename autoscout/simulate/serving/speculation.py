@@ -31,8 +31,8 @@ class Speculation(NamedTuple):
     """Speculation of n configurations, (n,) each. `guesses`: per step, 0 where a configuration does not speculate."""
 
     guesses: Array
-    tokens: Array  # expected per step
-    layers: Array  # run per guess
+    tokens: Array  # expected number per step
+    layers: Array  # layers computed per guess
     heads: Array
 
 

@@ -129,7 +129,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
-    if len(chunks) < vpp:  # composed traces merge all chunks
+    if len(chunks) < vpp:  # composed.py merged the chunks
         chunks, traced = chunks * vpp, traced * vpp
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:

@@ -37,11 +37,11 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     inputs = np.where(x.gated > 0, 2.0, 1.0)  # products after the second norm
     one_kernel = x.bias > 0  # LayerNorm is one kernel and keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
-    # One input copy per product or adapter. With 16-bit weights, the products share the norm's output; with adapters on
-    # queries and values only, two adapters read it.
+    # Bytes of input copies per hidden element: 2 for each product with cast weights, or for each adapter; otherwise
+    # products share the two norms' outputs.
     copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
-    core = 4.0 * attended + 2.0 * keys  # queries, keys, values and the output
+    core = 4.0 * attended + 2.0 * keys  # bytes of queries, keys, values and output
     read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # input of the next product
     plain = np.where(x.gated > 0, 6.0, 2.0) + read
     activated = np.where(_composed(x), COMPOSED_GELU[0], plain) * x.ffn

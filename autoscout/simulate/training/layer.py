@@ -351,7 +351,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
-    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # read and written
+    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # norms of heads
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
     # An unfused RMSNorm reads and writes per element: a copy in fp32 (6 bytes), square (8), mean (4), scale (8), cast
     # to 16 bits (6), multiplication by the weight (4). Backward: two gradients of that multiplication (12), cast to

@@ -163,7 +163,7 @@ class Training:
 class _Seconds(NamedTuple):
     """Seconds of a step, (profiles, rows) each."""
 
-    dp: Array  # the exchange that happens once per step
+    dp: Array  # exchange between replicas, once per step
     optimizer: Array
     bubble: Array
     total: Array

@@ -14,8 +14,8 @@ from autoscout.simulate.member import Columns
 from kb.records import Job
 from kb.sizes import parameters
 
-_LAUNCH, _LOADED = 30.0, 1e9  # seconds; bytes/s into one device
-_FEWEST = 2  # iterations
+_LAUNCH, _LOADED = 30.0, 1e9  # seconds of a launch; loading rate in bytes/s per device
+_FEWEST = 2  # least number of measured iterations
 
 
 def device_seconds(job: Job, columns: Columns, step: np.ndarray) -> np.ndarray:

@@ -51,7 +51,8 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
-PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
+# standard deviations of the log quirk: of pairs, of configurations, of memory
+PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
 _BIAS |= {"attention": 0.2, "communication": 3.0}  # components of a decode step
 _MEMORY_BIAS = {"biased": 0.08}  # error of log memory

@@ -36,7 +36,7 @@ class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     regret_at: dict[str, Spread | None]
     recommended_regret: Spread | None
     recommended_within_target: int
-    failures: float  # median
+    failures: float  # median over the runs
     evaluations: float  # median; the whole budget, unless a run ended by itself
     closing: float  # median, outside the budget
     # a run that did not reach the target counts with all that it spent, so this is a lower bound

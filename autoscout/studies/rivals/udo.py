@@ -30,7 +30,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
     inner: dict[bytes, UdoTree] = {}
     reference = pool.known[pool.default]
     while True:
-        chosen = [outer.select(rng) for _ in range(_DELAY)]  # without their results
+        chosen = [outer.select(rng) for _ in range(_DELAY)]  # before their results are known
         for path, rows in _least_changes(pool.codes[:, sparse], chosen):
             best = 0.0
             light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), UdoTree(pool.codes, rows, dense))
