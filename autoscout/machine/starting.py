@@ -220,7 +220,7 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # of all its commands together
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # of all commands in it
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
