@@ -1,5 +1,4 @@
-"""Checks a job's hosts before experiments: which can be reached, which are faulty ("sick"), and how fast the network
-is.
+"""Checks a job's hosts before experiments: which are reachable, which are faulty ("sick"), how fast the network is.
 
 All nodes of a host file, an allocation or a cluster report their state, and every host sends messages to the next one.
 Faulty hosts are written to a list in the scheduler's format, to exclude them."""

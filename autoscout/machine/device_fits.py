@@ -20,8 +20,8 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(content of the record, fit → mean relative error). If `name` is "", the record also applies to the driver's name
-    of the device."""
+    """(content of the record, fit → mean relative error). With `name` "", the record also applies to the driver's name
+    for it."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
@@ -99,8 +99,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 def likest(facts: dict[str, Any]) -> str:
     """The name of the shipped record most similar to a machine's device: the one with its driver's name, or else the
-    newest one of its vendor that is not newer than the device; ties prefer measured records, then those with less
-    `doubt`."""
+    newest one of its vendor that is not newer than the device; ties prefer measured records, then less `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # an earlier calibration

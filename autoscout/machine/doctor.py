@@ -1,5 +1,5 @@
-"""Implements `autoscout doctor`: reports what this machine can run (devices, frameworks and versions, limits) and what
-is missing."""
+"""Implements `autoscout doctor`: what this machine can run (devices, frameworks and versions, limits) and what is
+missing."""
 
 import contextlib
 import json

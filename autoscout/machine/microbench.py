@@ -1,5 +1,4 @@
-"""Micro-benchmarks of this machine. The target's interpreter runs this file, so it imports torch but nothing of
-AutoScout.
+"""Micro-benchmarks of this machine. The target's interpreter runs this file, so it imports nothing of AutoScout.
 
     python microbench.py KIND QUICK LEASH      KIND: auto | cpu | cuda; QUICK: 0 | 1; LEASH: path of leash.py
 
@@ -109,8 +108,8 @@ def products():
 
 
 def attention():
-    """Groups "prefill" (causal attention of whole sequences, forward and backward) and "decode" (of one new token after
-    a context)."""
+    """Groups "prefill" (causal attention of whole sequences, forward and backward) and "decode" (one token after a
+    context)."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]

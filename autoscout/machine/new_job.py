@@ -1,6 +1,6 @@
 """Drafts a job file from a user's answers to a few questions, for the first session in the terminal UI.
 
-The code of `autoscout init` interprets the model or launch command and the devices; the answers then replace its
+The code of `autoscout init` interprets the model or launch command and the devices; the answers replace its
 assumptions."""
 
 import shutil
@@ -65,8 +65,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engines(folder: Path) -> list[ModelEngine]:
-    """The targets that can run a model of a given shape, installed ones first. Nothing is imported or started to find
-    them."""
+    """The targets that can run a model of a given shape, installed ones first. No target is imported or started."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 

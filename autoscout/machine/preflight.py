@@ -34,8 +34,8 @@ _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """All findings, in the order in which a session would encounter problems. Errors: AutoscoutError for a job without
-    a space."""
+    """All findings, in the order in which a session would encounter them. Errors: AutoscoutError for a job without a
+    space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
@@ -97,8 +97,7 @@ def _devices(job: Job, predicted: bool) -> Finding:
 
 
 def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
-    """Warns if `init` guessed the pattern of log lines that mark a training step, because a wrong pattern times
-    something else."""
+    """Warns if `init` guessed the pattern of the log lines of a training step: a wrong pattern times something else."""
     guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
     if not guesses:
         return []
@@ -145,8 +144,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """(findings on the predicted memory and objective of the reference, predicted seconds of one run after its start, 0
-    if unknown)."""
+    """(findings on the predicted memory and objective of the reference, predicted seconds of a run after its start, or
+    0)."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -192,8 +191,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Warns if requests arrive at a fixed rate and the reference already answers nearly all, so that no gain is
-    possible."""
+    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: no gain is possible."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []

@@ -1,8 +1,7 @@
 """Implements `autoscout init`: drafts a job file from a launch command, from a script or sbatch file that contains one,
 or from a config.json.
 
-The user's launch command is kept unchanged, including containers and options, and becomes the reference of the
-search."""
+The user's launch command is kept unchanged, including containers and options, and becomes the search's reference."""
 
 import contextlib
 import os
@@ -149,8 +148,8 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
 def _of_script(
     script: Called, text: str, folder: Path, engine: str, callers: tuple[Path, ...] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The job of a script's last launch command, and notes. `callers`: the scripts that call this one, to detect
-    circular calls."""
+    """The job of a script's last launch command, and notes. `callers`: the scripts that call this one (to detect
+    cycles)."""
     callers = (*callers, script.path.resolve())
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)

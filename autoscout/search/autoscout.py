@@ -207,8 +207,7 @@ class AutoScout:
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's own, then
-        random."""
+        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's, random ones."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [completed(o, names) for o in seeded]
@@ -290,7 +289,7 @@ class AutoScout:
         return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
-        """Whether hardly any gain is expected: an overconfident search may stay near the best row for a hundred
+        """Whether hardly any gain is expected: an overconfident search may stay near the best row for 100
         experiments."""
         alone = self.trade is None or self.trade.first
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore

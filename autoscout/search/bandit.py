@@ -24,7 +24,6 @@ class UCB1:
         self.kept = dict.fromkeys(arms, 0.0)
 
     def join(self, arm: str) -> None:
-        """Adds an arm if there is none of this name."""
         for sums in (self.q, self.n, self.kept):
             sums.setdefault(arm, 0.0)
 
@@ -70,7 +69,6 @@ class UCB1:
                 self.n[arm] = pulls
 
     def state(self) -> dict[str, list[float]]:
-        """Arm → [pulls, mean reward]."""
         return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in self.n}
 
 

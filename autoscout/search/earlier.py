@@ -7,8 +7,7 @@ from kb.records import Configuration
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of an earlier job, and the tree orderings that won its tournaments. `distance`: dissimilarity of the
-    jobs (kb/similar.py; 0: the same job), which is only a hint: a strategy must detect by itself whether they
-    mislead."""
+    jobs (kb/similar.py; 0: the same job), which is only a hint: a strategy must detect whether they mislead."""
 
     name: str
     distance: float

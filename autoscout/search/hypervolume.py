@@ -61,7 +61,6 @@ def expected_gain(mean: np.ndarray, deviation: np.ndarray, points: np.ndarray, b
 
 
 def _below(t: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """(c,) ψ(t) of each candidate."""
     return np.zeros(len(mean)) if np.isinf(t) else improvement(mean, deviation, t)
 
 

@@ -143,8 +143,8 @@ class Algorithm1:
         why: str,
         values: dict[str, float] | None = None,
     ) -> Generator[list[Configuration], list[ToldCost], Costs]:
-        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): evaluates the cells (S, X) and returns their
-        costs."""
+        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): returns the measured costs of the cells (S,
+        X)."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1
@@ -186,7 +186,7 @@ class Algorithm1:
         self._restart = True
 
     def _arm(self, bandit: UCB1, t: int) -> str:
-        """The next arm. For ablations: without the bandit the arms alternate, without the dense optimizer it is always
+        """The next arm. For ablations: without the bandit the arms alternate, without the dense optimizer it is
         SPARSE."""
         if not self.hyper.dense:
             return "SPARSE"
@@ -214,8 +214,7 @@ class Algorithm1:
         return self.space.structure(row), "tree search"
 
     def _next_point(self, dense: Coordinates, s: Structure, x: Point) -> Point:
-        """NEXTDENSEPAIR of Algorithm 1: the point that the dense optimizer proposes, or x itself if it proposes
-        none."""
+        """NEXTDENSEPAIR of Algorithm 1: the point that the dense optimizer proposes, x itself if it has none."""
         moved = next_point(dense, self.space, s, x, lambda p: self.space.configuration(s, p).id in self.known)
         return x if moved is None else moved
 
@@ -268,7 +267,6 @@ class Algorithm1:
 
 
 def _by_cost(results: Iterable[ToldCost]) -> list[ToldCost]:
-    """The results that did not fail, cheapest first."""
     ran = [(t.cost, t) for t in results if t.cost is not None]
     return [t for _, t in sorted(ran, key=operator.itemgetter(0))]
 
@@ -314,7 +312,6 @@ class Paper:
         return events
 
     def recommend(self) -> Configuration | None:
-        """(S*, X*), the cheapest configuration."""
         return self.search.best.configuration if self.search.best else None
 
     def switch_to_profiling(self) -> None:

@@ -45,7 +45,6 @@ class ProposedArm:
         self._vain: list[int] = []  # rows tried by this arm that did not become the best
 
     def add(self, row: int, by: str, why: str) -> None:
-        """Adds a proposed row, unless it is known or was proposed before."""
         if row not in self._known:
             self._open.setdefault(row, proposed_by(by, why))
 

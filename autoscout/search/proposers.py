@@ -1,6 +1,5 @@
 """The default strategy's proposers, among which the bandit chooses. Each chooses one of the model's m candidates by
-their `value` (m,): the expected gain, divided by the experiment's relative price; below 0 for rows already tried or
-pending.
+their `value` (m,): the expected gain, divided by the experiment's relative price; below 0 for tried or pending rows.
 
 MODEL   the candidate with the largest value
 SPARSE  a descent of the tree over structures (structure_tree.py), in which the value of a node is the largest gain of
@@ -42,7 +41,7 @@ class SparseArm:
         self.c_uct = c_uct
 
     def propose(self, model: Surrogate, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """Descends the tree to a structure and proposes its best candidate. `visited`: (v, knobs) codes of the measured
+        """Descends the tree to a structure and proposes its best candidate. `visited`: (v, knobs) codes of measured
         rows."""
         rows = np.flatnonzero(value >= 0)
         if not len(rows):

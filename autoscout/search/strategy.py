@@ -51,8 +51,7 @@ class Strategy(Protocol):
 
 
 class Proposed(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration proposed by a person, an agent or a script, with a reason. The search decides whether to try
-    it."""
+    """A configuration proposed by a person, agent or script, with a reason. The search decides whether to try it."""
 
     configuration: Configuration
     by: str
@@ -192,8 +191,8 @@ def sampled(kind: Kind, space: Space) -> str:
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a strategy. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot
-    be loaded."""
+    """The kind of a strategy. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) if its package fails to
+    load."""
     if name in _registered:
         return _registered[name]
     known = _modules()

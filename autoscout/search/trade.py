@@ -28,15 +28,14 @@ class Trade:
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """Adds a result. `costs`: by objective, the first one and then `also`; `kept`: whether it kept all
+        """Adds a result. `costs`: by objective, the first one and then `also`; `kept`: whether it kept the
         constraints."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        """Sets whether to optimize only the first objective, which is always so until a row that keeps all constraints
-        exists."""
+        """Sets whether to optimize only the first objective, which always holds until a row keeps all constraints."""
         self.first = first or not self._told.keys() - self._broke
 
     def held(self) -> np.ndarray:

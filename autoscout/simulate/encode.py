@@ -45,8 +45,7 @@ def of_configurations(
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
     """Columns on the devices that each row uses: their number and price per hour, if the job's metrics need them. On a
-    mixed cluster also `gpu`, the kind of device ("" for rows that mix kinds, which no engine supports), and
-    `memory_gib`."""
+    mixed cluster also `gpu`, the kind of device ("" for a mix, which no engine supports), and `memory_gib`."""
     return {**_paid(job, columns), **_one_kind(job, columns)}
 
 
@@ -170,8 +169,8 @@ class FittedColumns:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) feature matrix: numbers unchanged, names as their index among the names of the fitted rows, NaN
-        where unknown."""
+        """(n, names) feature matrix: numbers unchanged, names as their index among the fitted rows' names, NaN where
+        unknown."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
 

@@ -1,4 +1,4 @@
-"""Engine records: one TOML file per engine family (vLLM, Megatron-LM …), in fixtures/engines and next to the knowledge
+"""Engine records: a TOML file per engine family (vLLM, Megatron-LM …), in fixtures/engines or next to the knowledge
 base.
 
 A record lists the names under which tables and launch lines mention the engine, and one row per release whose behaviour
@@ -128,8 +128,7 @@ def standing_for(what: str, task: str) -> Family:
 
 
 def release_of(text: str) -> Version | None:
-    """The first version number in a text, as a tuple: (0, 14, 1) for "v0.14.1"; None if it contains no number
-    ("nightly")."""
+    """The first version number in a text, as a tuple: (0, 14, 1) for "v0.14.1"; None without a number ("nightly")."""
     found = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+|\d+(?![\w]))", text)
     return tuple(int(part) for part in found[1].split(".")) if found else None
 

@@ -19,8 +19,7 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets with sharding knobs of their own, which the memory model understands only if the catalog maps them to its
-# columns.
+# Targets with own sharding knobs, which the memory model understands only if the catalog maps them to its columns.
 _OWN_KNOBS = ("command", "deepspeed")
 MIN_ROWS = 16  # twice the regressors of the largest of the paper's regressions: with fewer rows a fit is arbitrary
 
@@ -76,8 +75,7 @@ class Simulators:
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """(the ensemble's prediction, the prediction of each member with a weight of at least LEAST), in the metric's
-        unit."""
+        """(the ensemble's prediction, those of the members with a weight of at least LEAST), in the metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))
         return float(prediction.value[0]), {
             s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
@@ -87,8 +85,8 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
-        """Columns of configurations given as rows of codes. The codes refer to `self.space`, or to `space`, a subspace
-        of the same job."""
+        """Columns of configurations given as rows of codes. The codes refer to `self.space`, or to its subspace
+        `space`."""
         return self._described((space or self.space).columns(codes))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -168,8 +166,8 @@ def _peak(m: Measurement) -> float:
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """(configurations, median value of each). Repeats are merged, because otherwise repeats of a held-out row could be
-    in the fit."""
+    """(configurations, median value of each). Repeats are merged, so that the fit contains no repeat of a held-out
+    row."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

@@ -40,7 +40,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def grounds(job: Job, parts: Mapping[str, float]) -> list[Ground]:
-    """The evidence behind each component of nonzero duration; on a mixed cluster, that of the least certain kind of
+    """The evidence behind each component of nonzero duration; on a mixed cluster, for the least certain kind of
     device."""
     kinds = dict.fromkeys(stem for node in job.cluster.nodes if (stem := stem_of(node.device)))
     groups = _SERVED if job.task == "serve" else _TRAINED

@@ -108,7 +108,6 @@ def with_learned(bases: list[Member]) -> list[Member]:
 
 
 def _samples(columns: Columns) -> np.ndarray:
-    """(n,) samples per optimizer step, over all replicas."""
     return np.asarray(columns["global_batch"], dtype=float)
 
 

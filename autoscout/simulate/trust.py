@@ -1,6 +1,6 @@
-"""The guard (paper §3.3) decides whether simulations may replace experiments. They may while the MAPE of the last
-checks is at most ε. Beyond the paper, it also judges regions (all configurations with one value of a knob) by the
-checks in them."""
+"""The guard (paper §3.3) decides whether simulations may replace experiments. They may while the last checks' MAPE is
+at most ε. Beyond the paper, it also judges regions (all configurations with one value of a knob) by the checks in
+them."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True):
-    """The checks whose knob has a certain value: their `mape`, and `elsewhere`, the MAPE of all other checks (None:
-    there are none)."""
+    """The checks whose knob has a certain value: their `mape`, and `elsewhere`, the MAPE of all others (None: no
+    other)."""
 
     knob: str
     value: Value
@@ -73,8 +73,8 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob, the value whose MAPE exceeds the MAPE of its other values most; sorted by the excess, largest
-        first."""
+        """For each knob, the value whose MAPE exceeds the MAPE of its other values most; sorted by decreasing
+        excess."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]

@@ -23,6 +23,5 @@ def unbent(v: np.ndarray, b: float = BEND) -> np.ndarray:
 
 
 def slope(v: np.ndarray, b: float) -> np.ndarray:
-    """Derivative of the scale BEND with respect to the scale `b`, at costs `v`: the factor that converts standard
-    deviations."""
+    """Derivative of the scale BEND by the scale `b`, at costs `v`: the factor that converts standard deviations."""
     return np.exp(-np.maximum(unbent(v), 0) * (1 / BEND - 1 / b))

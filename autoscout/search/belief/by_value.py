@@ -1,5 +1,4 @@
-"""Summarizes the belief for people: for each value of each knob, the believed cost of the best configuration with
-it."""
+"""Summarizes the belief for people: for each value of a knob, the believed cost of the best configuration with it."""
 
 import math
 

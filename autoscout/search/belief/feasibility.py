@@ -78,7 +78,6 @@ class Feasibility:
         self._logit, self._pull, self._root, self._low = f, a.astype(np.float32), root.astype(np.float32), low
 
     def watch(self, features: tuple[np.ndarray, np.ndarray]) -> None:
-        """Sets the m watched rows, whose probabilities `chance` computes."""
         self._watched = features
         self._across = np.zeros((0, len(features[0])), dtype=np.float32)
 

@@ -1,5 +1,4 @@
-"""Simulators' forecasts of how close the rows of a pool are to their bounds: y = log(value / bound), above 0 if
-broken."""
+"""Simulators' forecasts of how close a pool's rows are to their bounds: y = log(value / bound), above 0 if broken."""
 
 from collections.abc import Mapping
 
@@ -14,8 +13,8 @@ _MOST = 3.0  # limit on |y|: beyond twenty times a bound, the distance carries n
 
 class Foreseen:
     def __init__(self, pool: CandidatePool, predictors: Mapping[str, Predictor]) -> None:
-        """`predictors`: for each bound, a function from rows of codes to y (NaN: no prediction), as defined in peaks.py
-        and limits.py."""
+        """`predictors`: for each bound, a function from rows of codes to y of peaks.py or limits.py (NaN: no
+        prediction)."""
         self._pool, self._predictors = pool, predictors
         self._known = {name: np.zeros(0) for name in predictors}  # y of the pool's rows
         self._else = dict.fromkeys(predictors, 0.0)  # y of rows without a prediction: the median of the initial rows

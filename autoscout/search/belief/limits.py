@@ -1,5 +1,4 @@
-"""The probability that a configuration keeps a job's constraints (latency, goodput, cost, …), with one model per
-constraint.
+"""The probability that a configuration keeps a job's constraints (latency, goodput, …), with one model per constraint.
 
     y(x) = log of the metric over its bound (of the bound over the metric for >=),    P(x keeps it) = P(y(x) < 0)
 
@@ -69,7 +68,6 @@ class Limits:
             each.fit()
 
     def watch(self, rows: np.ndarray, encoded: EncodedRows) -> None:
-        """Sets the m watched rows, whose probabilities `chance` computes."""
         for text, each in self._of.items():
             each.watch(encoded, self._predicted(text, rows))
 

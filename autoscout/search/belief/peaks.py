@@ -87,12 +87,10 @@ class _Way:
 
 
 class PeakBelief:
-    """The model of fullness, or of another y = log(value / bound). n rows have results; m rows are watched
-    (predicted)."""
+    """The model of fullness, or of another y = log(value / bound). n rows have results; m are watched (predicted)."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
-        """`foreseen`: whether simulators predict y. The measurements then decide whether the predictions are used as
-        the mean."""
+        """`foreseen`: whether simulators predict y. The measurements then decide whether these become the mean."""
         ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
         self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
         self._way = self._ways[-1]
@@ -107,12 +105,11 @@ class PeakBelief:
 
     @property
     def reported(self) -> bool:
-        """Whether a run reported its peak."""
         return any(math.isfinite(y) for y in self._full)
 
     @property
     def heeds(self) -> bool:
-        """Whether a run reported its peak, and the model with the simulators' predictions explains the measurements
+        """Whether a run reported its peak, and the simulators' predictions as the mean explain the measurements
         better."""
         return self.reported and self._way.heeds > 0
 
@@ -229,8 +226,8 @@ def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.n
 
 
 def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """(pseudo-measurement, its variance) with which the posterior of y ~ N(mean, variance) has the moments of y given y
-    > 0."""
+    """(pseudo-measurement, its variance) that gives the posterior of y ~ N(mean, variance) the moments of y given y >
+    0."""
     total = np.sqrt(variance + _SOFT**2)
     z = mean / total
     ratio = np.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - log_ndtr(z))

@@ -132,7 +132,6 @@ class Posterior:
         return unlikely - 0.5 * float((self._off(log)[_SCALES:][self.inert] ** 2).sum())
 
     def _minimized(self, of: "_Pairs", y: np.ndarray, iterations: int) -> tuple[float, np.ndarray]:
-        """(smallest −log p(y, θ), its log θ)."""
         # Imported here, because it takes 0.1 s and predictions do not need it.
         from scipy.optimize import minimize
 
@@ -160,8 +159,8 @@ class Posterior:
         return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
 
     def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
-        """(−log p(y, θ) up to a constant, its gradient with respect to log θ). Only one triangle of symmetric matrices
-        is computed."""
+        """(−log p(y, θ) up to a constant, its gradient with respect to log θ). Symmetric matrices: one triangle
+        only."""
         theta, n = Theta.of(log), len(y)
         r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r
@@ -257,8 +256,7 @@ class Belief:
         return rows, self.posterior.variance(candidates) - (rows**2).sum(axis=0)
 
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
-        """Replaces the candidates by those at the positions `kept`, followed by `fresh` ones, given by their
-        features."""
+        """Replaces the candidates by those at the positions `kept`, followed by the features of `fresh` ones."""
         n, old = len(self.low), self.candidates
         rows, left = self._reached(fresh)
         turned = np.empty((len(self._rows), len(kept) + len(left)), dtype=np.float32)
@@ -339,7 +337,6 @@ class Belief:
 
     @property
     def deviation(self) -> np.ndarray:
-        """(m,) posterior standard deviation of f."""
         return np.sqrt(np.maximum(self._left, 1e-10))
 
 
@@ -361,8 +358,7 @@ def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
     remain at their prior, and a search tries the best configuration repeatedly with other values of such a knob. The
     prior odds that k of D axes are inert are B(a + k, b + D − k) / B(a, b + D). They are compared with the prior's mass
     beyond the fitted lengths, Φ(−off) each, where the likelihood is flat. A set must be 20 times as likely as not,
-    because knobs with small effects decide among the best configurations, and values of inert knobs are no longer
-    explored."""
+    because knobs with small effects decide among the best configurations, and inert knobs are no longer explored."""
     d, (a, b) = len(off), _SHARE
     order = np.argsort(-off, kind="stable")
     order = order[ndtr(-off[order]) < _BEYOND]

@@ -20,8 +20,7 @@ _FEW = 4  # successful rows needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):
-    """A rank. `excess`: expected (bent) log-cost above the best configuration's; `deviation`: its standard
-    deviation."""
+    """`excess`: expected (bent) log-cost above the best configuration's; `deviation`: its standard deviation."""
 
     configuration: Configuration
     excess: float
@@ -111,8 +110,7 @@ class Ranking:
 
 
 def believed_of(model: Surrogate, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((k,) expected bent log-cost above the best, (k,) standard deviation) of any rows, as of the model's last
-    `update`."""
+    """((k,) expected bent log-cost above the best, (k,) standard deviation) of any rows, as of the last `update`."""
     mean, second = np.zeros(len(rows)), np.zeros(len(rows))
     for member in model.active():
         belief = model.belief_of(member, rows)

@@ -22,8 +22,7 @@ class Renewal:
         self._rounds = 0
 
     def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
-        """New rows to consider, which are added to the pool. `best`: measured rows; `promising`: candidates; both best
-        first."""
+        """New rows for the pool. `best`: measured rows; `promising`: candidates; both best first."""
         self._rounds += 1
         tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
         bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]

@@ -8,11 +8,9 @@ regression on the experiments so far, without failures.
 
 An unmeasured configuration is priced as if its cost were the best one, because better configurations take no longer,
 and worse ones are stopped early. Using the expected cost instead made searches stay near known configurations: of 24
-generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. For the same reason, failures do not
-count as cheap.
+generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. Failures do not count as cheap either.
 
-`prices` are relative to a typical experiment. They are all 1 until leave-one-out errors show that t can be
-predicted."""
+`prices` are relative to a typical experiment. They are 1 until leave-one-out errors show that t can be predicted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,8 +64,7 @@ class Spending:
         return (codes[..., self._launch] == self._last[self._launch]).all(axis=-1)
 
     def price(self, device_s: float) -> float:
-        """The price of a finished experiment relative to a typical one; 1 if it is unknown or prices cannot be
-        predicted."""
+        """The price of a finished experiment relative to a typical one; 1 if it or all prices are unknown."""
         return float(device_s / np.exp(self._middle)) if self._fitted() and device_s > 0 else 1.0
 
     def prices(self, codes: np.ndarray) -> np.ndarray:

@@ -207,7 +207,6 @@ class Surrogate:
 
     @property
     def tried(self) -> set[int]:
-        """All rows with results."""
         return self.costs.keys() | self.failed
 
     def _taken(self, pending: list[int]) -> np.ndarray:

@@ -20,7 +20,6 @@ def capacities(job: Job) -> dict[str, float]:
 
 
 def capacity(node: Node) -> float:
-    """GiB of one of the node's devices, as its driver reports if that is known, else as the job states; 0 if
-    unknown."""
+    """GiB of one of the node's devices, as its driver reports, or else as the job states; 0 if unknown."""
     known, stated = hardware(node.device), memory_gib(node)
     return float(usable_gib(stated, known.memory_gib)) if known and not is_cpu(node.device) else stated

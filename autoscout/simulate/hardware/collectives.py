@@ -33,8 +33,7 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
-        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to one timed
-        alone."""
+        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to one alone."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 

@@ -152,8 +152,7 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def usable_gib(stated: Any, reported: float) -> np.ndarray:
-    """Usable GiB of a device, given the size that the job states (NaN or 0: none) and the size that the driver
-    reports."""
+    """Usable GiB of a device, given the sizes that the job states (NaN or 0: none) and that the driver reports."""
     stated = np.asarray(stated, dtype=float)
     return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 
@@ -178,8 +177,8 @@ def hardware(name: str) -> Hardware | None:
 
 
 def kinds(names: list[str]) -> list[str]:
-    """The column names that are kinds of device. (On a mixed cluster, the number of devices of a kind is a knob named
-    like the kind.)"""
+    """The column names that are kinds of device. (On a mixed cluster, a knob named like the kind is its number of
+    devices.)"""
     return [n for n in names if plain(n) in by_name()]
 
 

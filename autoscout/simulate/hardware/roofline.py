@@ -39,8 +39,7 @@ def _alignment(n: Array, k: Array) -> Array:
 
 
 def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype: str) -> Array:
-    """Seconds of `batch` equal products in one kernel: their tiles fill waves together, and their memory traffic adds
-    up."""
+    """Seconds of `batch` equal products in one kernel: their tiles share waves, and their memory traffic adds up."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms

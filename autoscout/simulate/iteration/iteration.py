@@ -8,8 +8,7 @@ and send the new weights to the engine.
 Rollouts are priced by the event simulation of serving engines (rollouts.py), passes and optimizer by the training model
 (training/step.py), and the weight transfer by the links of the training devices. `tail` is the end of the rollout, when
 few answers are left. If training may use answers of an older policy, it does not wait for the longest answer:
-unfinished answers continue in the next iteration. With a lag of k ≥ 2 updates, k times as many answers are in
-flight."""
+unfinished answers continue in the next iteration. With a lag of k ≥ 2 updates, k times as many are in flight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,8 +34,7 @@ Array = np.ndarray
 TENSOR_S = 0.02
 # Both are fitted to the same four runs. STEPPED: generation time relative to a server's for the same answers; longer,
 # because the engine returns the log-probability of every token and the trainer drives each of its steps. FORWARD: time
-# of a log-probability pass as a share of a training step's passes; more than a third, because it keeps all logits in 32
-# bits.
+# of a log-probability pass as a share of a training step's passes; more than a third, because it keeps fp32 logits.
 STEPPED, FORWARD = 1.27, 0.43
 _TENSORS = 9  # tensors per layer: seven matrices and two norms
 _GUESSED = 0.15  # log error for jobs that state only the mean answer length, so that SPREAD is assumed
@@ -81,8 +79,7 @@ class Iteration:
         self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
-        """Seconds of an iteration; NaN where the weights or one answer do not fit into the engine's share of the
-        memory."""
+        """Seconds of an iteration; NaN where the weights or one answer exceed the engine's share of the memory."""
         parts, error = self._parts(columns)
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
@@ -147,8 +144,7 @@ class Iteration:
         return x["passes"] * x["updates"] * update.value, logprobs, update.error
 
     def _weights(self, x: Mapping[str, Any], n: int) -> Array:
-        """(n,) seconds to gather the weight shards, send them to the engine's devices if these are separate, and copy
-        them."""
+        """(n,) seconds to gather the weight shards, send them to the engine's devices if separate, and copy them."""
         hw = _hardware(x, self.device)
         y = complete({**x, "seq_len": 1.0, "mbs": 1.0})
         links = topology(hw, y)

@@ -12,8 +12,7 @@ from autoscout.simulate.training.inputs import READ as TRAINED
 # micro batches of `probe_mbs` and `reference_mbs` answers. `padded`: sequences are padded to the longest of the micro
 # batch (1), to the longest of the rank (2), or not (0). `fill`: tokens per micro batch (0: it has `mbs` samples
 # instead). `lag`: age limit of answers, in policy updates. `roll_…`: settings of the rollout engine; if `roll_engine`
-# is empty, the trainer's own `generate` produces the answers; if `roll_gpus` is 0, the engine shares the trainer's
-# devices.
+# is empty, the trainer's own `generate` produces the answers; with 0 `roll_gpus`, it shares the trainer's devices.
 DEFAULTS: dict[str, Any] = {
     "answers": np.nan, "group": 1.0, "longest": np.nan, "updates": 1.0, "passes": 1.0, "old": 1.0, "reference": 0.0,
     "padded": 0.0, "fill": 0.0, "probe_mbs": "mbs", "reference_mbs": "probe_mbs", "lag": 0.0, "roll_gpus": 0.0,

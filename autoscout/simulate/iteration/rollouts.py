@@ -25,8 +25,7 @@ Array = np.ndarray
 # percentile at six times the median, as in the length distributions of reasoning models. Assumed, not fitted.
 SPREAD = 0.8
 SLACK = 0.25  # the tail begins when fewer than this share of an engine's slots are in use; a convention
-# Log error of `generate`, whose kernels were not measured: assumed as large as for TTFT, the least certain serving
-# metric.
+# Log error of `generate`, whose kernels were not measured: assumed equal to TTFT's, the least certain serving metric.
 _OWN_ERROR = 0.25
 
 
@@ -58,8 +57,7 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
 
 
 def of_engine(own: Array, everyones: Array) -> Array:
-    """(answers,) lengths on the engine that finishes last: its share `own`, with the longest replaced by the longest of
-    all."""
+    """(answers,) lengths on the engine that finishes last: its share `own`, but with the longest of all."""
     mine = own.copy()
     mine[-1] = max(mine[-1], everyones[-1])
     return mine

@@ -89,8 +89,7 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
 
 
 def kinds_of(columns: Columns) -> list[str]:
-    """The kinds of device that rows run on: on a mixed cluster the knobs with their names, else the values of column
-    `gpu`."""
+    """The kinds of device that rows run on: on a mixed cluster the knobs named like them, else the values of `gpu`."""
     return kinds(list(columns)) or np.unique(np.asarray(columns.get("gpu", "")).astype(str)).tolist()
 
 

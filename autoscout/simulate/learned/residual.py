@@ -114,7 +114,6 @@ class Residual:
         return np.concatenate(parts, axis=1)
 
     def _table(self, columns: Columns) -> np.ndarray:
-        """(n, columns) values of the columns that varied."""
         assert self._seen is not None
         return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
 

@@ -148,7 +148,6 @@ class _Simulation:
                 self._send()
 
     def _send(self) -> None:
-        """A user of the closed loop sends the next request."""
         if self.sent < len(self.inputs):
             mean_s, each_s = self.requests.front_end_s
             self.front_end_free = max(self.front_end_free, self.now) + each_s

@@ -317,7 +317,6 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
-    """(n,) mean seconds of a step."""
     return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 

@@ -130,7 +130,6 @@ def limits_of(s: Setup, i: int) -> EngineLimits:
 
 
 def requests_of(traffic: Any, s: Setup, i: int) -> Requests:
-    """One replica's share of the load."""
     replicas = max(int(s.replicas[i]), 1)
     if isinstance(traffic, Traffic):
         whole = of_traffic(traffic)

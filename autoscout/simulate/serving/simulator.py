@@ -294,7 +294,6 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
 
 
 def rows_of(columns: Columns) -> int:
-    """The number of configurations in the columns."""
     return max((np.size(v) for name, v in columns.items() if isinstance(v, np.ndarray)), default=1)
 
 
@@ -345,5 +344,4 @@ def _slo(columns: Columns) -> Mapping[str, float]:
 
 
 def _limits(columns: Columns) -> Mapping[str, float]:
-    """Limits on latencies in the search for the highest rate, by metric."""
     return {metric: float(columns[f"limit_{metric}"]) for metric in LATENCIES if f"limit_{metric}" in columns}

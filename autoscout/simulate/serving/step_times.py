@@ -132,7 +132,6 @@ class StepTimes:
         return self.whole(once, seqs + decodes, one_by_one)
 
     def under_way(self, tokens: int, keys: int, step_s: float) -> float:
-        """Like steps.under_way_s."""
         if self.pp == 1:
             return 0.0
         parts = min(max(math.ceil(tokens / self.budget), 1), self.pp)

@@ -45,7 +45,6 @@ def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
 
 
 def _choices(framework: str, version: str, quantization: str, cache: str) -> dict[Choice, float]:
-    """Choices of values for the unstated columns, with their probabilities."""
     named = family(framework)
     said = version_of(framework, version)
     recent = [row for row in named.rows if row.recent]

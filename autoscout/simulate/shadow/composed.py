@@ -103,7 +103,6 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
 
 
 def _of_chunk(rank: Rank, number: int) -> Rank:
-    """The rank's trace with only the kernels and collectives of chunk `number`."""
     chunk = rank.chunks[number]
     return msgspec.structs.replace(rank, kernels=chunk.kernels, collectives=chunk.collectives)
 

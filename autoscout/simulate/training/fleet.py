@@ -25,7 +25,6 @@ class Fleet(NamedTuple):
     gib: list[Array]
 
     def of(self, rows: Array) -> "Fleet":
-        """The fleet restricted to `rows`."""
         counts, told, gib = ([each[rows] for each in of] for of in (self.counts, self.told, self.gib))
         return Fleet(rows, self.kinds, counts, told, gib)
 

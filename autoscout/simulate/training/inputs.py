@@ -142,7 +142,6 @@ class Inputs(SimpleNamespace):
     dtype: str
 
     def take(self, index: np.ndarray) -> "Inputs":
-        """The inputs restricted to the rows `index`."""
         picked = {
             k: v[..., index] if isinstance(v, np.ndarray) and v.shape[-1] > 1 else v for k, v in vars(self).items()
         }
@@ -318,7 +317,6 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    """(n,) codes of text values; NaN for empty ones."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names

@@ -206,7 +206,6 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """((n,) uncorrected GiB, components)."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
@@ -229,7 +228,7 @@ def _of_hub(some: list[Variant]) -> Array:
 
 
 def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> list[Array]:
-    """(n,) results of `ask`, which is called block by block, with one row per combination of the columns that affect
+    """(n,) results of `ask`, which is called in blocks, with one row per combination of the columns that affect
     memory."""
     some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
     some, m = coded(some), int(of.max()) + 1

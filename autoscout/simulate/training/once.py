@@ -36,8 +36,8 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """(n,) seconds added to a step, given the seconds of a backward pass and the number of micro batches except the
-        last (`others`)."""
+        """(n,) seconds added to a step, given the seconds of a backward pass and the number of micro batches but the
+        last."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
@@ -97,8 +97,7 @@ def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
-    """(n,) seconds to update `own` parameters of a rank on its host, whose memory bandwidth all ranks of the node
-    share."""
+    """(n,) seconds to update `own` parameters of a rank on its host, whose memory bandwidth the node's ranks share."""
     ranks = np.minimum(np.where(np.isnan(x.per_node), hw.per_node, x.per_node), x.gpus)
     return ranks * HOST_BYTES * own / (1e9 * HOST_GB_S) + from_host(hw, CROSSING_BYTES * own)
 

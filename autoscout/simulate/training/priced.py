@@ -1,5 +1,4 @@
-"""Evaluates a function of some columns only once per distinct combination of their values, for all software
-profiles."""
+"""Evaluates a function of some columns once per distinct combination of their values, for all software profiles."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -37,8 +36,7 @@ def priced(
     price: Callable[[Inputs, Fleet], dict[str, Array]],
 ) -> Priced:
     """The results of `price` for the combinations in `every`, ignoring the `unread` columns. `price` returns an array
-    (*shape, rows) for each name in `shapes`, or (*shape, profiles, rows) where profiles differ. Results are NaN for
-    unknown devices."""
+    (*shape, rows) for each name in `shapes`, or (*shape, profiles, rows) where profiles differ. NaN: unknown device."""
     some, of = every.of(unread)
     some = coded(some)
     m = int(of.max()) + 1

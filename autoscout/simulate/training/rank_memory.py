@@ -28,8 +28,8 @@ LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Bytes per logit with Transformer Engine's fused loss, from 11 measured peaks on an H100
 # (docs/lab/simulators-training.md); by its code it keeps 2 to 4.
 FUSED_LOGITS = 6.0
-# Bytes per logit of PyTorch's loss under autocast on whole rows: 16-bit and fp32 logits, log-softmax, and the gradients
-# of the last two.
+# Bytes per logit of PyTorch's loss under autocast on whole rows: 16-bit and fp32 logits, log-softmax, gradients of the
+# last two.
 WHOLE_LOGITS = 18.0
 # Bytes kept per element by layers with adapters in plain PyTorch, counted from litgpt's code. NORM: input of a norm
 # (RMSNorm keeps an fp32 copy, LayerNorm the input); HEADS: a head's queries, keys, values and outputs; INNER:
@@ -47,7 +47,7 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """(n,) GiB of each component on the fullest stage, which is the first, the last, or the first whose layers all have
+    """(n,) GiB of each component on the fullest stage: the first, the last, or the first whose layers all have
     experts."""
     first, last = of_stage(x, np.zeros(1)), of_stage(x, x.pp - 1)
     if np.any(x.dense_layers):
@@ -160,8 +160,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models run without autocast. (With it, the published runs of GPT-2 by its autotuner would
-        # not fit.)
+        # DeepSpeed's 16-bit models run without autocast. (With it, its autotuner's published runs of GPT-2 would not
+        # fit.)
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
@@ -204,8 +204,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     """((n,) bytes that a layer keeps per micro batch without unfused scores, (n,) bytes of unfused scores, (n,) bytes
     that selective recomputation saves), averaged over layers with experts and the `share` without. Split by tp:
     queries, keys, values, attention output, inner tensors of the feed-forward block. Split only by sp: inputs and
-    outputs of both norms, dropout masks. With FP8, products keep their inputs in 8 bits. Adapters in plain PyTorch: see
-    NORM."""
+    outputs of both norms, dropout masks. With FP8, products keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
@@ -232,7 +231,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
 
 
 def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
-    """(n,) bytes that a layer keeps outside of the feed-forward block: both norms, queries, keys, values, attention
+    """(n,) bytes that a layer keeps outside of the feed-forward block: norms, queries, keys, values, attention
     output."""
     gated, eager = x.gated > 0, _eager(x)
     eight = x.dtype in PRODUCTS
@@ -242,7 +241,7 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Norms of heads keep their inputs, and values are views of the same projection output; each head also has an fp32
+    # Norms of heads keep their inputs, values are views of the same projection output; each head also has an fp32
     # scale.
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp

@@ -72,7 +72,6 @@ def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
 
 
 def adapters(x: Inputs) -> Array:
-    """(n,) parameters of all adapters of the model."""
     return x.lora_rank * x.layers * adapter_width(x)
 
 

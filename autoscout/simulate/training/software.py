@@ -122,7 +122,7 @@ def _figures(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def holds(when: When, value: Callable[[str], Array]) -> Array:
-    """(n,) whether a condition is true: every column is within its range or has one of the names. `value`: returns a
+    """(n,) whether a condition is true: every column is within its range or has a listed name. `value`: returns a
     column."""
     found = np.ones(1, dtype=bool)
     for name, limits in when:
@@ -186,8 +186,7 @@ def _capabilities(columns: Columns, device: str) -> Array:
 
 @cache
 def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
-    """The software profiles that are possible for rows with this code: name → (profile, log share, columns that it
-    fills)."""
+    """The software profiles that are possible for rows with this code: name → (profile, log share, filled columns)."""
     stem, _, since = (nameable()[(code >> _BITS) - 1] if code >> _BITS else "").partition(" ")
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
     found = {}
@@ -238,8 +237,7 @@ def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
 
 
 class _Merged(NamedTuple):
-    """Several software profiles, merged for rows of one code. `share`: log of the summed share, -inf if all are
-    impossible."""
+    """Several software profiles, merged for rows of one code. `share`: log of the summed share, -inf if impossible."""
 
     share: float
     slower: float
@@ -257,8 +255,7 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """The `given` column, with empty entries filled from `values` by the rows' `kind` (None: the profile sets
-    nothing)."""
+    """The `given` column, with empty entries filled from `values` by the rows' `kind` (None: unchanged)."""
     said = None if given is None else np.asarray(given)
     if all(value == values[0] for value in values):  # a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)
@@ -316,13 +313,11 @@ def probabilities(log_share: list[Array], n: int) -> Array:
 
 
 def expected(weights: Array, values: list[Array]) -> Array:
-    """(n,) weighted mean over the variants."""
     return sum((weight * value for weight, value in zip(weights, values, strict=True)), np.zeros(weights.shape[1]))
 
 
 def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Array]:
-    """((n,) geometric mean over the variants, (n,) standard deviation of the log between them, (variants, n)
-    probabilities)."""
+    """((n,) geometric mean over the variants, (n,) standard deviation of their logs, (variants, n) probabilities)."""
     n = max(len(v) for v in (*values, *log_share))
     weights = probabilities(log_share, n)
     return *middle(np.array([np.broadcast_to(v, n) for v in values]), weights), weights
@@ -346,7 +341,7 @@ class Unsaid(NamedTuple):
 
 
 def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
-    """The unstated column of a row that affects its prediction most. `values`, `weights`: (variants,) predictions and
+    """The unstated column that affects a row's prediction most. `values`, `weights`: (variants,) predictions,
     probabilities."""
     logs, found = np.log(values), list[Unsaid]()
     for name in {name: None for variant in some for name in variant.columns}:

@@ -159,13 +159,12 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
 
 
 def from_host(hw: Hardware, size: Array) -> Array:
-    """(n,) seconds to copy `size` bytes between a device and its host."""
     return size / (1e9 * hw.host_gb_s * HOST_LINK)
 
 
 def sends(links: Topology, x: Inputs) -> Array:
-    """(n,) exposed seconds per micro batch to send activations to the next stage and gradients to the previous one,
-    once per chunk."""
+    """(n,) exposed seconds per micro batch to send activations to the next stage and gradients to the previous, per
+    chunk."""
     b = 4 if x.dtype == "fp32" else 2
     size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)
     both = 2 * links.send(size, x.tp * x.cp * x.dp) * x.vpp

@@ -59,8 +59,7 @@ _IN_STAGES = frozenset({
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
-# Columns that affect the time of a layer. A space has thousands of configurations per distinct combination of their
-# values.
+# Columns that affect the time of a layer. Spaces have thousands of configurations per combination of their values.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
@@ -115,8 +114,8 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def widest(self, columns: Columns) -> Unsaid | None:
-        """The software setting that the first row leaves open and that affects its prediction most; None if it leaves
-        none open."""
+        """The software setting that the first row leaves open and that affects its prediction most; None if there is
+        none."""
         some = take(columns, slice(0, 1))
         steps = self._steps(some)
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in steps.paced.software]
@@ -138,8 +137,7 @@ class Training:
         m = paced.values["crowd"].shape[-1]
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in paced.software]
         weights = probabilities(shares, m)
-        # With measurements, the correction learns how much slower undocumented software is, so its prior mean is not
-        # applied.
+        # With measurements, the correction learns how much slower unlisted software is, so no prior mean is applied.
         slower = np.exp(expected(weights, [0.0 * v.slower if self.software else v.slower for v in paced.software]))
         doubt = expected(weights, [np.square(v.unseen) for v in paced.software])
         variance = doubt + (weights * paced.values["spread"]).sum(axis=0) ** 2
@@ -161,8 +159,6 @@ class Training:
 
 
 class _Seconds(NamedTuple):
-    """Seconds of a step, (profiles, rows) each."""
-
     dp: Array  # exchange between replicas, once per step
     optimizer: Array
     bubble: Array
@@ -218,8 +214,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
-        # DeepSpeed all-reduces every rank's part separately, in time proportional to the ranks; not measured in any
-        # table
+        # DeepSpeed all-reduces every rank's part separately, in time proportional to the ranks; in no table
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
         # HOOKS_US was measured on two CPU ranks: V100s are predicted 1.5 times too fast, A100s that wait for hooks 1.7
         # times too slow
@@ -274,8 +269,8 @@ def trust(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
 
 
 def topology(hw: Hardware, x: Inputs) -> Topology:
-    """The links between the job's ranks. Hosts whose devices share one fast network (the trays of an NVL72 rack) count
-    as one node."""
+    """The links between the job's ranks. Hosts that share one fast network (the trays of an NVL72 rack) count as one
+    node."""
     trays = np.where(x.per_node == hw.per_tray, hw.per_node / max(hw.per_tray, 1), 1.0)
     per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node * trays)
     return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s * trays))
@@ -307,7 +302,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n) exchange between replicas and optimizer on each kind of device; rows with fewer kinds repeat the first
+    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat the first
     one."""
     x = _linked(x, fleet)
     found = []
@@ -326,8 +321,7 @@ def _linked(x: Inputs, fleet: Fleet) -> Inputs:
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """(seconds per micro batch of the last stage, which has the head, seconds of any other stage with as many
-    layers)."""
+    """(seconds per micro batch of the last stage, which has the head, of any other stage with as many layers)."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)

@@ -47,8 +47,7 @@ class Trainer:
         return dict(self.groups.get(with_, {}))
 
     def where(self, x: Mapping[str, Any]) -> Columns:
-        """The columns of all groups whose condition is true for a row; none if several software profiles are
-        possible."""
+        """The columns of all groups whose condition is true for a row; none with several software profiles."""
 
         def value(name: str) -> np.ndarray:
             if name == "capability":
@@ -63,8 +62,7 @@ class Trainer:
         return found
 
     def selective_share(self, model: str) -> float | None:
-        """Share of a layer's work that "selective" recomputation repeats in this framework; None: the same as in
-        Megatron."""
+        """Share of a layer's work that "selective" recomputation repeats in this framework; None: as in Megatron."""
         shares = self.groups.get("selective", {})
         return float(shares.get(model.lower(), shares["share"])) if shares else None
 

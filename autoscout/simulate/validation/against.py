@@ -95,8 +95,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
-    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit code 2) if no row can be
-    predicted."""
+    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit 2) if no row can be predicted."""
     measured = read(path)
     metrics = {}
     for rows in measured.sets:

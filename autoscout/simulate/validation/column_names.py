@@ -93,8 +93,7 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with our column names, without empty values. If two columns have the same meaning, ours takes
-    precedence."""
+    """The row with our column names, without empty values. Of two columns with the same meaning, ours wins."""
     own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES

@@ -157,7 +157,6 @@ def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) ->
 
 
 def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed: tuple[str, ...]) -> np.ndarray:
-    """(n,) "" or the reason why a row cannot be predicted."""
     n = len(rows)
     why = np.full(n, "", dtype=object)
 
@@ -218,7 +217,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """(n,) names of jobs. Rows of one job have the same workload and devices, and differ only in layout and software
+    """(n,) names of jobs. Rows of one job have the same workload and devices, but other layouts and software
     settings."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]

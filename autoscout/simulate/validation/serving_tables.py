@@ -1,5 +1,4 @@
-"""Interprets tables of serving measurements: columns for the simulator, and measured values in the units of our
-metrics.
+"""Interprets tables of serving measurements: columns for the simulator, and measured values in our metrics' units.
 
 A table is either long (one row per metric: `metric`, `value`, `unit`) or wide (one row per run, with columns such as
 `tpot_ms`, `ttft_s`, `throughput_total_tokens`).

@@ -50,8 +50,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def of_row(row: Row) -> dict[str, Any]:
-    """One row with our column names. Stated values take precedence over those implied by the model's name or the
-    framework."""
+    """One row with our column names. Stated values override those implied by the model's name or the framework."""
     own = renamed(row)
     other = str(own.get("other", ""))
     trainer = _trainer(own)
@@ -121,8 +120,8 @@ def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _adapters(other: str) -> dict[str, float]:
-    """Columns on adapters and norms, as in Lightning-AI/litgpt's config_hub/finetune, which never ties the output
-    layer."""
+    """Columns on adapters and norms, as in config_hub/finetune of Lightning-AI/litgpt; the output layer is never
+    tied."""
     file = other.split("/")[0]
     return {
         "lora": 2.0 if "qlora" in other else 1.0,
@@ -147,8 +146,7 @@ def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds per step; NaN for rows of other metrics, and for rates of runs whose time is in another
-    row."""
+    """(n,) measured seconds per step; NaN for other metrics, and for rates of runs whose time is in another row."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 
@@ -212,8 +210,7 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """The device's name; if the row states less memory than this device has, the name of the variant with that
-    memory."""
+    """The device's name; if the row states less memory than it has, the name of that variant."""
     gib, known = number(own.get("gpu_mem_gb")) or 0.0, memory_gib_of(name)
     less = known is not None and 0 < gib < KEPT * known
     return device_meant(name, gib) or name if less else name
@@ -225,8 +222,7 @@ def _is_of_a_layer(own: Row) -> bool:
 
 
 def _trainer(own: Row) -> Trainer:
-    """The trainer record of a row, by the framework's name. Submissions to MLPerf Training are identified by their
-    round."""
+    """The trainer record of a row, by the framework's name. MLPerf Training's are identified by their round."""
     framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
@@ -279,8 +275,7 @@ _KERNELS = (
 
 
 def _attention(stated: str) -> dict[str, Any]:
-    """Columns from the name of an attention kernel, which may also name a norm kernel ("flash_attention2 + RMS
-    kernel")."""
+    """Columns from the name of an attention kernel, perhaps with a norm kernel ("flash_attention2 + RMS kernel")."""
     text = re.sub(r"[\s\-]+", "_", stated.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
     if re.search(r"rms|norm", text):

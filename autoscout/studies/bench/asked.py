@@ -70,8 +70,7 @@ def compared(
 
 
 def paper(options: Options, as_json: bool, progress: Progress) -> str:
-    """Runs the paper's evaluation and returns the report. Errors: AutoscoutError (exit 2) for a figure that the paper
-    lacks."""
+    """Runs the paper's evaluation and returns the report. Errors: AutoscoutError (exit 2) for an unknown figure."""
     settings = BenchSettings(**{name: options[name] for name in ("budget", "target", "noise")})
     figures = _names(options["figures"]) or []
     for name in figures:

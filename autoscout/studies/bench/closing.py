@@ -1,5 +1,5 @@
 """Re-measurements of a run, as in a session: the reference is repeated at intervals during the search, and at the end
-the best configurations are repeated in rounds that decide the recommendation. None of this counts against the
+the best configurations are repeated in rounds that decide the recommendation. This is not counted against the
 budget."""
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Closing:
             self._anchors.tell(self._again(self._anchors.reference), searched)
 
     def verdict(self, done: list[Measurement]) -> Configuration | None:
-        """The recommended configuration; None if nothing worked. `done`: the search's measurements, one per
+        """The recommended configuration; None if none worked. `done`: the search's measurements, one per
         configuration."""
         if self._anchors is None:
             return None

@@ -1,4 +1,4 @@
-"""Text plots of anytime curves: the median regret (relative distance from the optimum) of each strategy after n
+"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) after n
 evaluations."""
 
 from collections.abc import Sequence

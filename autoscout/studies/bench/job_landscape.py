@@ -62,8 +62,7 @@ SIMULATORS = ("good", "biased", "linear")
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """The landscape of a job. Errors: AutoscoutError (exit 2) for an unknown simulator, (exit 3) if no configuration
-    runs."""
+    """The landscape of a job. Errors: AutoscoutError (exit 2) for an unknown simulator, (exit 3) if nothing runs."""
     if target_of(job).designs:
         return design_landscape(job, simulators, name)
     for simulator in simulators:

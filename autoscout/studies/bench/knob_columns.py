@@ -67,7 +67,6 @@ def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
 
 
 def _distinct(table: Table, names: list[str]) -> int:
-    """Number of distinct rows in these columns."""
     places = [table.columns.index(name) for name in names]
     return len({tuple(row[i] for i in places) for row in table.rows})
 

@@ -152,8 +152,8 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that runs, in the order in which an expert would try them. `firm`: fixed
-    values of knobs."""
+    """The metric of the first configuration that runs, in the order an expert would try them. `firm`: fixed values of
+    knobs."""
     advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
     for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]

@@ -56,8 +56,7 @@ def document(
 
 
 def paper_document(results: Results, report: str) -> str:
-    """The output of `bench --paper` as JSON: runs, their summary, the expert's values by job, and the report as
-    Markdown."""
+    """The output of `bench --paper` as JSON: runs, summary, the expert's values by job, and the report as Markdown."""
     runs = [run for some in results.runs.values() for run in some]
     return msgspec.json.encode(
         {
@@ -167,8 +166,8 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median cost as text. If more than half of the runs did not reach the target, it is a lower bound, from what
-    they spent."""
+    """The median cost as text. If more than half of the runs missed the target, it is a lower bound: what they
+    spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"

@@ -49,8 +49,7 @@ class Recommended(msgspec.Struct, frozen=True):
 
 
 class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The scored result of a run. `curve`: [number of evaluations, best noise-free value so far] at each
-    improvement."""
+    """The scored result of a run. `curve`: [evaluations, best noise-free value so far] at each improvement."""
 
     landscape: str
     strategy: str
@@ -147,7 +146,6 @@ class _Record:
 
     @property
     def reached(self) -> bool:
-        """Whether a measured configuration reaches the target."""
         values = self.landscape.truth[self.order[-1:]]
         self._reached |= bool(
             (abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any()
@@ -240,8 +238,7 @@ class _Record:
         return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
 
     def _best_at(self, curve: list[list[float]], n: int) -> float | None:
-        """The best value after n evaluations (for a run that ended earlier, its last one); None if n exceeds the
-        budget."""
+        """The best value after n evaluations (after its last, if it ended earlier); None if n exceeds the budget."""
         if n > self.settings.budget:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)

@@ -1,5 +1,4 @@
-"""Summarizes runs: medians, quartiles, and ratios of the evaluations that two strategies need, with bootstrap
-intervals.
+"""Summarizes runs: medians, quartiles, ratios of the evaluations that two strategies need, with bootstrap intervals.
 
 A run that does not reach the target counts as budget + 1 evaluations, so a median above the budget is a lower bound."""
 

@@ -1,5 +1,4 @@
-"""DeepSpeed autotuning's model-based tuner: boosted trees learn to rank configurations; a fifth of the trials is
-random.
+"""DeepSpeed autotuning's model-based tuner: boosted trees learn to rank configurations; 20 % of trials are random.
 
 According to its source (deepspeed/autotuning/tuner), it runs two initial trials, then the best configuration by the
 cost model, or with probability `random_exploration_ratio` = 0.2 a random one. The cost model is XGBoost's

@@ -18,8 +18,7 @@ def gridsearch(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def until_no_gain(pool: Pool, rows: Iterable[int]) -> Search:
-    """Yields the unmeasured `rows` one by one, until as many trials as `pool.patience` bring no gain (0: to the
-    end)."""
+    """Yields the unmeasured `rows` one by one, until `pool.patience` trials bring no gain (0: to the end)."""
     patience = EARLY_STOPPING if pool.patience is None else pool.patience
     best, since = min((c for c in pool.known.values() if c is not None), default=float("inf")), 0
     for row in rows:

@@ -42,8 +42,7 @@ def _rows(pool: Pool, rng: np.random.Generator) -> Iterator[int]:
 
 
 def ranked(pool: Pool, candidates: np.ndarray) -> np.ndarray:
-    """(k,) scores of the candidates, higher is better, learned from the measured rows. A failed run has performance
-    0."""
+    """(k,) scores of the candidates, higher is better, learned from the measured rows. Failed runs perform 0."""
     import xgboost  # type: ignore[import-not-found]
 
     rows = np.array(list(pool.known))

@@ -1,4 +1,4 @@
-"""DeepSpeed autotuning's `random` tuner: all configurations in random order, until several successive trials bring no
+"""DeepSpeed autotuning's `random` tuner: configurations in random order, until several successive trials bring no
 gain."""
 
 import numpy as np

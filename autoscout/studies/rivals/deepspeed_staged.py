@@ -81,8 +81,7 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
 
 
 def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """The sizes to try further: the largest, `most`, and at most `count` others in the upper half, at a constant
-    stride."""
+    """The sizes to try further: the largest, `most`, and up to `count` in the upper half, at a constant stride."""
     upper = [size for size in sizes if most // 2 <= size < most]
     stride = max(-(-len(upper) // count), 1)
     return [*upper[::stride], *([most] if most else [])]

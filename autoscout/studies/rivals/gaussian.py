@@ -1,5 +1,4 @@
-"""Shared by the Bayesian rivals: scikit-learn's Gaussian process, refitted as the data grow, and expected
-improvement."""
+"""For the Bayesian rivals: scikit-learn's Gaussian process, refitted as the data grow, and expected improvement."""
 
 import warnings
 from typing import Any

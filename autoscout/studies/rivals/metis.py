@@ -1,5 +1,4 @@
-"""Metis (Um et al., ATC 2024): the best 3D-parallel plan by a cost model, with an expert's values of all other
-settings.
+"""Metis (Um et al., ATC 2024): the best 3D-parallel plan by a cost model, with an expert's values of other settings.
 
 Metis enumerates data, tensor and pipeline parallel plans over heterogeneous devices, estimates each from profiled
 layers, and runs the best. Here, the mean rank by the given simulators is the cost model. A plan is a combination of tp,

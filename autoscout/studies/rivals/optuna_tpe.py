@@ -3,8 +3,7 @@ liar. Except for the grouping, these are Optuna 5's defaults.
 
 A trial suggests one knob after another, skipping knobs that are inactive given the previous suggestions. Numbers are
 suggested by their index in the domain. If a suggestion is invalid, the nearest valid configuration is reported as a
-separate trial, so that every reported cost was measured. A failed run gets the worst cost so far, and breaks a
-constraint."""
+separate trial, so that every reported cost was measured. A failed run gets the worst cost and breaks a constraint."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,10 +1,8 @@
 """Staged sweeps, as engineers tune a server manually: first parallelism, then memory and concurrency, then the
-scheduler, then the rest. Each stage starts from the best configuration so far; after the last stage, the first is
-repeated.
+scheduler, then the rest. Each stage starts from the best configuration so far; after the last, the first is repeated.
 
 A stage tries all combinations of the knobs of one layer of the catalog, or 30 random ones if there are more; all other
-knobs stay as near to the best configuration as is valid. This is not a published method, and its limits are
-assumptions."""
+knobs stay as near to the best configuration as is valid. The method is not published; its limits are assumptions."""
 
 import numpy as np
 
