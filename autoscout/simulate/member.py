@@ -1,4 +1,4 @@
-"""The interface of a simulator, called a member of the ensemble: it predicts a metric from columns, with an error
+"""The interface of a simulator (a member of the ensemble), which predicts a metric from columns, with an error
 estimate.
 
 `Columns` map names of knobs and job attributes (layers, hidden, gpus, seq_len …) to a scalar or an array of n values.

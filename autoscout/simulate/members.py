@@ -35,8 +35,7 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member without correction by measurements, because measurements of dissimilar jobs may make it
-    worse."""
+    """An analytic member without correction by measurements, which measurements of dissimilar jobs may worsen."""
 
     min_rows, as_it_is = 1, True
 

@@ -94,8 +94,7 @@ def kinds_of(columns: Columns) -> list[str]:
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
-    """(n,) number of devices of a kind: on a mixed cluster the knob with its name, else `gpus` in rows whose `gpu` is
-    that kind."""
+    """(n,) number of devices of a kind: on a mixed cluster the knob named like it, else `gpus` in its rows."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.asarray(columns.get("gpu", "")).astype(str) == kind

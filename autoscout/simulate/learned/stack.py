@@ -7,8 +7,7 @@ of framework and device has weights of its own, shrunk towards the global ones, 
 engine may be wrong about another. For frameworks without measured rows (or, if all rows are of one framework, for
 another version or device), weights and interval come from holding out whole frameworks, shrunk towards the uncorrected
 analytic members. So a correction counts only as much as it helped on frameworks that it was not fitted on. A member
-loses weight on rows that it cannot predict, and on rows outside its range, for which it states a larger error than
-usual."""
+loses weight on rows that it cannot predict, and on rows for which it states a larger error than usual."""
 
 import math
 from collections.abc import Sequence
@@ -38,8 +37,7 @@ Own = dict[float, tuple[np.ndarray, np.ndarray]]  # software → ((m,) weights, 
 
 class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """One member's prediction of one row. `error`: standard deviation of log(value), the larger of the stated error and
-    the usual error on held-out rows; `held_out`: its MAPE on held-out rows; `why`: why its weight is reduced or
-    zero."""
+    the usual error on held-out rows; `held_out`: its MAPE on held-out rows; `why`: why its weight is low or 0."""
 
     member: str
     value: float | None
@@ -87,8 +85,7 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Starts without measurements of the job: uses the members that need none, weighted by the precision that they
-        state."""
+        """Starts without measurements of the job: uses the members that need none, weighted by stated precision."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
@@ -135,8 +132,7 @@ class Ensemble:
         return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretched(spread, software))
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
-        """The prediction of each member that applies, with an error at least as large as its usual error on held-out
-        rows."""
+        """The prediction of each member that applies, with an error of at least its usual error on held-out rows."""
         columns, found = dict(columns), {}
         for member, usual in zip(self.members, self._s, strict=True):
             if not member.applies(columns):
@@ -207,8 +203,7 @@ class Ensemble:
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """(n,) absolute log errors of a weighting rule on folds that its weights were not fitted on; NaN: no
-        prediction."""
+        """(n,) absolute log errors of a weighting rule on folds held out from its weights; NaN: no prediction."""
         self.rule = rule
         miss = np.full(len(told.y), np.nan)
         for f in np.unique(fold):
@@ -256,8 +251,8 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Out-of-fold predictions that hold out whole origins (frameworks, or devices of one framework); None for a
-        single origin."""
+        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None for a
+        single one."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -355,8 +350,7 @@ def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tu
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """(n,) predicted values; inf where a member with weight predicts that a row cannot run (a time of inf, or a rate of
-    0)."""
+    """(n,) predicted values; inf where a member with weight predicts that a row cannot run."""
     return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 

@@ -66,8 +66,7 @@ def stacked(
     """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, by default weights by precision, and λ
     is chosen so that w₀ counts as `worth` rows. `jobs` (n,): rows with the same number have correlated errors, Σ = σ²
     (1 + ρ / (1 − ρ) [same job]), with σ² the variance of a row within its job. With a strong correlation ρ, the rows of
-    a job together count little for its mean error, but fully for the comparison of its layouts (generalized least
-    squares)."""
+    a job together count little for its mean error, but fully for comparing its layouts (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start
@@ -123,8 +122,7 @@ def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
     """(n, m) weights by row. The weight that members lose (see `doubt`) goes to the members with the smallest stated
     errors on the row, including members with w = 0, in proportion to squared precision, so that many bad members do not
-    outweigh a good one. A row's weights sum to 1, or to 0 if no member can predict it or if only guesses are left (see
-    _LOST)."""
+    outweigh a good one. A row's weights sum to 1, or to 0 if it has no prediction, or only guesses (see _LOST)."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)

@@ -23,8 +23,7 @@ def all_reduce_us(
 def hand_over_us(
     device: ServingDevice, tp: np.ndarray, pp: np.ndarray, message: np.ndarray, nodes: Topology
 ) -> np.ndarray:
-    """(n,) microseconds to send activations of `message` bytes through all stages of a pipeline, partly between
-    nodes."""
+    """(n,) microseconds to send activations of `message` bytes through all stages of a pipeline, also between nodes."""
     near = all_reduce_us(device, np.where(pp > 1, 2.0, 1.0), message) / 2
     borders = np.ceil(pp / np.maximum(nodes.per_node // tp, 1)) - 1
     away = 1e6 * nodes.send(message / nodes.per_node, nodes.per_node)
@@ -32,8 +31,7 @@ def hand_over_us(
 
 
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Interpolates log-log between the measured message sizes; above the largest, time grows in proportion to the
-    size."""
+    """Interpolates log-log between the measured message sizes; above the largest, time is proportional to size."""
     table, us = device.all_reduce, np.zeros(world.shape)
     # index of the smallest measured group that is large enough, else of the largest
     places = np.searchsorted([2, 4], world)
@@ -49,8 +47,7 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Microseconds of NCCL's all-reduce inside a node, for messages that exceed the limit of an engine's own
-    kernels."""
+    """Microseconds of NCCL's all-reduce inside a node, for messages above the limit of an engine's own kernels."""
     links = device.island
     latency, bus = at(links.all_reduce.latency_us, links.ranks, world), links.bus_gb_s(links.all_reduce, world)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

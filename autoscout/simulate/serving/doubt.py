@@ -62,8 +62,7 @@ def fluid_error(metric: str) -> float:
 
 
 def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
-    """(n,) log errors of a metric. `found`: predictions for the same rows, of which the components of a decode step are
-    used."""
+    """(n,) log errors of a metric. `found`: predictions for the same rows, with the components of a decode step."""
     parts = {
         "calibrated": np.full(n, stated_error(metric, kind)),
         "device": np.full(n, all_hardware()[stem_of(kind)].doubt),

@@ -38,8 +38,7 @@ _GRAPH_TOKENS = 512  # vLLM's default for max_cudagraph_capture_size: larger ste
 
 @dataclass(frozen=True)
 class EngineShapes:
-    """n configurations; every field is (n,). Sizes are per device, but `layers` counts the layers of all pipeline
-    stages."""
+    """n configurations; every field is (n,). Sizes are per device, but `layers` counts all pipeline stages."""
 
     device: ServingDevice
     layers: np.ndarray
@@ -112,8 +111,8 @@ class EngineShapes:
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    """(n,) kernels of a layer with experts beyond those of a dense layer; 0 for dense models. `each`: those of the
-    routed experts."""
+    """(n,) kernels of a layer with experts beyond those of a dense layer; 0 for dense models. `each`: the routed
+    experts'."""
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 

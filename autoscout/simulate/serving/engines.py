@@ -77,8 +77,7 @@ def host_work(
     columns: Mapping[str, Any], known: Engines, device: ServingDevice, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The fields of EngineShapes that describe the host's work: `overlap`, `python_host`, `step`, `persistent` and
-    `serial_us`. A CPU device is its own host: nothing overlaps, and the constants measured on this CPU apply
-    unscaled."""
+    `serial_us`. A CPU device is its own host: nothing overlaps, and this CPU's constants apply unscaled."""
     n, first, host_is_device = offline.shape, known.first, device.cpu
     beside = known.own(lambda e: e.schedule.beside)
     beside = np.where(first, beside, switches(columns, "async_scheduling", beside, *n))

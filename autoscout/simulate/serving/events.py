@@ -5,8 +5,8 @@ chunk of each unfinished prompt), then with waiting requests while the token bud
 cache allow. When the cache is full, the sequence admitted last is preempted: it returns to the head of the queue and is
 recomputed. Version 0 gave prompts precedence, in steps without decoding, and did not split them.
 
-Consecutive decode steps in which no request arrives, ends or runs out of blocks are one event, whose time is a sum in
-closed form."""
+Consecutive decode steps in which no request arrives, ends or runs out of blocks are one event, with a closed-form
+time."""
 
 import heapq
 import math
@@ -157,8 +157,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Whether request i is small enough to be accepted. `late`: it must wait for the step after the prepared
-        one."""
+        """Whether request i is small enough to be accepted. `late`: it must wait for one more step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -217,8 +216,7 @@ class _Simulation:
             elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back
                 self.cut = True
                 break
-            # Reserves blocks for the whole prompt. vLLM allocates them chunk by chunk, but admits no other request
-            # meanwhile.
+            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request meanwhile.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True

@@ -175,8 +175,8 @@ class Felt:
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the length classes on both sides of the median
         own = usual * (each[half - 1 : half + 1].mean(axis=0) if half else each[0])
-        # The median of a sum is below its mean by less than the components' differences together, mostly that of the
-        # more skewed one.
+        # The median of a sum is below its mean by less than the components' differences together, mostly the more
+        # skewed one's.
         wait_s = self.ttft_at(0.5)
         below, shorter = self.ttft - wait_s, self.e2el - self.ttft - own
         squares = np.maximum(below**2 + shorter**2, 1e-18)

@@ -97,8 +97,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    # Mean index of the step in which a prompt ends. Either several prompts share a step, or one prompt takes several
-    # steps.
+    # Mean index of the step in which a prompt ends. Several prompts share a step, or one prompt takes several steps.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
@@ -228,8 +227,8 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 def _latencies(
     s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Latency metrics in milliseconds. `mean`: seconds of ttft, tpot, itl and e2el; `at`: functions from a quantile to
-    seconds."""
+    """Latency metrics in milliseconds. `mean`: seconds of ttft, tpot, itl and e2el; `at`: seconds as functions of a
+    quantile."""
     found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {

@@ -1,6 +1,5 @@
 """Predicts the highest request rate at which latencies stay within limits, by the same search over short loads as a
-real experiment (targets/vllm/worker/rates.py). A rate also fails if its load saturates the engine, so that the queue
-grows.
+real experiment (targets/vllm/worker/rates.py). A rate also fails if it saturates the engine, so that the queue grows.
 
 The search is a bisection, on the fluid model for many configurations and on the event simulation for few."""
 
@@ -70,8 +69,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """A search's result. `rate`: requests per second; `room`: the peak resources that the tried rates used, under
-    `limits`."""
+    """A search's result. `rate`: requests per second; `room`: the tried rates' peak resources, under `limits`."""
 
     rate: float
     room: RoomUsed
@@ -212,8 +210,7 @@ def _searched(keeps: Callable[[float], bool], near: float, start: float) -> floa
 
 
 def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
-    """True or False if the run clearly keeps or breaks the limits, so that no further load is needed; None if it is
-    close."""
+    """True or False if the run clearly keeps or breaks the limits, so that no further load is needed, else None."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
         "ttft": run.first_s - run.arrival_s,

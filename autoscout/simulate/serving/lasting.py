@@ -1,5 +1,5 @@
-"""The queueing model of a sustained load whose requests are not synchronized: how many run, at what rate, and how long
-they wait.
+"""The queueing model of a sustained load of unsynchronized requests: how many run, at what rate, and how long they
+wait.
 
 A prompt is computed in full chunks and a last step for the remainder. It adds c seconds to the steps of decoding
 requests, so with n running requests and λ requests per second, a token takes
@@ -22,8 +22,7 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 
 Array = np.ndarray
-# Boundaries of the classes into which requests are divided by length, as quantiles; finer for the longest, which matter
-# most.
+# Boundaries of the classes into which requests are divided by length, as quantiles; finer where lengths matter most.
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
 _ROUNDS, _LITTLE = 10, 2  # bisection rounds for a closed loop's rate, and iterations of Little's law in each
 _OPEN = 6  # iterations of Little's law for an open load
@@ -50,8 +49,7 @@ class Lengths(NamedTuple):
 
 
 def lengths(quantiles: Array, mean: Array) -> Lengths:
-    """Divides requests into the classes of _EDGES. `quantiles`: (101,) lengths relative to the mean, at 0, 1, … 100
-    %."""
+    """Divides requests into the classes of _EDGES. `quantiles`: (101,) lengths / mean, at 0, 1, … 100 %."""
     if quantiles[0] == quantiles[100]:
         return Lengths(mean[None], np.ones((1, 1)))
     weights = np.diff(_EDGES)
@@ -89,7 +87,7 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """Share of the requests that come from other users than a given one, who in a closed loop has only one at a
+        """Share of the requests that come from other users than a given one. In a closed loop, a user has one at a
         time."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
@@ -111,8 +109,8 @@ class Load(NamedTuple):
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
-    """The load of one engine, given (n,) tokens to compute per prompt, tokens that fit into the cache, and `in_front`
-    (see Load)."""
+    """The load of one engine, given (n,) tokens to compute per prompt, tokens that fit into the cache, and Load's
+    `in_front`."""
     inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
@@ -265,7 +263,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
 
 class Balance(NamedTuple):
     """The steady state of an engine, (n,) each. `rate`, `capacity`: actual and highest requests per second; `running`:
-    mean number of running requests; `token`: mean seconds of a step; `waited`: seconds of it spent waiting for other
+    mean number of running requests; `token`: mean seconds of a step; `waited`: of it, seconds of waiting for other
     engines."""
 
     rate: Array
@@ -296,8 +294,7 @@ def balance(load: Load) -> Balance:
 
 
 def _met(load: Load, k: Reading, rate: Array, n: Array, answer_s: Array) -> Array:
-    """Mean number of running requests over the whole load, which is lower while an open load starts and ends (see
-    _BEGINS)."""
+    """Mean number of running requests over the whole load; lower while an open load starts and ends (see _BEGINS)."""
     lasts = load.s.requests / load.s.replicas / np.maximum(rate, 1e-12)
     return np.where(load.closed, n, n / (1 + _BEGINS * (k.moments[0] + answer_s) / lasts))
 
@@ -362,7 +359,7 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """(n,) time of an answer relative to the same number of mean steps. It exceeds 1, because more requests run during
+    """(n,) time of an answer relative to the same number of mean steps. It exceeds 1: more requests run during
     prefill."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)

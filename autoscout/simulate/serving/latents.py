@@ -42,7 +42,7 @@ class Latents(NamedTuple):
 
     @property
     def head_dim(self) -> np.ndarray:
-        """(n,) mean dimension of a head's key and value. Attention over prompts costs as much as with ordinary heads of
+        """(n,) mean dimension of a head's key and value. Attention over prompts costs as much as with usual heads of
         this size."""
         return (self.plain + self.position + self.value) / 2
 

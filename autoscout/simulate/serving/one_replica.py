@@ -79,8 +79,8 @@ def open_run(
 
 def as_full(at_once: float, replicas: int) -> float:
     """The factor from the simulated replica's throughput to the total. It may be below `replicas`, because the
-    simulated replica has the largest share if users do not divide evenly. `at_once`: number of users, or batch size; 0
-    for an open load."""
+    simulated replica has the largest share if users do not divide evenly. `at_once`: users, or batch size; 0: open
+    load."""
     return at_once / -(-at_once // replicas) if at_once else replicas
 
 

@@ -1,5 +1,4 @@
-"""Disaggregated serving: separate engines for prompts and for decoding (knob `prefill`; Zhong et al. 2024,
-"DistServe").
+"""Disaggregated serving: separate engines for prompts and decoding (knob `prefill`; Zhong et al. 2024, "DistServe").
 
 An engine of the prefill pool computes a request's prompt. The KV cache then crosses the node's links; each device sends
 its part. The decode engine computes the last prompt token again, which yields the answer's first token (as with vLLM's
@@ -33,8 +32,8 @@ def apart(columns: Mapping[str, Any], n: int) -> Array:
 
 
 def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
-    """The run of one decode engine of configuration i. `columns`: of this configuration alone. None if not even one
-    request fits."""
+    """The run of one decode engine of configuration i. `columns`: of this configuration alone. None if no request
+    fits."""
     ranks, size = (float(np.ravel(columns.get(name, 1))[0]) for name in ("prefill", "prefill_tp"))
     size = size if size > 0 else 1.0
     readers = setup({**columns, "tp": size, "dp": ranks / size, "pp": 1.0}, s.engine.device, 1)
@@ -93,8 +92,7 @@ def link_s(e: EngineShapes) -> tuple[float, float]:
 
 def _closed(pools: _Pools, whole: Requests) -> EngineRun:
     """The run of a closed loop, in which the end of an answer triggers the user's next request. Arrival times and
-    answers are computed alternately, starting from unloaded engines; each round corrects one more request of every
-    user."""
+    answers are computed alternately, starting from unloaded engines; each round corrects one more request per user."""
     users, n = whole.concurrency, len(whole)
     run = pools.run(replace(whole, arrival_s=1e3 * np.arange(n), concurrency=0))
     arrival = (np.arange(n) // users) * float(np.nanmean(run.end_s - run.arrival_s))

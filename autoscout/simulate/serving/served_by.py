@@ -38,8 +38,7 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     both; `beside`: the host prepares the next step while the device works; `cut`: chunked prefill; `cuts_mix`: with
     chunked prefill, steps mix prompts and decodes; `eager_prompts`: steps with prompts never run from a CUDA graph;
     `reserved`: share of the running requests' remaining answers for which the cache must have room to admit another;
-    `cut_beyond`: context length from which chunked prefill is on by default, with `cut_step_tokens` per step (0:
-    never)."""
+    `cut_beyond`: context length from which chunked prefill is on by default, `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
     beside: bool = False

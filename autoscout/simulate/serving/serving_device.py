@@ -24,8 +24,7 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CPU time of vLLM: per step, and per running sequence of a step. `launch_us`: time to launch a kernel without a
-    CUDA graph."""
+    """CPU time of vLLM: per step, and per sequence in it. `launch_us`: time to launch a kernel without a CUDA graph."""
 
     step_ms: float
     sequence_ms: float
@@ -88,8 +87,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def device(name: str) -> ServingDevice:
-    """The device with this name. Errors: AutoscoutError (exit 2) for one without constants; it suggests the nearest
-    name."""
+    """The device with this name. Errors: AutoscoutError (exit 2) for one without constants, with the nearest name."""
     if not has_constants(name):
         known = [one for one in contents() if has_constants(one)]
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)

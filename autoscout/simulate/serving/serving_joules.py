@@ -41,8 +41,7 @@ class ServingEnergy:
         self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
-        """Joules per output token. NaN where the rate or the power draw is unknown; inf where no request can be
-        served."""
+        """Joules per output token. NaN where the rate or the power draw is unknown; inf if no request can be served."""
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:

@@ -1,6 +1,6 @@
 """The analytic serving simulator: throughput and latencies of inference engines from shapes, load and measured kernels.
 
-Few configurations are simulated request by request (events.py), many by the fluid model (fluid.py), with the same step
+Few configurations are simulated request by request (events.py), many by the fluid model (fluid.py), with equal step
 times."""
 
 from collections.abc import Callable, Mapping
@@ -121,7 +121,7 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Like `_predict`, but a mixture over possible releases and KV cache formats for rows that do not state them
+        """Like `_predict`, but a mixture over possible releases and KV cache formats for rows without them
         (unsaid.py)."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
@@ -139,8 +139,7 @@ class ServingSimulator:
         return [self._predict({**some, **each}, counts[group.rows]) for each in filled]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Predictions for stated or default software. `counts`: (n,) number of configurations that each row
-        represents."""
+        """Predictions for stated or default software. `counts`: (n,) configurations that each row represents."""
         n = len(counts)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}

@@ -90,8 +90,8 @@ def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDe
 
 
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of expert products relative to bf16. `engine`: speed of the engine's expert kernels relative to vLLM's
-    Triton kernel."""
+    """Speed of expert products relative to bf16. `engine`: speed of its expert kernels relative to vLLM's Triton
+    kernel."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(engine, device)
     return np.select(

@@ -27,8 +27,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float, float] | None:
-    """Layers of a chunk (a virtual stage) on the first, an inner and the last stage; None if a layout string assigns
-    the layers."""
+    """Layers of a chunk (a virtual stage) on the first, an inner and the last stage; None if a layout string is set."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
@@ -44,8 +43,7 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
 
 
 def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
-    """The index (at least 1) of the first stage whose layers all have experts; the model's first `dense` layers have
-    none."""
+    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have none."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     if pp == 1:
         return 1

@@ -72,8 +72,8 @@ def _replayed(
 
 
 def _needs(there: bool, place: int, batch: int, last: int) -> tuple[bool, int, int] | None:
-    """The pass whose output this pass needs, as (is it a forward pass, index of the virtual stage, micro batch); None
-    for the first."""
+    """The pass whose output this pass needs, as (is it a forward pass, virtual stage, micro batch); None for the
+    first."""
     if there:
         return (True, place - 1, batch) if place else None
     return (True, place, batch) if place == last else (False, place + 1, batch)

@@ -36,8 +36,8 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted seconds: of the step, of its components on the slowest stage (over all micro batches), and of this
-    stage's waits."""
+    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of this stage's
+    waits."""
 
     step_s: float
     parts: dict[str, float]

@@ -1,5 +1,4 @@
-"""The result of a training shadow: the trace of one rank, and the conclusions for a configuration from its traced
-ranks.
+"""The result of a training shadow: the trace of one rank, and a configuration's figures from its traced ranks.
 
 A shadow is a dry run without GPUs: the framework's own code runs for one rank, with tensors without storage and a fake
 process group. It records the memory that the framework would allocate on a device. Times are predicted in
@@ -106,8 +105,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     its peak in GiB; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for models
     with experts; `beside`: GiB of the driver and the communicators; `device_gib`: memory of the smallest device;
     `oom_probability`: that peak and `beside` together exceed it. `step_s`: predicted seconds of a step, and `parts`,
-    its components, if the device is known (pricing.py). `timed`: ranks that ran on a real device, whose seconds replace
-    predicted ones."""
+    its components, if the device is known (pricing.py). `timed`: ranks that ran on a real device, with measured
+    seconds."""
 
     job: str
     name: str

@@ -17,8 +17,8 @@ where e is the error that the model states for a row without measurements, and u
 The excess of e over u, such as the uncertainty of a device known only by its data sheet or of experts, is shared only
 with rows of the same software, so it hardly affects others. Measurements of the same job count most, those of the same
 framework and device less; all others hardly change how the layouts of a job compare. Outliers count less (Huber), so
-that one odd measurement does not move all predictions. The posterior mean is the correction, and its standard deviation
-the new error."""
+that one odd measurement does not move all predictions. The posterior mean is the correction, its standard deviation the
+new error."""
 
 from typing import NamedTuple
 
@@ -129,6 +129,5 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def layout(columns: list[tuple[Array, float]], n: int) -> Array:
-    """`Alike.layouts` from (values, length scale) of each knob: a difference of `length` doublings is a distance of
-    1."""
+    """`Alike.layouts` from (values, length scale) of each knob: `length` doublings are a distance of 1."""
     return np.array([np.broadcast_to(np.log2(np.maximum(v, 0.5)), n) / length for v, length in columns]).T

@@ -14,8 +14,7 @@ _DECIDES = 0.05  # reported if twice the speed would save more than this share o
 
 
 def network_matters(job: Job, columns: Columns) -> str:
-    """ "", or a sentence on the time that the configuration in `columns` would save with a network of twice the
-    speed."""
+    """ "", or a sentence on the time that the configuration in `columns` would save with a network twice as fast."""
     if job.task == "serve":
         return ""
     model, network = Training.of_job(job), job.cluster.network

@@ -1,5 +1,4 @@
-"""Completes the columns of a job, a space or a table with all knobs and attributes that the analytic training models
-read.
+"""Completes the columns of a job, a space or a table with all knobs and attributes that the training models read.
 
 All defaults of absent or empty (NaN, "") columns are in this file."""
 

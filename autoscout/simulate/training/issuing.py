@@ -16,8 +16,7 @@ ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 
 
 def issued(hw: Hardware, x: Inputs, more: Array) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) seconds backward) per layer. `more`: operators of experts, in addition to a dense
-    layer's."""
+    """((n,) seconds forward, (n,) seconds backward) per layer. `more`: operators of experts, beyond a dense layer's."""
     adapted = np.where(x.lora > 0, np.where(x.op_fuser > 0, ADAPTED[1], ADAPTED[0]), 0.0)
     products = np.where(x.adapters > 0, 5 + np.where(x.gated > 0, 2.0, 1.0), 2.0)
     adapted = np.where((x.hub > 0) & (x.lora > 0), hub.ISSUED * products, adapted)

@@ -44,8 +44,8 @@ def moved(x: Inputs, tokens: Array, b: int) -> Array:
 
 
 def projections(x: Inputs, tokens: Array, own: Array, linear: Callable[[Array, Array, Array], Any]) -> tuple[Any, Any]:
-    """(times of all projections, times of the up projections). `linear`: returns the times of a product, given (tokens,
-    outputs, inputs)."""
+    """(times of all projections, times of the up projections). `linear`: gives a product's times from (tokens, outputs,
+    inputs)."""
     heads = x.heads / x.tp
     down = linear(own, np.maximum(x.q_lora_rank + _down(x), 1), x.hidden)
     up = linear(tokens, np.maximum(heads * _query(x), 1), _from_queries(x))
