@@ -2,8 +2,8 @@
 fixtures/hardware.
 
 The micro-benchmarks (microbench.py) run with the target's interpreter in a separate process, which ends with this one.
-Constants that a single machine cannot measure (the network between nodes; links if it has only one device) are taken
-from a shipped record."""
+Constants that a single machine cannot measure (the network between nodes; links if it has only one device) come from a
+shipped record."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
     """Measures the machine with the interpreter `python` (a command). `name`: the name of the device record; "": "cpu"
-    or the driver's name of the GPU.
+    or the GPU's name.
 
     Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails.
     """

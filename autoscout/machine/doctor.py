@@ -1,4 +1,4 @@
-"""Implements `autoscout doctor`: what this machine can run (devices, frameworks and versions, limits) and what is
+"""Implements `autoscout doctor`: what this machine can run (devices, frameworks, versions, limits) and what is
 missing."""
 
 import contextlib

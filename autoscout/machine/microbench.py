@@ -108,7 +108,7 @@ def products():
 
 
 def attention():
-    """Groups "prefill" (causal attention of whole sequences, forward and backward) and "decode" (one token after a
+    """Groups "prefill" (causal attention of sequences, forward and backward) and "decode" (one token after a
     context)."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)

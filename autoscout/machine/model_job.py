@@ -62,8 +62,8 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _flags_of_megatron(config: dict[str, Any]) -> str:
-    """The flags of Megatron-LM for values of a config.json that a job file cannot express and that are not the
-    defaults."""
+    """The flags of Megatron-LM for values of a config.json that are not the default and that a job file cannot
+    express."""
     positions = {**part(config, "rope_parameters"), **part(config, "rope_scaling")}
     base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
     flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
@@ -77,8 +77,7 @@ def _flags_of_megatron(config: dict[str, Any]) -> str:
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """(job that trains a model on this machine's devices, notes to review). `model`: [model], a shape or {"preset":
-    …}."""
+    """(job to train a model on this machine's devices, notes to review). `model`: [model], a shape or {"preset": …}."""
     kind, count = here()
     notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
     if kind == "cpu":

@@ -1,7 +1,6 @@
 """Drafts a job file from a user's answers to a few questions, for the first session in the terminal UI.
 
-The code of `autoscout init` interprets the model or launch command and the devices; the answers replace its
-assumptions."""
+The code of `autoscout init` interprets the model or launch command and the devices; the answers correct it."""
 
 import shutil
 from pathlib import Path
@@ -159,8 +158,8 @@ def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:
 
 
 def write(draft: Drafted, folder: Path) -> Path:
-    """Writes the draft to NAME.toml in the folder, or to NAME-2.toml etc. if a file with other content exists; returns
-    the path.
+    """Writes the draft to NAME.toml in the folder, or NAME-2.toml etc. if a file with other content exists; returns the
+    path.
 
     Errors: OSError.
     """

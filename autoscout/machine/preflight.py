@@ -34,8 +34,7 @@ _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """All findings, in the order in which a session would encounter them. Errors: AutoscoutError for a job without a
-    space."""
+    """All findings, in the order a session would encounter them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
@@ -144,8 +143,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """(findings on the predicted memory and objective of the reference, predicted seconds of a run after its start, or
-    0)."""
+    """(findings on the predicted memory and objective of the reference, predicted seconds of a run without its
+    start)."""
     from autoscout.tuning.predict import predict
 
     try:

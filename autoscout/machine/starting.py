@@ -1,5 +1,5 @@
-"""Implements `autoscout init`: drafts a job file from a launch command, from a script or sbatch file that contains one,
-or from a config.json.
+"""Implements `autoscout init`: drafts a job file from a launch command, a script or sbatch file that contains one, or a
+config.json.
 
 The user's launch command is kept unchanged, including containers and options, and becomes the search's reference."""
 
@@ -128,8 +128,8 @@ def _preset(word: str) -> str:
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
-    """(words of a command given as one argument, the environment variables that it sets). Errors: AutoscoutError (exit
-    2) if it is not a command."""
+    """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
+    it is not a command."""
     with contextlib.suppress(AutoscoutError):  # for an unknown first word
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
@@ -148,8 +148,7 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
 def _of_script(
     script: Called, text: str, folder: Path, engine: str, callers: tuple[Path, ...] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The job of a script's last launch command, and notes. `callers`: the scripts that call this one (to detect
-    cycles)."""
+    """The job of a script's last launch command, and notes. `callers`: the scripts that call it (to detect cycles)."""
     callers = (*callers, script.path.resolve())
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)

@@ -101,8 +101,7 @@ def _nvidia_smi() -> dict[str, DeviceReading]:
 
 
 def parsed(table: str) -> dict[str, DeviceReading]:
-    """Parses the CSV output of nvidia-smi. A value that a device does not report ("[N/A]") is None, or 0 in numeric
-    fields."""
+    """Parses the CSV output of nvidia-smi. An unreported value ("[N/A]") is None, or 0 in numeric fields."""
     readings = {}
     for line in table.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]

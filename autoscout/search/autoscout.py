@@ -289,8 +289,7 @@ class AutoScout:
         return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
-        """Whether hardly any gain is expected: an overconfident search may stay near the best row for 100
-        experiments."""
+        """Whether hardly any gain is expected: an overconfident search stays near the best row for long."""
         alone = self.trade is None or self.trade.first
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 

@@ -2,8 +2,8 @@
 
 Notation: S a structure (values of the sparse knobs), X a dense point (values of the dense knobs), C a configuration (S,
 with X projected onto the valid points X(S)), c a cost (lower is better, None: failed), Δ an arm's relative improvement.
-`PaperHyper` has the hyper-parameters that the paper leaves open, with the reason for each default. Line numbers below
-are those of Algorithm 1."""
+`PaperHyper` has the hyper-parameters that the paper leaves open, with the reason for each default. Line numbers are
+those of Algorithm 1."""
 
 import itertools
 import operator
@@ -39,8 +39,8 @@ Asking = Generator[list[Configuration], list[ToldCost], None]
 class Algorithm1:
     """The search as a coroutine: `run()` yields batches of configurations and is sent their costs.
 
-    `events` collects decisions with their reasons. The strategy sets `switched` when the session has switched from
-    simulation to profiling."""
+    `events` collects decisions with their reasons. `switched`: the session has switched from simulation to
+    profiling."""
 
     def __init__(
         self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
@@ -143,8 +143,7 @@ class Algorithm1:
         why: str,
         values: dict[str, float] | None = None,
     ) -> Generator[list[Configuration], list[ToldCost], Costs]:
-        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): returns the measured costs of the cells (S,
-        X)."""
+        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): the measured costs of the cells (S, X)."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1
@@ -186,8 +185,7 @@ class Algorithm1:
         self._restart = True
 
     def _arm(self, bandit: UCB1, t: int) -> str:
-        """The next arm. For ablations: without the bandit the arms alternate, without the dense optimizer it is
-        SPARSE."""
+        """The next arm. Ablations: without the bandit the arms alternate, without the dense optimizer it is SPARSE."""
         if not self.hyper.dense:
             return "SPARSE"
         return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]

@@ -1,5 +1,5 @@
 """An arm of the search for configurations proposed by people, agents and scripts. It has a credit of experiments, which
-successful proposals increase.
+successes increase.
 
 The first proposal is tried soon after the reference; later ones in the order of the model's expected gain, as long as
 there is credit. A trial is ranked among the runs of the other arms: if it is in the better half it earns credit,

@@ -41,8 +41,7 @@ class SparseArm:
         self.c_uct = c_uct
 
     def propose(self, model: Surrogate, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """Descends the tree to a structure and proposes its best candidate. `visited`: (v, knobs) codes of measured
-        rows."""
+        """Descends the tree to a structure and proposes its best candidate. `visited`: (v, knobs) measured codes."""
         rows = np.flatnonzero(value >= 0)
         if not len(rows):
             return None

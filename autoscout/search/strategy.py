@@ -69,8 +69,8 @@ class Listens(Protocol):
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a search. A strategy's state must be a function of these and of the results that it was told, so
-    that a session can be resumed.
+    """The inputs of a search. A strategy's state must be a function of these and of its results, so that a session can
+    be resumed.
 
     `default`: the configuration to evaluate first; None if unknown, as for a table. `seeded`: orderings of knobs that
     won earlier tournaments. `simulators`: name → function from rows of codes to predicted metric values (NaN: no
@@ -191,8 +191,7 @@ def sampled(kind: Kind, space: Space) -> str:
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a strategy. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) if its package fails to
-    load."""
+    """The kind of a strategy. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) if loading it fails."""
     if name in _registered:
         return _registered[name]
     known = _modules()

@@ -66,8 +66,7 @@ class Tree:
         self.root = TreeNode(np.arange(len(self._table)))
 
     def propose(self, closed: np.ndarray, rng: np.random.Generator, like: int | None = None) -> int | None:
-        """Selection, expansion and rollout: a row of the table of structures that is not `closed` (bool per row), or
-        None.
+        """Selection, expansion and rollout: a row of the table of structures that is not `closed` (bools), or None.
 
         The rollout completes the partial structure with a random open row below the node. If `like` is given, only the
         rows that differ from row `like` in the fewest knobs are eligible, which isolates the effect of the path."""

@@ -1,5 +1,4 @@
-"""Engine records: a TOML file per engine family (vLLM, Megatron-LM …), in fixtures/engines or next to the knowledge
-base.
+"""Engine records: a TOML file per engine family (vLLM, …), in fixtures/engines or next to the knowledge base.
 
 A record lists the names under which tables and launch lines mention the engine, and one row per release whose behaviour
 changed. A row contains groups of figures. Each group has a `source`, the number `n` of measurements behind it (0: read

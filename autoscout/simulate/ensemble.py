@@ -70,8 +70,8 @@ class Simulators:
         return self.ensemble.expected_error
 
     def doubtful(self, epsilon: float) -> bool:
-        """Whether the ensemble has fewer than MIN_ROWS measurements and an expected error above ε, so that decisions
-        should not rely on it."""
+        """Whether the ensemble has fewer than MIN_ROWS measurements and an expected error above ε: decisions should not
+        rely on it."""
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
@@ -85,8 +85,7 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
-        """Columns of configurations given as rows of codes. The codes refer to `self.space`, or to its subspace
-        `space`."""
+        """Columns of configurations given as rows of codes, which refer to `self.space`, or to its subspace `space`."""
         return self._described((space or self.space).columns(codes))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -166,8 +165,7 @@ def _peak(m: Measurement) -> float:
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """(configurations, median value of each). Repeats are merged, so that the fit contains no repeat of a held-out
-    row."""
+    """(configurations, median value of each). Repeats are merged, so that none of a held-out row is fitted."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

@@ -31,8 +31,8 @@ _SERVED = {
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """The evidence behind one component of a step time. `source`: stated by the device record, for its least certain
-    group of figures."""
+    """The evidence behind one component of a step time. `source`: as in the device record, for its least certain
+    figures."""
 
     part: str
     basis: Basis
@@ -40,8 +40,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def grounds(job: Job, parts: Mapping[str, float]) -> list[Ground]:
-    """The evidence behind each component of nonzero duration; on a mixed cluster, for the least certain kind of
-    device."""
+    """The evidence behind each component of nonzero duration; on a mixed cluster, for the least certain device."""
     kinds = dict.fromkeys(stem for node in job.cluster.nodes if (stem := stem_of(node.device)))
     groups = _SERVED if job.task == "serve" else _TRAINED
     found = []

@@ -70,8 +70,7 @@ def _share(step: Prediction, parts: Sequence[str]) -> np.ndarray:
 
 
 def level(values: np.ndarray, predicted: Prediction) -> float:
-    """The correction log(measured / predicted), shrunk towards 0: one measured row corrects half of its error, more
-    rows correct more."""
+    """The correction log(measured / predicted), shrunk towards 0: one measured row corrects half of its error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.log(np.asarray(values, dtype=float) / predicted.value)
     error = error[np.isfinite(error)]

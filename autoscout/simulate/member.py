@@ -1,5 +1,4 @@
-"""The interface of a simulator (a member of the ensemble), which predicts a metric from columns, with an error
-estimate.
+"""The interface of a simulator (a member of the ensemble), which predicts a metric from columns, and its error.
 
 `Columns` map names of knobs and job attributes (layers, hidden, gpus, seq_len …) to a scalar or an array of n values.
 One call therefore predicts a single configuration, a whole space (`{**attributes_of(job), **space.columns(codes)}`) or

@@ -20,8 +20,7 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True):
-    """The checks whose knob has a certain value: their `mape`, and `elsewhere`, the MAPE of all others (None: no
-    other)."""
+    """The checks whose knob has a certain value: their `mape`, and the MAPE of all others, `elsewhere` (or None)."""
 
     knob: str
     value: Value
@@ -73,8 +72,7 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob, the value whose MAPE exceeds the MAPE of its other values most; sorted by decreasing
-        excess."""
+        """For each knob, the value whose MAPE exceeds that of its other values most; by decreasing excess."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]

@@ -32,8 +32,7 @@ _CONSTANT = 1.0  # prior variance of c, for centred y of unit variance
 class Prior:
     """The prior of θ: (median, standard deviation of the logarithm) each. The defaults are from
     tests/tools/learn_prior.py on generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06,
-    lengths 2.4, each within a factor of 1.5 to 3.5), but larger for effects and roughness, because measured kernels
-    have more of both."""
+    lengths 2.4, each within a factor of 1.5 to 3.5), but larger for effects and roughness, as in measured kernels."""
 
     effects: tuple[float, float] = (0.15, 0.7)
     residual: tuple[float, float] = (1.2, 0.6)
@@ -159,8 +158,7 @@ class Posterior:
         return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
 
     def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
-        """(−log p(y, θ) up to a constant, its gradient with respect to log θ). Symmetric matrices: one triangle
-        only."""
+        """(−log p(y, θ) up to a constant, its gradient by log θ). Of symmetric matrices, one triangle is computed."""
         theta, n = Theta.of(log), len(y)
         r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r

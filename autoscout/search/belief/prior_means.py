@@ -77,8 +77,7 @@ def nothing(pool: CandidatePool) -> list[Mean]:
 def of_simulator(
     name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Mean:
-    """A simulator as a prior mean. `predictor`: maps rows of codes to metric values (NaN: no prediction, inf:
-    failure)."""
+    """A simulator as a prior mean. `predictor`: maps rows of codes to metric values (NaN: none, inf: failure)."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(log-costs, 1 where a failure is predicted)."""

@@ -21,8 +21,8 @@ class Topology:
         self.node_gb_s = node_gb_s
 
     def all_reduce(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """Seconds to sum `size` bytes of every rank; neighbours in the group are `stride` ranks apart; NCCL may use at
-        most `channels` channels."""
+        """Seconds to sum `size` bytes of every rank; neighbours are `stride` ranks apart; NCCL may use at most
+        `channels` channels."""
         return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0, channels)
 
     def all_gather(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:

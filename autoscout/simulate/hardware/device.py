@@ -65,8 +65,8 @@ class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Latency and bus bandwidth of one collective, by group size (2, 4, 8 … ranks): seconds = latency + bytes moved per
-    rank / bus bandwidth."""
+    """Latency and bus bandwidth of one collective, by group size (2, 4, 8 … ranks): seconds = latency + bytes per rank
+    / bus bandwidth."""
 
     latency_us: list[float]
     bus_gb_s: list[float]
@@ -177,8 +177,7 @@ def hardware(name: str) -> Hardware | None:
 
 
 def kinds(names: list[str]) -> list[str]:
-    """The column names that are kinds of device. (On a mixed cluster, a knob named like the kind is its number of
-    devices.)"""
+    """The column names that are kinds of device. (On a mixed cluster, a knob named like a kind is its number.)"""
     return [n for n in names if plain(n) in by_name()]
 
 

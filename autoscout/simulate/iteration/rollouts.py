@@ -1,5 +1,5 @@
-"""Generation times of an RL iteration's answers. All are requested at once and most end early, so the longest answers
-determine when the rollout ends.
+"""Generation times of an RL iteration's answers. All are requested at once and most end early, so the longest determine
+when the rollout ends.
 
 With an inference engine (vLLM), they are simulated event by event like the requests of a server. Without one, the
 trainer's own `generate` decodes each rank's batch until its longest answer has ended, launching kernels one by one."""

@@ -1,5 +1,5 @@
 """Transfer from other jobs: an ensemble fitted on other jobs' measurements serves as one more simulator that needs no
-measurement of this job. Its own weights come from holding out whole jobs. If it misleads, the held-out rows of this job
+measurement of this job. Its own weights come from holding out whole jobs. If it misleads, this job's held-out rows
 reduce its weight to zero."""
 
 from collections.abc import Callable, Sequence

@@ -73,8 +73,8 @@ class Ensemble:
 
     @property
     def expected_error(self) -> float:
-        """Expected mean absolute error of a prediction, as a fraction: measured on held-out rows, or without rows as
-        the members state it."""
+        """Expected mean absolute error of a prediction, as a fraction: measured on held-out rows, or else stated by the
+        members."""
         if self.error is not None:
             return self.error
         claimed = (self._w * self._s).sum() if self._w.any() else math.inf

@@ -1,8 +1,8 @@
 """The error of serving predictions without measurements of the job, as the standard deviation of log(measured /
 predicted), called log error below. Its components are assumed to be independent, so their squares add up.
 
-docs/lab/simulators-serving.md (widths) lists the public runs on which the constants were chosen, and how often
-intervals cover other runs."""
+docs/lab/simulators-serving.md (widths) lists the public runs that the constants were chosen on, and how often intervals
+cover others."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -111,8 +111,7 @@ class EngineShapes:
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    """(n,) kernels of a layer with experts beyond those of a dense layer; 0 for dense models. `each`: the routed
-    experts'."""
+    """(n,) kernels of a layer with experts beyond a dense layer's; 0 for dense models. `each`: the routed experts'."""
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 

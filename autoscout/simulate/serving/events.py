@@ -5,8 +5,7 @@ chunk of each unfinished prompt), then with waiting requests while the token bud
 cache allow. When the cache is full, the sequence admitted last is preempted: it returns to the head of the queue and is
 recomputed. Version 0 gave prompts precedence, in steps without decoding, and did not split them.
 
-Consecutive decode steps in which no request arrives, ends or runs out of blocks are one event, with a closed-form
-time."""
+Consecutive decode steps without an arrival, an end or a lack of blocks are one event, with a closed-form time."""
 
 import heapq
 import math

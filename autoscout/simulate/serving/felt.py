@@ -148,8 +148,8 @@ class Felt:
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:
-        """(n,) quantile q of TPOT. Step times grow with the number of running requests (`elastic`), which fluctuates
-        like a Poisson variable."""
+        """(n,) quantile q of TPOT. Step times grow with the running requests (`elastic`), which fluctuate like a
+        Poisson variable."""
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
         crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
@@ -169,8 +169,8 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """(n,) quantile q of E2EL. Waits and answer lengths are assumed to be independent, so beyond the median their
-        squared deviations add up."""
+        """(n,) quantile q of E2EL. Waits and answer lengths are assumed independent, so beyond the median their squared
+        deviations add up."""
         each, token = self.balance.answers.token / self.per_step, self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the length classes on both sides of the median

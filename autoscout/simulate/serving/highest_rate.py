@@ -107,8 +107,8 @@ def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
 
 
 class _Load(NamedTuple):
-    """One simulated load on all engines of a configuration, in a single `run`. `shares`: the slice of its requests per
-    engine."""
+    """One simulated load on all engines of a configuration, in a single `run`. `shares`: each engine's slice of the
+    requests."""
 
     run: EngineRun
     shares: list[slice]

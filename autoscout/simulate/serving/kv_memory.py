@@ -1,7 +1,6 @@
 """The capacity of the KV cache, computed as vLLM does when it profiles its memory at startup:
 
-KV cache = device memory × gpu_memory_utilization - weights - activations of the largest step - memory outside of
-torch"""
+KV cache = device memory × gpu_memory_utilization - weights - activations of the largest step - memory beyond torch"""
 
 from dataclasses import dataclass
 

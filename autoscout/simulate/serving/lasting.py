@@ -1,5 +1,4 @@
-"""The queueing model of a sustained load of unsynchronized requests: how many run, at what rate, and how long they
-wait.
+"""The queueing model of a sustained load of unsynchronized requests: their number, rate and waits.
 
 A prompt is computed in full chunks and a last step for the remainder. It adds c seconds to the steps of decoding
 requests, so with n running requests and λ requests per second, a token takes
@@ -87,7 +86,7 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """Share of the requests that come from other users than a given one. In a closed loop, a user has one at a
+        """Share of the requests that come from other users than a given one. In a closed loop, each has one at a
         time."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
@@ -276,8 +275,8 @@ class Balance(NamedTuple):
 
 
 def balance(load: Load) -> Balance:
-    """The steady state under a load. Steps with prompts hardly depend on the number of running requests, so they are
-    computed only twice."""
+    """The steady state under a load. Steps with prompts hardly depend on the running requests, so they are computed
+    only twice."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
@@ -318,8 +317,8 @@ def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
-    """(prefill, requests per second, running requests) at full load, when all slots are occupied or prompts are
-    computed without a pause."""
+    """(prefill, requests per second, running requests) at full load: all slots occupied, or prompts computed without a
+    pause."""
     n, all_taken = load.places, load.plain(load.places)
     k = reading(load, n)
 

@@ -28,8 +28,8 @@ def alone_s(e: EngineShapes, tokens: Array, pairs: Array, decodes: Array, contex
 
 def waits_s(e: EngineShapes, prompt_s: Array, share: Array, turn: Array) -> np.ndarray:
     """(n,) mean seconds that a step without a prompt waits for other engines. `prompt_s`: seconds that a prompt adds to
-    a step; `share`: share of steps with a prompt if prompts were never delayed. On all engines, only one step in `turn`
-    may contain prompts."""
+    a step; `share`: share of steps with a prompt if prompts were never delayed. One step in `turn` may contain
+    prompts."""
     without = np.maximum(1 - np.clip(share, 0.0, 1.0), 1e-12) ** turn  # P(no prompt on an engine)
     others = 1 - without ** (e.meeting - 1)
     return prompt_s * without * others / (turn - 1 + without)

@@ -2,8 +2,8 @@
 
 An engine of the prefill pool computes a request's prompt. The KV cache then crosses the node's links; each device sends
 its part. The decode engine computes the last prompt token again, which yields the answer's first token (as with vLLM's
-connectors). Both pools are simulated event by event. docs/lab/simulators-serving.md compares the predictions with nine
-runs measured by dstack."""
+connectors). Both pools are simulated event by event. docs/lab/simulators-serving.md compares them with nine runs
+measured by dstack."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """The analytic serving simulator: throughput and latencies of inference engines from shapes, load and measured kernels.
 
-Few configurations are simulated request by request (events.py), many by the fluid model (fluid.py), with equal step
-times."""
+Few configurations are simulated request by request (events.py), many by the fluid model (fluid.py); step times are
+equal."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -121,8 +121,7 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Like `_predict`, but a mixture over possible releases and KV cache formats for rows without them
-        (unsaid.py)."""
+        """Like `_predict`, but a mixture over releases and KV cache formats for rows without them (unsaid.py)."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -217,8 +216,7 @@ def evaluate(
 
 
 def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
-    """The fluid model's results without quantiles, cached because configurations that are simulated event by event need
-    them for every metric."""
+    """The fluid model's results without quantiles, cached because event simulations need them for every metric."""
     if keys not in _AVERAGES:
         _AVERAGES.clear()
         _AVERAGES[keys] = fluid(s, ())

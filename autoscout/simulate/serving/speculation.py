@@ -3,8 +3,8 @@
 A guess is accepted with probability a if all previous ones were (Leviathan et al. 2023, "Fast Inference from
 Transformers via Speculative Decoding", equation 1), so a step that verifies k guesses yields (1 - a^(k + 1)) / (1 - a)
 tokens. The rate a depends on the texts and on the method, so the job (`launch.accepted`) or the column `accepted` must
-state it; vLLM logs it as the first of the acceptance rates by position. The model is not verified, because no public
-table has such runs."""
+state it; vLLM logs it as the first of the acceptance rates by position. The model is not verified: no public table has
+such runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

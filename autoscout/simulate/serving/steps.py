@@ -184,8 +184,7 @@ def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def decode_parts_s(e: EngineShapes, seqs: Array, context: Array) -> dict[str, np.ndarray]:
-    """Device seconds of a decode step by component. With pp stages, pp micro batches of 1/pp of the sequences
-    alternate."""
+    """Device seconds of a decode step by component. With pp stages, pp micro batches of n/pp sequences alternate."""
     m = micro_batches(e, seqs)
     each = seqs / m
     tokens = each * (1 + e.guesses)

@@ -28,7 +28,7 @@ class RowGroup(NamedTuple):
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
-    """The rows with unstated columns, in groups. Only tables have them: a job without `version` means the newest
+    """The rows with unstated columns, in groups. Only tables have them: jobs without `version` use the newest
     release."""
     if columns.get("version") is None:
         return []
@@ -61,7 +61,7 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions, weighted by exp(`shares`). Its error combines their errors and
+    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines theirs and their
     differences."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]

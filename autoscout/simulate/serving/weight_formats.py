@@ -59,8 +59,8 @@ def expert_shape(
 
 
 def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of products relative to bf16. Weights in formats that the device cannot multiply are widened to 16 bits;
-    fp32 has half the speed."""
+    """Speed of products relative to bf16. Weights that the device cannot multiply are widened to 16 bits; fp32 has half
+    the speed."""
     names = np.char.lower(names)
     four = np.isin(names, ("fp4", "nvfp4")) & ("fp4" in device.formats)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & ("fp8" in device.formats)

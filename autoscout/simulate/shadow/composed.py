@@ -146,8 +146,8 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """The combined collectives. Between replicas, all bytes of an operation are merged, because their division into
-    buckets depends on the depth."""
+    """The combined collectives. Between replicas, all bytes of an operation are merged, because buckets depend on the
+    depth."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

@@ -1,6 +1,6 @@
 """Computes when each pipeline stage ends, by replaying its passes in Megatron-core's order (schedules.py): 1F1B, or
-interleaved 1F1B with several chunks (virtual stages). Times may differ between stages and chunks; a stage waits for the
-inputs of each pass."""
+interleaved 1F1B with several chunks (virtual stages). Times may differ between stages and chunks; each pass waits for
+its inputs."""
 
 from collections.abc import Sequence
 
@@ -72,8 +72,7 @@ def _replayed(
 
 
 def _needs(there: bool, place: int, batch: int, last: int) -> tuple[bool, int, int] | None:
-    """The pass whose output this pass needs, as (is it a forward pass, virtual stage, micro batch); None for the
-    first."""
+    """The pass whose output this pass needs, as (whether forward, virtual stage, micro batch); None for the first."""
     if there:
         return (True, place - 1, batch) if place else None
     return (True, place, batch) if place == last else (False, place + 1, batch)

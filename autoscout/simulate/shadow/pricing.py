@@ -36,8 +36,7 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of this stage's
-    waits."""
+    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of its waits."""
 
     step_s: float
     parts: dict[str, float]
@@ -178,8 +177,8 @@ def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
 
 
 def _late(c: list) -> bool:
-    """Whether a collective belongs to the optimizer step: gathered weights, or reductions between stages (tied
-    embeddings, gradient norm)."""
+    """Whether a collective belongs to the optimizer step: gathered weights, reductions between stages (tied embeddings,
+    gradient norm)."""
     _, operation, group, ranks, _, phase = c
     gathered = group in REPLICAS and "allgather" in operation
     return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))

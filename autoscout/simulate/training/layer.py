@@ -213,8 +213,8 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """((n,) seconds forward, (n,) backward) of the attention core: one fused kernel, or separate scores, softmax,
-    dropout and weighting."""
+    """((n,) seconds forward, (n,) backward) of the attention core: one fused kernel, or scores, softmax, dropout and
+    weighting."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers use 8 or 4 bits
@@ -423,8 +423,7 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
 
     query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
     sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
-    # Reordering before and after each all-to-all overlaps with others, except three copies of the queries and one of
-    # the keys.
+    # Reordering around each all-to-all overlaps with others, except three copies of the queries and one of the keys.
     copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
     heads = np.where(x.cp > 1, sent + copies, 0.0)
     return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

@@ -228,8 +228,7 @@ def _of_hub(some: list[Variant]) -> Array:
 
 
 def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> list[Array]:
-    """(n,) results of `ask`, which is called in blocks, with one row per combination of the columns that affect
-    memory."""
+    """(n,) results of `ask`, called in blocks, with one row per combination of the columns that affect memory."""
     some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
     some, m = coded(some), int(of.max()) + 1
     blocks = [ask(at(some, slice(start, start + _BLOCK), m)) for start in range(0, m, _BLOCK)]

@@ -36,8 +36,8 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """(n,) seconds added to a step, given the seconds of a backward pass and the number of micro batches but the
-        last."""
+        """(n,) seconds added to a step, given the seconds of a backward pass and the `others` than the last micro
+        batch."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)

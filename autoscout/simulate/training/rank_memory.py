@@ -47,8 +47,7 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """(n,) GiB of each component on the fullest stage: the first, the last, or the first whose layers all have
-    experts."""
+    """(n,) GiB of each component on the fullest stage: first, last, or the first whose layers all have experts."""
     first, last = of_stage(x, np.zeros(1)), of_stage(x, x.pp - 1)
     if np.any(x.dense_layers):
         second = of_stage(x, all_with_experts(x))
@@ -64,8 +63,8 @@ def all_with_experts(x: Inputs) -> Array:
 
 
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
-    """(n,) bytes of each component on a rank of pipeline stage `index`. `of_kind`: the stage's layers, if they depend
-    on the kind of device."""
+    """(n,) bytes of each component on a rank of pipeline stage `index`. `of_kind`: its layers, if they depend on the
+    kind of device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first = index == 0
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
@@ -160,8 +159,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models run without autocast. (With it, its autotuner's published runs of GPT-2 would not
-        # fit.)
+        # DeepSpeed's 16-bit models run without autocast. (With it, its autotuner's published GPT-2 runs would not fit.)
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)

@@ -11,8 +11,8 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """((n,) parameters split by tp, (n,) parameters of experts) of one layer over all its ranks; for MoE models, of a
-    layer with experts."""
+    """((n,) parameters split by tp, (n,) parameters of experts) of one layer over all its ranks; in MoE models, with
+    experts."""
     h = x.hidden
     attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
     matrices = np.where(x.gated > 0, 3.0, 2.0)

@@ -108,8 +108,7 @@ def embedding(hw: Hardware, x: Inputs) -> Array:
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
     """(compute seconds, exposed seconds of tp communication) with tp_comm_overlap. Communication takes tp_comm
-    multiprocessors from the products that hide it; more multiprocessors make it faster, up to the number that NCCL
-    itself would use."""
+    multiprocessors from the products that hide it; more make it faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
@@ -121,8 +120,7 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
 
 def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Array, Array]:
     """(compute seconds, exposed seconds of expert communication) with overlap_experts: one micro batch's tokens are
-    exchanged while another one computes, except for the first and the last. Communication takes multiprocessors from
-    compute."""
+    exchanged while another one computes, except for the first and the last. It takes multiprocessors from compute."""
     if not np.any(x.overlap_experts):
         return compute, ep
     hidden = np.where(x.overlap_experts > 0, np.minimum(ep, compute) * (1 - 1 / x.micro_batches), 0.0)
@@ -163,8 +161,7 @@ def from_host(hw: Hardware, size: Array) -> Array:
 
 
 def sends(links: Topology, x: Inputs) -> Array:
-    """(n,) exposed seconds per micro batch to send activations to the next stage and gradients to the previous, per
-    chunk."""
+    """(n,) exposed seconds per micro batch to send activations to the next stage and gradients to the previous."""
     b = 4 if x.dtype == "fp32" else 2
     size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)
     both = 2 * links.send(size, x.tp * x.cp * x.dp) * x.vpp

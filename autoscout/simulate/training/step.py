@@ -114,8 +114,7 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def widest(self, columns: Columns) -> Unsaid | None:
-        """The software setting that the first row leaves open and that affects its prediction most; None if there is
-        none."""
+        """The software setting that the first row leaves open and that affects its prediction most, or None."""
         some = take(columns, slice(0, 1))
         steps = self._steps(some)
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in steps.paced.software]
@@ -221,8 +220,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # few layouts with more than two ranks outside of MLPerf were compared (exchanged heads, a ring with one
-        # channel)
+        # few layouts with over two ranks outside of MLPerf were compared (exchanged heads, a ring with one channel)
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # the speed of attention dominates: NeMo's runs were 10 to 30 % slower than predicted
         # (docs/lab/simulators-training.md)
@@ -262,14 +260,14 @@ def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
 
 def trust(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
     """(n,) standard deviation of log(measured / predicted) without measurements of the job.
-    docs/lab/simulators-training.md states the data for its calibration, and which components are margins for conditions
-    without data."""
+    docs/lab/simulators-training.md states the data for its calibration, and which components are margins where data are
+    missing."""
     outside = doubts(x, fleet, sent).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
 
 def topology(hw: Hardware, x: Inputs) -> Topology:
-    """The links between the job's ranks. Hosts that share one fast network (the trays of an NVL72 rack) count as one
+    """The links between the job's ranks. Hosts that share one fast network (trays of an NVL72 rack) count as one
     node."""
     trays = np.where(x.per_node == hw.per_tray, hw.per_node / max(hw.per_tray, 1), 1.0)
     per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node * trays)
@@ -302,8 +300,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat the first
-    one."""
+    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat the first."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):

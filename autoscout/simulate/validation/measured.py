@@ -87,7 +87,7 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measure
 
 
 def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
-    """Training runs that finished or ran out of memory; a run with several rows in a long table counts once. None if no
+    """Training runs that finished or ran out of memory; several rows of a run in a long table count once. None if no
     run was out of memory."""
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
@@ -198,8 +198,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row's precision is unknown: it states none, but other rows of its source use 8 or 4 bits, which
-    are at least twice as fast."""
+    """(n,) whether a row's precision is unknown: it states none, but its source has rows with 8 or 4 bits, at least
+    twice as fast."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}
@@ -217,8 +217,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """(n,) names of jobs. Rows of one job have the same workload and devices, but other layouts and software
-    settings."""
+    """(n,) names of jobs. Rows of one job have the same workload and devices, but other layouts and software."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
     return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])

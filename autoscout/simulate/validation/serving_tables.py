@@ -102,8 +102,8 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
     """(columns, measured), with one entry per successful run, in the order of the table. `measured` maps our metric
     names to (n,) values in our units, NaN where a run has none.
 
-    `columns["why_not"]` is "" or the reason why a run cannot be predicted; `columns["row"]` is the index of the run's
-    first row in `rows`."""
+    `columns["why_not"]` is "" or the reason why a run cannot be predicted; `columns["row"]` is the index of its first
+    row in `rows`."""
     runs: dict[Any, dict[str, Any]] = {}
     measured: list[dict[str, float]] = []
     for i, row in enumerate(map(renamed, rows)):

@@ -120,8 +120,7 @@ def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _adapters(other: str) -> dict[str, float]:
-    """Columns on adapters and norms, as in config_hub/finetune of Lightning-AI/litgpt; the output layer is never
-    tied."""
+    """Columns on adapters and norms, as in config_hub/finetune of Lightning-AI/litgpt (untied output layer)."""
     file = other.split("/")[0]
     return {
         "lora": 2.0 if "qlora" in other else 1.0,

@@ -1,6 +1,5 @@
 """Re-measurements of a run, as in a session: the reference is repeated at intervals during the search, and at the end
-the best configurations are repeated in rounds that decide the recommendation. This is not counted against the
-budget."""
+the best configurations are repeated in rounds that decide the recommendation. The budget excludes this."""
 
 from collections.abc import Callable
 

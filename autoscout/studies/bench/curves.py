@@ -1,5 +1,4 @@
-"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) after n
-evaluations."""
+"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) by evaluations."""
 
 from collections.abc import Sequence
 

@@ -22,8 +22,7 @@ _NEAR = 50  # number of neighbours of the best configuration to choose from
 
 
 def hinted(name: str) -> str:
-    """The kind of proposals in a strategy's name ("autoscout@worst"), or "". Errors: AutoscoutError (exit 2) if
-    unknown."""
+    """The kind of proposals in a strategy's name ("autoscout@worst"), or "". Errors: AutoscoutError (exit 2)."""
     kind = name.partition("@")[2]
     if kind and kind not in KINDS:
         raise AutoscoutError(f"{name}: '{kind}'{nearest_name(kind, KINDS)}", 2)

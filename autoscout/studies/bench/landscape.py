@@ -47,8 +47,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
 
     def shuffled(self, seed: int = 0) -> "Landscape":
         """A copy with all outcomes permuted among the configurations. A strategy that still finds good ones sooner than
-        by chance exploits the shape of the space, not the effects of knobs. Simulators' predictions are not
-        permuted."""
+        by chance exploits the shape of the space, not the effects of knobs. Predictions are not permuted."""
         dealt = np.random.default_rng(seed).permutation(len(self.truth))
         peaks = self.peaks
         return msgspec.structs.replace(

@@ -83,7 +83,7 @@ def comparisons() -> list[Comparison]:
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """`runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's configuration on all devices and
-    on the faster ones only."""
+    on the faster ones."""
 
     settings: BenchSettings
     seeds: int
@@ -152,8 +152,7 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that runs, in the order an expert would try them. `firm`: fixed values of
-    knobs."""
+    """The metric of the first configuration that runs, in the order an expert would try them. `firm`: fixed knobs."""
     advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
     for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]

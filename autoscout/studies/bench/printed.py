@@ -166,8 +166,7 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median cost as text. If more than half of the runs missed the target, it is a lower bound: what they
-    spent."""
+    """The median cost as text. If over half of the runs missed the target, it is a lower bound: what they spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"

@@ -1,5 +1,4 @@
-"""DeepSpeed autotuning's `random` tuner: configurations in random order, until several successive trials bring no
-gain."""
+"""DeepSpeed autotuning's `random` tuner: configurations in random order, until successive trials bring no gain."""
 
 import numpy as np
 
