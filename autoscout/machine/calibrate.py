@@ -42,8 +42,7 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
     """Measures the machine with the interpreter `python` (a command). `name`: the name of the device record; "": "cpu"
     or the GPU's name.
 
-    Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails.
-    """
+    Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails."""
     began = time.monotonic()
     groups = measure(python, quick, progress)
     facts = groups["device"][0]

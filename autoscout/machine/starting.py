@@ -50,8 +50,7 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
     """(content of a job file, notes for the user to review). `given`: the words of a launch command, or one file.
     `engine`: the job's target; "": the usual one for this command.
 
-    Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
-    """
+    Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model."""
     made, notes = described(given, folder, engine)
     notes = [*_refused(toml(made, notes), folder, notes), *notes]
     return toml(made, notes), [door.plain(note) for note in notes]

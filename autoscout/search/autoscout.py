@@ -84,7 +84,7 @@ class AutoScout:
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
-        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) of the m candidates
+        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) prices and values of the candidates
         self._step = 0
         self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant rows left to try

@@ -6,8 +6,7 @@ and a reference point, for m objectives to be minimized.
 
 for independent y_j ~ N(mean_j, deviation_j²)
 
-(Yang, Emmerich, Deutz and Bäck 2019, for any number of objectives; ψ is the expected improvement over t.)
-"""
+(Yang, Emmerich, Deutz and Bäck 2019, for any number of objectives; ψ is the expected improvement over t.)"""
 
 import itertools
 

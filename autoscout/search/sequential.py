@@ -92,7 +92,7 @@ class Pool:
 
 
 def _scale(knob) -> np.ndarray:
-    """(values + 1,) a knob's values scaled to [0, 1], by code; the last entry is for inactive."""
+    """(values + 1,) a knob's values scaled to [0, 1], by code; the last entry is for the inactive knob."""
     values = np.arange(len(knob.values), dtype=float)
     if all(isinstance(v, int | float) for v in knob.values):
         values = np.array(knob.values, dtype=float)

@@ -1,7 +1,6 @@
 """Seconds of single operators on one device: matrix products, attention, and kernels bound by memory.
 
-All sizes are arrays that broadcast against each other; results are in seconds.
-"""
+All sizes are arrays that broadcast against each other; results are in seconds."""
 
 import numpy as np
 

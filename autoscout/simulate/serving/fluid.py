@@ -7,8 +7,7 @@ requests running, each adds on average input/output prompt tokens to a decode st
 
 t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n/output · steps of a prompt),
 
-and Little's law closes the loop: n = users - waiting users.
-"""
+and Little's law closes the loop: n = users - waiting users."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace

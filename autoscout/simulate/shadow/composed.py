@@ -63,7 +63,7 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
         return sum(weight * value for (weight, _), value in zip(weighed, values, strict=True))
 
     left = {kind: round(total([r.left[kind] for _, r in weighed])) for kind in KINDS}
-    fewer = round(left["optimizer"] * (share - 1))  # negative: bytes moved to the additional replicas
+    fewer = round(left["optimizer"] * (share - 1))  # bytes of optimizer state gained; < 0 with more replicas
     at_peak = {kind: round(total([r.at_peak[kind] for _, r in weighed])) for kind in KINDS}
     steps = [
         Step(

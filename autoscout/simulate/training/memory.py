@@ -39,8 +39,8 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 FRAGMENTATION = 0.02  # share of the allocated peak that the caching allocator loses to fragmentation
 ERROR = 0.05  # standard deviation of log(measured / predicted) on held-out rows
-UNSEEN = 0.12  # the same for unknown software; chosen after seeing the 13B runs of one published sweep
-# additional fragmentation of unknown software; Mist's 59 rows reserve 3 to 18 % more than they allocate
+UNSEEN = 0.12  # as ERROR, for unknown software; chosen after seeing the 13B runs of one published sweep
+# like FRAGMENTATION, in addition for unknown software; Mist's 59 rows reserve 3 to 18 % more than they allocate
 UNSEEN_FRAGMENTS = 0.06
 # Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
 # version. 19 runs on an H100 reserved 1 to 13 % more than they allocated, and 3 % where 97 % of the memory was

@@ -58,7 +58,7 @@ def out_of_range(columns: Columns, n: int) -> Array:
 
 
 def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
-    """(n,) "" or, for missed rows, the software profile with which most missed rows of their group are inside."""
+    """(n,) "" or, for missed rows, the software profile whose interval covers most missed rows of their group."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
     for member in members():

@@ -64,7 +64,7 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def features(pool: Pool) -> np.ndarray:
-    """(n, features) of all rows, in [0, 1], without constant ones."""
+    """(n, features) of all rows, scaled to [0, 1], without constant columns."""
     columns = []
     for j, knob in enumerate(pool.space.knobs):
         codes = pool.codes[:, j]
