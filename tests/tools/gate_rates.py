@@ -28,7 +28,7 @@ def gate(rng: np.random.Generator, regime: str, level: float, slower: float, mar
 
 
 def fixed(rng: np.random.Generator, regime: str, level: float, slower: float, margin: float, n: int) -> str:
-    """The result of n runs of A, then n of B, and a two-sided Welch's t-test with the gate's error rate."""
+    """The result of n runs of A, then n of B, and a one-sided t-test in each direction with the gate's error rate."""
     noise = REGIMES[regime](rng, level, 2 * n)
     a, b = noise[:n], noise[n:] + math.log1p(slower)
     error = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n)

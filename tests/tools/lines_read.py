@@ -268,7 +268,7 @@ def launched(given: Given) -> list[str]:
 
 
 def _of_words(made: dict[str, Any], started: list[str], notes: list[str]) -> list[str]:
-    """Sentences on arguments that were lost or added."""
+    """A sentence on the arguments that bash passes and the job lacks."""
     if not started:
         return []
     launch = made["launch"]
@@ -420,7 +420,7 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
     program = {"vllm": "vllm", "megatron": "megatron-lm"}.get(job.target, "")
     known = arguments(program) if program else {}
     told = " ".join([*said, *launch.missing])
-    nearest = "not valid" in told  # and the nearest valid configuration
+    nearest = "not valid" in told  # the launch is of the nearest valid configuration
     there = {_spelt(flag): words for flag, words in there.items()}
     wrong = []
     for flag, words in given.items():
