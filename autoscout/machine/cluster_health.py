@@ -214,6 +214,5 @@ def _shown(report: dict[str, Any]) -> str:
 
 
 def _what_and_remedy(sentence: str) -> tuple[str, str]:
-    """Splits a message into (fault, remedy)."""
     what, _, mend = sentence.partition("; ")
     return what.split(": ", 1)[-1], mend

@@ -52,7 +52,6 @@ class Pool:
 
     @property
     def best(self) -> int | None:
-        """The cheapest measured row; None if none ran."""
         ran = {row: cost for row, cost in self.known.items() if cost is not None}
         return min(ran, key=ran.__getitem__, default=None)
 

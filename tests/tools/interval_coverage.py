@@ -57,7 +57,7 @@ def of_columns(columns: Columns, seconds: Array) -> Rows:
 
 
 def _doubted(columns: Columns, n: int) -> dict[str, Array]:
-    """(n,) each."""
+    """Doubt → its (n,) part of the stated error."""
     found: dict[str, Array] = {}
     for rows, some in by_precision(columns):
         x = complete(some)

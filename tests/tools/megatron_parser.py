@@ -108,7 +108,7 @@ def plain(value: Any) -> Any:
 
 
 def fields(*configs: Any) -> dict[str, Any]:
-    """{"TransformerConfig.hidden_size": 64}"""
+    """The configurations' values by qualified name, as in {"TransformerConfig.hidden_size": 64}."""
     return {
         f"{type(config).__name__.removeprefix('Adam').removeprefix('MLA')}.{field.name}": plain(
             getattr(config, field.name)

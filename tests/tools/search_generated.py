@@ -419,8 +419,8 @@ def landscape(
 
 
 def _device_s(step: np.ndarray, looks: int = 0) -> np.ndarray:
-    """(n,) device-seconds / number of devices of an experiment: a launch of 40 s, a warm-up and `looks` iterations (0:
-    as many as take 8 s, at least 2 and at most 10)."""
+    """(n,) seconds of an experiment, on all devices: a launch of 40 s, a warm-up and `looks` iterations (0: as many as
+    take 8 s, at least 2 and at most 10)."""
     return 40 + np.nan_to_num((1 + (looks or np.clip(8 / step, 2, 10))) * step)
 
 
@@ -444,7 +444,7 @@ class Cell:
     failed: list[float]
     ms: list[float]
     right: list[bool]
-    paid: list[float]  # device-seconds / number of devices until within 1 %; 0: costs are unknown
+    paid: list[float]  # seconds of all experiments until within 1 %; 0: costs are unknown
     fast: list[float]
 
 

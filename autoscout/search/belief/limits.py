@@ -54,7 +54,6 @@ class Limits:
         return bool(self._of)
 
     def tell(self, row: np.ndarray, encoded: EncodedRows, over: Mapping[str, float]) -> None:
-        """Adds the result of one row of the pool: its y by constraint."""
         for text, y in over.items():
             if text not in self._of:
                 self._of[text] = PeakBelief(self._encoding, text in self._foreseen)

@@ -318,7 +318,6 @@ class Belief:
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 
     def covariance(self, places: np.ndarray) -> np.ndarray:
-        """(k, k) covariance of f at the candidates `places`."""
         features, reached = (
             (self.candidates[0][places], self.candidates[1][places]),
             self._rows[: len(self.low), places],

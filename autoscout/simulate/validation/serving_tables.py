@@ -126,7 +126,6 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 
 def reads(name: str) -> bool:
-    """Whether a table's column with this name is used."""
     inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
     return (
         name in inputs

@@ -68,7 +68,6 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return abs(value - self.optimum) / self.optimum
 
     def within(self, share: float) -> int:
-        """Number of configurations whose regret is at most `share`."""
         return int((abs(self.truth - self.optimum) <= share * self.optimum).sum())
 
     def better(self, a: float, b: float) -> bool:

@@ -148,7 +148,6 @@ def _strategies(rows: list[SummaryRow], settings: BenchSettings) -> tuple[list[s
 
 
 def _ratios(summary: Summary, name: str) -> str:
-    """Lines that compare the first strategy with each of the others."""
     first = summary.strategies[0].strategy
     pairs = [p for p in summary.pairs if p.landscape == name and p.a == first]
     if not pairs:

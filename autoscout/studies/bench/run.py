@@ -179,7 +179,6 @@ class _Record:
         return self.landscape.measure(row, configuration, self.settings.noise, self.seed, self.times[row])
 
     def costs_since(self, count: int) -> list[float | None]:
-        """Costs of the evaluations after the first `count`."""
         objective = self.landscape.space.objective
         return [cost(objective, self.known[row]) for row in self.order[count:]]
 

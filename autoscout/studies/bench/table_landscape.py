@@ -205,7 +205,6 @@ def _acting(table: Table, knobs: list[str]) -> list[str]:
 
 
 def _status(source: TableSource, table: Table, row: tuple[Any, ...]) -> str:
-    """The status of a row in AutoScout's terms."""
     if source.status is None:
         return "ok"
     text = str(row[table.columns.index(source.status)]).strip().lower()

@@ -58,7 +58,6 @@ def _model(x: Any, y: Any, state: dict[str, Any] | None) -> Any:
 
 
 def _best(models: list[Any], least: float, candidates: Any) -> int:
-    """Position of the candidate with the largest acquisition value."""
     import torch
     from botorch.acquisition import LogExpectedImprovement  # type: ignore[import-not-found]
     from botorch.acquisition.analytic import LogConstrainedExpectedImprovement  # type: ignore[import-not-found]

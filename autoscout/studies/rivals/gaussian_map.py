@@ -68,7 +68,6 @@ class MapGP:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(|a|, |b|) Euclidean distances."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0))
 

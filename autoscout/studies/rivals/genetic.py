@@ -30,7 +30,6 @@ def genetic(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _fitness(cost: float | None) -> float:
-    """The cost; inf for failures."""
     return float("inf") if cost is None else cost
 
 
