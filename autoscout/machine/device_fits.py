@@ -20,8 +20,7 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(content of the record, fit → mean relative error). With `name` "", the record also applies to the driver's
-    name."""
+    """(the record's content, fit → mean relative error). `name` "": the record also applies to the driver's name."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)

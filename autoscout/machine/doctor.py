@@ -1,5 +1,4 @@
-"""Implements `autoscout doctor`: what this machine can run (devices, frameworks, versions, limits) and what is
-missing."""
+"""Implements `autoscout doctor`: what this machine can run (devices, frameworks, limits) and what is missing."""
 
 import contextlib
 import json

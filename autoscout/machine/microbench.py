@@ -108,8 +108,7 @@ def products():
 
 
 def attention():
-    """Groups "prefill" (causal attention of sequences, forward and backward) and "decode" (one token after a
-    context)."""
+    """Groups "prefill" (causal attention, forward and backward) and "decode" (one token after a context)."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]

@@ -62,8 +62,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _flags_of_megatron(config: dict[str, Any]) -> str:
-    """The flags of Megatron-LM for values of a config.json that are not the default and that a job file cannot
-    express."""
+    """The flags of Megatron-LM for values of a config.json that are not defaults and that a job file cannot express."""
     positions = {**part(config, "rope_parameters"), **part(config, "rope_scaling")}
     base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
     flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []

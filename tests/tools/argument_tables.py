@@ -77,8 +77,7 @@ def _below(model: Any) -> list[Any]:
     return [each for one in model.__subclasses__() for each in (one, *_below(one))]
 
 
-# Sections of a ds_config, by the class that reads them. DeepSpeed's constants also list their keys, without the
-# section.
+# Sections of a ds_config by the class that reads them. DeepSpeed's constants list their keys too, without sections.
 _SECTIONS = {
     "DeepSpeedZeroConfig": "zero_optimization",
     "DeepSpeedZeroOffloadParamConfig": "zero_optimization.offload_param",

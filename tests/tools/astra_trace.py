@@ -111,8 +111,7 @@ class Trace:
         ]
 
     def _read(self, layers: int) -> list[_Line]:
-        """The lines in the order of node numbers: embeddings, layers, weight updates. Stages are numbered by first
-        use."""
+        """The lines by node number: embeddings, layers, weight updates. Stages are numbered in this order."""
         stage_of = [(k + 1) % self.degree["p"] for k in range(layers + 1)]
         blocks = [("in.", 0, _EMBEDDING), ("out.", stage_of[layers], _EMBEDDING)]
         for k in range(layers):

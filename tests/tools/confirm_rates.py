@@ -10,8 +10,7 @@ import numpy as np
 
 from autoscout.tuning.trial import Trial
 
-# A regime returns the log-cost noise of n successive measurements; in all, one measurement has standard deviation
-# `level`.
+# A regime returns the log-cost noise of n successive measurements; one measurement has standard deviation `level`.
 Regime = Callable[[np.random.Generator, float, int], np.ndarray]
 
 
@@ -73,8 +72,7 @@ ANCHORS = 3
 def confirmation(
     rng: np.random.Generator, regime: Regime, level: float, gains: list[float], limit: int
 ) -> tuple[Trial, list[list[tuple[str, float]]], int]:
-    """One confirmation of finalists that are cheaper than the reference by `gains` (log), with the number of its
-    runs."""
+    """One confirmation of finalists that are cheaper than the reference by `gains` (log), with its number of runs."""
     names = [f"f{i}" for i in range(len(gains))]
     log = {"ref": 0.0} | {name: -gain for name, gain in zip(names, gains, strict=True)}
     noise = regime(rng, level, 400)

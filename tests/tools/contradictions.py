@@ -1,4 +1,4 @@
-"""Checks whether two sessions of one job on a drifting machine contradict each other; the second knows the first's
+"""Checks whether two sessions of a job on a drifting machine contradict each other; the second knows the first's
 results.
 
     python tests/tools/contradictions.py                        ten pairs on recorded values, with two drifts each

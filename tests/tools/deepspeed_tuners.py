@@ -1,5 +1,4 @@
-"""Runs DeepSpeed's own three tuners, unchanged, on a recorded grid and counts the experiments until within 5 % of the
-best.
+"""Runs DeepSpeed's three tuners, unchanged, on a recorded grid and counts experiments until within 5 % of the best.
 
 ENVIRONMENT/bin/python tests/tools/deepspeed_tuners.py GRID.csv OUT.json [--seeds 20] [--batch 16]
 

@@ -52,7 +52,7 @@ def attention_lines(data: Data, device: str, peak: float, sms: int) -> list[str]
 
 
 def elementwise_lines(data: Data, device: str) -> list[str]:
-    """Shares of the memory bandwidth that training kernels of known traffic reach, on tensors far larger than the
+    """Shares of the memory bandwidth that training kernels of known traffic reach, on tensors that exceed the
     caches."""
     gpu = DEVICES[device][2] or "A100-SXM4-40GB"
     bandwidth = {"A100-SXM4-40GB": 1555, "A10G": 600, "L4": 300, "V100-SXM2-32GB": 900}[gpu]

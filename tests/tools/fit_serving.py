@@ -195,8 +195,7 @@ def experts(tables: Tables, name: str, tflops: float, gb_s: float) -> dict[str, 
 
 
 def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
-    """Median microseconds by message size and number of devices, with vLLM's own kernel in a CUDA graph if it has
-    one."""
+    """Median microseconds by message size and devices, with vLLM's own kernel (in a CUDA graph) if it exists."""
     knots = [2**e for e in range(12, 28, 2)]
     columns = "num_gpus, 2 * message_size, 1000 * latency"  # in bytes; tables count 16-bit elements
     rows = tables.rows(columns, "op_aiconfigurator_custom_allreduce_perf", f"gpu = '{name}' AND backend = 'vllm_graph'")

@@ -197,8 +197,7 @@ def _finite_names(text: str) -> str:
 
 
 def line(folder: Path, chance: random.Random) -> Case:
-    """A launch command with odd fragments: as arguments, as one argument, in a script, in a manifest, or in a job
-    file."""
+    """A launch command with odd fragments: as arguments, as one argument, in a script, a manifest, or a job file."""
     text = chance.choice(_LINES)
     kind = chance.choice(("words", "word", "script", "manifest", "current", "command"))
     if kind == "script":

@@ -1,5 +1,4 @@
-"""The gain and cost of hints: experiments until one within 1 % of the best, compared to a search without, by kind of
-hint.
+"""Gain and cost of hints: experiments until one within 1 % of the best, relative to a search without, by kind of hint.
 
     PYTHONPATH=. python tests/tools/hints_table.py [--tables ../shared/data/landscapes] [--of serving,dense16] \
         [--draws 0,2] [--seeds 0-7] [--kinds good,random,worst,failing] [--keep FILE] [STRATEGY]

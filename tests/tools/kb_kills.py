@@ -1,5 +1,4 @@
-"""Kills each command that writes to a knowledge base with -9 at a random moment, repeats it, and checks that nothing is
-lost.
+"""Kills each command that writes to a knowledge base with -9 at a random moment, repeats it, and checks for losses.
 
     python tests/tools/kb_kills.py [--kills 1000] [--seed 0] [--json]
 
@@ -71,7 +70,7 @@ def _measured(number: int, evidence: str = "", at: float = 0.0) -> Measurement:
 
 
 def _session(folder: Path, name: str, numbers: range, said: Path | None = None, evidence: str = "") -> None:
-    """Writes measurements like a session: into the journal, then into the knowledge base; then acknowledges each in
+    """Like a session, writes measurements to the journal, then to the knowledge base, and acknowledges them in
     `said`."""
     path = store.sessions_folder(_kb(folder)) / name / "journal.jsonl"
     known = {
@@ -259,8 +258,7 @@ def _begun(work: Work, folder: Path, step_s: float = 0.0) -> int:
 def one(
     name: str, made: Prepared, folder: Path, after_s: float, steps_s: tuple[float, float]
 ) -> tuple[bool, list[str]]:
-    """(whether the process was killed before its end, errors). `steps_s`: clock errors of the first and the second
-    process."""
+    """(whether the process was killed before its end, errors). `steps_s`: clock errors of the two processes."""
     work, wrong = _WORKS[name], []
     shutil.copytree(made.folder, folder)
     pid = _begun(work, folder, steps_s[0])

@@ -122,8 +122,7 @@ def with_rows(columns: dict[str, np.ndarray], seconds: np.ndarray, job: np.ndarr
 
 
 def with_runs(columns: dict[str, np.ndarray], died: np.ndarray, job: np.ndarray) -> list[tuple[str, int, float]]:
-    """(what, rows, percent) for the held-out models, given whether some runs of a job fitted (the sweep has no
-    peaks)."""
+    """(what, rows, percent) for the held-out models, given whether some of a job's runs fitted (there are no peaks)."""
     rng = np.random.default_rng(1)
     chances, deaths = [], []
     for one in np.repeat(np.unique(job), DRAWS):

@@ -1,5 +1,5 @@
 """How `autoscout init` interprets public launch commands, by framework: entirely ("whole"), with a question ("asked"),
-or wrongly.
+wrongly.
 
     PYTHONPATH=. python tests/tools/lines_read.py FOLDER [--half mine|kept|both] [--only NAME] [--verbs]
                                                   [--show wrong|asked|whole] [--sample N] [--take N]

@@ -23,8 +23,8 @@ from tests.tools.mlperf_configs import told
 
 Row = dict[str, Any]
 
-# Chosen before any prediction of it was made. In v4.1 and v5.1, other submitters' rows and two models were held out,
-# until v6.0.
+# Chosen before any prediction of it was made. Until v6.0, it was other submitters' rows and two models of v4.1 and
+# v5.1.
 HELD_OUT = ("v6.0",)
 
 # data set → (file with the tokens of its prompts in openshift-psap/performance-dashboard, longest answer)

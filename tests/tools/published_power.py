@@ -67,8 +67,7 @@ _TRAINED: dict[str, dict[str, Any]] = {
 
 
 class Metered(NamedTuple):
-    """Mean watts of a node with eight devices in a run, after the power supply, and watts of the node without
-    devices."""
+    """Mean watts of a node of eight devices in a run, after the power supply, and watts of the rest of the node."""
 
     node: float
     rest: float

@@ -1,5 +1,4 @@
-"""Compares the serving simulator with public runs of vLLM, SGLang and TensorRT-LLM. Their pages are not in this
-repository.
+"""Compares the serving simulator with public runs of vLLM, SGLang and TensorRT-LLM. Their pages are not included here.
 
     git clone https://github.com/gpustack/gpustack pages/gpustack
     git clone https://github.com/FreedomIntelligence/AccelMark pages/accelmark

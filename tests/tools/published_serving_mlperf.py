@@ -1,5 +1,4 @@
-"""Compares the serving simulator with MLPerf Inference v4.1 and v5.1 (closed division); logs are not in this
-repository.
+"""Compares the serving simulator with MLPerf Inference v4.1 and v5.1 (closed division); logs are not included.
 
     git clone https://github.com/mlcommons/inference_results_v4.1 pages/v4.1
     git clone https://github.com/mlcommons/inference_results_v5.1 pages/v5.1

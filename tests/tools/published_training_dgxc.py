@@ -121,7 +121,7 @@ def _tables(text: str) -> Iterator[tuple[str, list[Cells]]]:
 
 
 def _named(title: str, family: str) -> Row:
-    """The columns from a title like "Llama3 70b Finetuning LORA FP8 (…)". A model with fewer layers has a separate name
+    """The columns from a title like "Llama3 70b Finetuning LORA FP8 (…)". A model with fewer layers has its own name
     and shape."""
     size = found[1] if (found := re.search(r"\b(\d+)b\b", title)) else "175"
     method = next((m for m in ("lora", "sft") if m in title.lower()), "pre-training")

@@ -166,8 +166,7 @@ def printed(log: str) -> dict[str, int]:
 
 
 def exported(script: Path) -> dict[str, int]:
-    """The values that a configuration's script exports; they override the folder's shared ones, and later lines earlier
-    ones."""
+    """The values that a configuration's script exports; they override the folder's, and later lines earlier ones."""
     shared = [script.parent / "config_common.sh", script.parent / "configs/config_common.sh"]
     files = [file for file in (*shared, script) if file.exists()]
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)

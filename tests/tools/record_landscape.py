@@ -2,8 +2,7 @@
 
     python tests/tools/record_landscape.py fixtures/jobs/smallest-cpu.toml fixtures/recorded/smallest-cpu.jsonl
 
-Writes the session's start, the ends of its experiments, and its end. Journals contain no prompts, paths or host
-names."""
+Writes the session's start, the ends of its experiments, and its end. Journals have no prompts, paths or host names."""
 
 import json
 import sys

@@ -118,8 +118,8 @@ def _surprised(rng: np.random.Generator, rows: list[dict[str, Value]], values: n
 
 
 def searched(drawn: Drawn, name: str, seed: int, budget: int, kind: str) -> tuple[int, int, int, int]:
-    """Experiments until within 1 % and within 5 % (the budget + 1 if not reached), broken bounds until within 1 % and
-    in total."""
+    """Experiments until within 1 % and within 5 % (the budget + 1 if not reached), broken bounds until 1 % and in
+    total."""
     plain, hyper = variant(name)
     simulators, foreseen = drawn.simulators(kind)
     chosen = strategy(plain, drawn.space, seed, hyper=hyper, simulators=simulators, foreseen=foreseen)

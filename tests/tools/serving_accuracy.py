@@ -113,8 +113,8 @@ def _spread(columns: dict[str, Any], load: dict[str, Any]) -> tuple[dict[str, np
 
 
 def _of_draws(own: dict[str, Any]) -> dict[str, float]:
-    """Means over several event simulations of an open load, because near the capacity TTFT varies threefold between
-    draws."""
+    """Means of several event simulations of an open load, because TTFT varies threefold between draws near the
+    capacity."""
     traffic, s = own["traffic"], setup(own, device("a100"), 1)
     front_end = float(s.front_end_s[0]), float(s.request_s[0])
     each = [

@@ -81,7 +81,7 @@ def _ended(kb: Path) -> int:
 
 
 def _things() -> dict[str, set[str]]:
-    """Processes of our workers and of vLLM (by words in their command lines), files and sockets. The tuner itself has
+    """Processes of our workers and of vLLM (by words in their command lines), files and sockets. The tuner has
     ended."""
     running = set()
     for entry in Path("/proc").iterdir():

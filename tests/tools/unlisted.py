@@ -58,8 +58,7 @@ def main() -> None:
 
 
 def _listable(name: str) -> Job:
-    """The job without constraints, and for serving with unimportant knobs fixed, so that its space can be listed
-    quickly."""
+    """The job without constraints, and for serving with unimportant knobs fixed, so that its space is small."""
     job = load_job(ROOT / "fixtures" / "jobs" / f"{name}.toml")
     if job.task != "serve":
         return job

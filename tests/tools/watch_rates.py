@@ -63,8 +63,7 @@ class Stream:
         self._minutes = [np.flatnonzero(minute == m) for m in range(int(arrivals[-1] // 60))]
 
     def readings(self, rng: np.random.Generator, hours: float, often: float, longer: float) -> Iterator[Requests]:
-        """Yields the requests between successive readings, with `often` times the requests and answers `longer` times
-        as long."""
+        """Yields the requests between readings, with `often` times the requests and answers `longer` times as long."""
         for _ in range(round(60 * hours)):
             rows = self._minutes[int(rng.integers(len(self._minutes)))]
             for part in range(round(60 / EVERY_S)):

@@ -1,7 +1,6 @@
 """The analytic serving simulator: throughput and latencies of inference engines from shapes, load and measured kernels.
 
-Few configurations are simulated request by request (events.py), many by the fluid model (fluid.py); step times are
-equal."""
+A few configurations are simulated by events (events.py), many by the fluid model (fluid.py); step times agree."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

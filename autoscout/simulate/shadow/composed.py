@@ -146,7 +146,7 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """The combined collectives. Between replicas, all bytes of an operation are merged, because buckets depend on the
+    """The combined collectives. Between replicas, an operation's bytes are merged, because buckets depend on the
     depth."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
