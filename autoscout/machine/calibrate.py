@@ -1,8 +1,9 @@
-"""`autoscout calibrate`: measures this machine and writes a device record, like those in fixtures/hardware.
+"""Implements `autoscout calibrate`: measures this machine and writes a device record in the format of
+fixtures/hardware.
 
-The micro-benchmarks (microbench.py) run under the target's interpreter, in a separate process that ends with us. What a
-single machine cannot measure (the network between nodes; links if it has only one device) comes from a shipped record.
-"""
+The micro-benchmarks (microbench.py) run with the target's interpreter in a separate process, which ends with this one.
+Constants that a single machine cannot measure (the network between nodes; links if it has only one device) come from a
+shipped record."""
 
 import contextlib
 import json
@@ -23,13 +24,13 @@ from autoscout.machine.device_fits import Groups, fit_record
 from autoscout.running import processes
 from kb.records import AutoscoutError
 
-_GRACE_S = 2.0
+_GRACE_S = 2.0  # seconds to end by itself before the process is killed
 _SCRIPT = Path(__file__).parent / "microbench.py"
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """`record`: the content of the device's file; `errors`: mean relative error of each fit on its own rows; `took_s`:
-    seconds that the calibration took."""
+    """The result of a calibration. `record`: content of the device's file; `errors`: mean relative error of each fit on
+    the rows that it was fitted to; `took_s`: duration in seconds."""
 
     device: str
     record: dict[str, Any]
@@ -38,10 +39,10 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
-    """Measures the machine with the interpreter `python` (a command), as device `name` ("": its kind, such as "cpu").
+    """Measures the machine with the interpreter `python` (a command). `name`: the name of the device record; "": "cpu"
+    or the GPU's name.
 
-    Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails.
-    """
+    Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails."""
     began = time.monotonic()
     groups = measure(python, quick, progress)
     facts = groups["device"][0]
@@ -51,7 +52,7 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
 
 
 def write(calibration: Calibration, folder: Path) -> Path:
-    """Writes the record under `folder`, atomically; returns its file."""
+    """Writes the record to a file in `folder`, atomically; returns its path."""
     path = folder / f"{calibration.device}.toml"
     fits = ", ".join(f"{group} {error:.0%}" for group, error in calibration.errors.items())
     head = f"Measured by `autoscout calibrate` on this machine; mean errors of the fits: {fits}"
@@ -63,7 +64,7 @@ def write(calibration: Calibration, folder: Path) -> Path:
 
 
 def _rounded(value: Any) -> Any:
-    """Rounds numbers to six digits, which is more than the measurements' precision."""
+    """Rounds numbers to six significant digits, which exceeds the measurements' precision."""
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -72,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def measure(python: list[str], quick: bool, progress: Callable[[str], None]) -> Groups:
-    """Rows by group, as printed by microbench.py."""
+    """Runs microbench.py and returns its rows by group."""
     if shutil.which(python[0]) is None:
         raise AutoscoutError(f"{python[0]}: there is no such interpreter; give one that has torch with --python", 2)
     command = [*python, str(_SCRIPT), "auto", "1" if quick else "0", str(processes.WORKER / "leash.py")]

@@ -1,8 +1,7 @@
-"""Checks a job's hosts before anything is measured there: which can be reached, which are sick, how fast the network.
+"""Checks a job's hosts before experiments: which are reachable, which are faulty ("sick"), how fast the network is.
 
-It tests all nodes of a host file, an allocation or a cluster: each reports its state, and every host sends a message to
-the next. Sick hosts are written to a list that the scheduler reads.
-"""
+All nodes of a host file, an allocation or a cluster report their state, and every host sends messages to the next one.
+Faulty hosts are written to a list in the scheduler's format, to exclude them."""
 
 import contextlib
 import json
@@ -27,17 +26,18 @@ from kb.records import Job
 
 _SCRIPT = processes.WORKER / "node_health.py"
 _LINKS = processes.WORKER / "links.py"
-_ASK_S, _LINKS_S = 20.0, 60.0
-_MIB, _TIMES = 16, 4
-_SLOW = 0.5  # a link is slow below this share of the median link speed
-_FOREIGN = 0.5  # tolerated load per core by other processes
-_LEAST_SHM_GIB = 1.0
+_ASK_S, _LINKS_S = 20.0, 60.0  # time limits in seconds: of reports, and of the messages between hosts; assumed
+_MIB, _TIMES = 16, 4  # size and number of messages: large enough for bandwidth, not latency, to dominate
+_SLOW = 0.5  # links below this share of the median speed are slow; assumed, far beyond normal variation
+_FOREIGN = 0.5  # tolerated load per core from other processes; assumed
+_LEAST_SHM_GIB = 1.0  # free /dev/shm that NCCL, vLLM and data loaders need at least; assumed
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`sick`: host → (reason, remedy); `healthy`: every other host → its hardware; `remarks`: healthy host → (what
-    would disturb a measurement there, remedy); `links`: (host, next host) → GiB/s."""
+    """The result of the checks. `sick`: host → (fault, remedy); `healthy`: every other host → its hardware, as text;
+    `remarks`: healthy host → (what would disturb measurements, remedy); `links`: (host, next host) → GiB/s; `shared`:
+    whether the working folder is the same on all hosts."""
 
     sick: dict[str, tuple[str, str]]
     healthy: dict[str, str]
@@ -48,7 +48,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def smoke(job: Job) -> Health:
-    """Tests all hosts that the job may run on. Errors: AutoscoutError (exit 2) if the job names none."""
+    """Checks all hosts that the job may run on. Errors: AutoscoutError (exit 2) if the job names none."""
     began = time.monotonic()
     known = reached(job.cluster)
     sick: dict[str, tuple[str, str]] = {}
@@ -96,7 +96,7 @@ def smoke(job: Job) -> Health:
 
 
 def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
-    """Why a node is sick according to its report, with the remedy; None if it is healthy."""
+    """(fault, remedy) according to a node's report; None if it is healthy."""
     gpus = report["gpus"]
     broken = [gpu for gpu in gpus if gpu["ecc"]]
     held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > IDLE * gpu["total_gib"]]
@@ -116,7 +116,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
     if held:
         first = held[0]
         took = f"{first['used_gib']:.1f} of {first['total_gib']:.1f} GiB"
-        return f"other processes use {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
+        return f"other processes use {took} of GPU {first['index']}", "end the other processes (`nvidia-smi`), or wait"
     if found := gpu_state.slowed(gpus):
         return found
     if report["shm_free_gib"] < _LEAST_SHM_GIB:
@@ -128,7 +128,7 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def busy(node: dict[str, Any]) -> tuple[str, str] | None:
-    """How much other processes use a host, with the remedy: it is not sick, but measurements would be disturbed."""
+    """(load by other processes, remedy) if it would disturb measurements on a host; else None."""
     if node["load"] <= node["cores"] * (1 + _FOREIGN):
         return None
     what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
@@ -136,7 +136,8 @@ def busy(node: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
-    """Hosts all of whose links are far below the median. With two hosts, either may be at fault."""
+    """Host → (fault, remedy), for hosts whose links are all slow. Empty for fewer than three links, because either end
+    of a slow link may be faulty."""
     if len(links) < 3:
         return {}
     usual = statistics.median(links.values())
@@ -153,7 +154,7 @@ def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
 
 
 def excluded(job: Job, hosts: list[str]) -> str:
-    """The hosts to exclude, in the format that the job's scheduler reads; "" if there are none."""
+    """The list of hosts to exclude, in the format of the job's scheduler; "" if there are none."""
     names = sorted(hosts)
     if not names:
         return ""
@@ -161,7 +162,7 @@ def excluded(job: Job, hosts: list[str]) -> str:
         return f"#SBATCH --exclude={','.join(names)}\n"
     if job.cluster.hosts == "ray":
         return "".join(f"{name}\n" for name in names)
-    return f"--exclude={'@'.join(names)}\n"  # for DeepSpeed's launcher
+    return f"--exclude={'@'.join(names)}\n"  # DeepSpeed's launcher
 
 
 def findings(job: Job, health: Health) -> list[Finding]:
@@ -177,12 +178,12 @@ def findings(job: Job, health: Health) -> list[Finding]:
         speeds = sorted(health.links.values())
         shown = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
         found.append(Finding(subject="network", ok=True, found=shown))
-    where = "this folder is the same on all hosts" if health.shared else "hosts share no folder: files are sent along"
+    where = "this folder is the same on all hosts" if health.shared else "hosts share no folder: each gets the files"
     return [*found, Finding(subject="working folder", ok=True, found=where)]
 
 
 def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float], dict[str, tuple[str, str]]]:
-    """(speeds of links, hosts that failed during the measurement)."""
+    """((host, next host) → GiB/s, host → (fault, remedy) for hosts that failed during the measurement)."""
     placement = Placement(tuple(msgspec.structs.replace(host, devices=host.devices[:1]) for host in hosts))
     names = [host.name for host in hosts]
     over = OverHosts(job, _LINKS, lambda ranks, avoided: placement, False, {"OMP_NUM_THREADS": "1"})
@@ -213,6 +214,5 @@ def _shown(report: dict[str, Any]) -> str:
 
 
 def _what_and_remedy(sentence: str) -> tuple[str, str]:
-    """Splits a sentence into what is wrong and what to do about it."""
     what, _, mend = sentence.partition("; ")
     return what.split(": ", 1)[-1], mend

@@ -1,5 +1,5 @@
-"""Fits a device record (job/device_records.py) to the rows of the micro-benchmarks (microbench.py). What they do not
-measure is taken from the shipped record of the most similar device."""
+"""Fits a device record (job/device_records.py) to the results of the micro-benchmarks (microbench.py). Constants that
+these do not measure are taken from the shipped record of the most similar device."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,19 +13,20 @@ from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.device import Hardware, shipped
 from autoscout.simulate.serving import operators as op
 
-_REFERENCE_US = 4.9  # time of a small torch operator on the machine where the shipped CPU host constants were measured
+# microseconds of a small torch operator on the machine on which the shipped CPU host constants were measured
+_REFERENCE_US = 4.9
 Groups = dict[str, list[Any]]  # rows by group, as microbench.py prints them
-Found = dict[str, Any]  # content of a record
+Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(content of the record, mean error by fit). If `name` is "", the record is also found under the driver's name."""
+    """(the record's content, fit → mean relative error). `name` "": the record also applies to the driver's name."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
     reference = shipped(like)
-    # The cost of a training framework's Python code only shows in whole jobs, so the shipped constants are scaled by
-    # the speed of this machine's Python.
+    # The CPU time of a training framework can only be measured in whole jobs, so the shipped constants are scaled by
+    # the speed of Python on this machine.
     python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
     peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
@@ -33,7 +34,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     ratio = peak["bf16"] / reference.peak_tflops["bf16"]
     peak |= {format_: ratio * tflops for format_, tflops in reference.peak_tflops.items() if format_ not in peak}
     launch = next(us for what, _, us in memory if what == "launch")
-    # The largest buffers do not fit into any cache.
+    # The largest buffers exceed all caches, so they show the memory bandwidth.
     rate, norm_rate = (
         max((b, b / us * 1e-3) for what, b, us in memory if what == kind)[1] for kind in ("copy", "norm")
     )
@@ -73,7 +74,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If that record lacks experts and host constants, those of the first record with experts are used.
+    # If the similar record lacks constants of experts and host, they are taken from the first record that has them.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
@@ -96,12 +97,11 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 
 def likest(facts: dict[str, Any]) -> str:
-    """The shipped record most similar to a machine's device: the one with its driver's name; else the newest one of its
-    vendor that is no newer than the device, preferring measured records to those from data sheets, and records with
-    less doubt; else the first."""
+    """The name of the shipped record most similar to a machine's device: the one with its driver's name, or else the
+    newest one of its vendor that is not newer than the device; ties prefer measured records, then less `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # the name is that of an earlier calibration
+    while stem and stem not in known:  # an earlier calibration
         stem = contents()[stem].get("like", "")
     if stem:
         return stem
@@ -159,7 +159,8 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """Latency from the smallest message and bandwidth from the largest, counting the bytes that each rank must move."""
+    """The links' group of the record: latencies from the smallest message and bus bandwidths from the largest, counting
+    the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -167,7 +168,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # the backend lacks it, so half an all-reduce is assumed
+            if not found and name != "all_reduce" and rows:  # missing in the backend: half an all-reduce
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -179,13 +180,13 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
     kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
     curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
-    here = {"peers": True, "ring_gb_s": 0.0}  # other machines' links do not matter
+    here = {"peers": True, "ring_gb_s": 0.0}  # the curves apply unchanged
     return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds), **here}
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
-    """(constants of serving_device.ServingDevice, mean error by group). Experts and the engine's own work can only be
-    measured with a whole vLLM, so they come from the most similar record."""
+    """(groups of serving_device.ServingDevice, group → mean relative error). The constants of experts and of the
+    engine's CPU work can only be measured with vLLM, so they are taken from the most similar record."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(
@@ -193,7 +194,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
         [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
         us,
         [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
-        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # weights that fit in a cache are read faster than from memory
+        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # 10 × gb_s: cached weights
     )
     batch, heads, context, dim, us = np.array(groups["decode"], dtype=float).T
     one, decode_error = _fit(
@@ -246,7 +247,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """The constants that minimize a robust error of the logarithms, and the remaining mean relative error."""
+    """(constants, their mean relative error): minimizes a robust loss of log(model / measured), within bounds."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

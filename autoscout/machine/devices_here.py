@@ -1,4 +1,4 @@
-"""This machine's devices as job files name them, and the default timeout of jobs on GPUs."""
+"""This machine's devices with their names in job files, and the default timeout of jobs on GPUs."""
 
 from typing import Any
 
@@ -6,19 +6,19 @@ from autoscout.job.device_names import device_meant
 from autoscout.running.cluster import gpus
 from autoscout.targets.vllm import SERVED_S
 
-# Timeout of an experiment on GPUs, including its start: loading, compiling and recording CUDA graphs of large models
-# takes minutes.
+# Timeout in seconds of an experiment on GPUs, including its start: loading and compiling a large model and recording
+# CUDA graphs takes minutes. Chosen, not measured.
 GPU_TIMEOUT_S = 900
 NO_GPU = "cluster: this machine shows no GPU"
 
 
 def here() -> tuple[str, int]:
-    """(kind, count) of this machine's devices, as job files name them."""
+    """(kind as in job files, count) of this machine's devices."""
     found = gpus.ours()
     kind = device_meant(found[0].name, found[0].total_gib) if found else ""
     return kind or "cpu", len(found)
 
 
 def times_on_gpus(target: str) -> dict[str, Any]:
-    """Keys of [launch] for a job on GPUs."""
+    """Additional keys of [launch] for a job on GPUs."""
     return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})

@@ -1,4 +1,4 @@
-"""Reports what this machine can run (devices, frameworks and versions, launchers, limits) and what is missing."""
+"""Implements `autoscout doctor`: what this machine can run (devices, frameworks, limits) and what is missing."""
 
 import contextlib
 import json
@@ -31,14 +31,14 @@ _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
-    ok: bool | None  # None: not known yet
+    ok: bool | None  # None: unknown
     found: str
     remedy: str = ""
-    needed: bool = False  # nothing works if this finding is not ok
+    needed: bool = False  # whether nothing works unless this is ok
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """The findings, the most important for an operator first; with a job, also whether it can run here."""
+    """All findings; with a job, also whether its target can run here."""
     return [
         _python(),
         _processor(),
@@ -67,7 +67,7 @@ def _memory() -> Finding:
 
 
 def _target(job: Job | None) -> list[Finding]:
-    """Findings about torch and the target in the interpreter that would run the job."""
+    """Findings on the target's packages in the interpreter that would run the job."""
     probe = job or _any_job()
     try:
         with contextlib.closing(profiler_of(probe)) as profiler:
@@ -94,7 +94,7 @@ def _target(job: Job | None) -> list[Finding]:
 
 
 def engine(fit: SeamFit | None) -> list[Finding]:
-    """Whether an interpreter's engine has the functions that AutoScout calls and the settings that it sets."""
+    """Findings on whether the installed engine has the functions that AutoScout calls and the settings that it sets."""
     if fit is None:
         return []
     remedy = REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else "" if fit.known else _ASKED
@@ -107,7 +107,7 @@ def engine(fit: SeamFit | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    """Asks the driver for its GPUs, since an installed driver may not answer."""
+    """Whether the driver answers, and which GPUs it reports. (An installed driver may not answer.)"""
     seen = gpus.look()
     if not seen:
         silence = gpus.silence()
@@ -117,7 +117,7 @@ def _gpu() -> Finding:
             subject="gpu",
             ok=False,
             found=silence,
-            remedy="run nvidia-smi by hand; after a driver update restart the machine; if it is only slow, turn on "
+            remedy="run nvidia-smi yourself; after a driver update restart the machine; if it is only slow, turn on "
             "persistence mode (`nvidia-smi -pm 1`)",
         )
     if lost := gpus.health().lost:
@@ -135,7 +135,7 @@ def _gpu() -> Finding:
 
 
 def _gpu_limits() -> list[Finding]:
-    """Limits on the clocks of this machine's GPUs, and how the GPUs are connected."""
+    """Findings on limits of the GPUs' clocks, and on the links between GPUs."""
     asked = subprocess.run([sys.executable, str(processes.WORKER / "node_health.py")], capture_output=True, text=True)
     report = json.loads(asked.stdout) if asked.returncode == 0 else {"gpus": [], "links": ""}
     found, remedy = gpu_state.slowed(report["gpus"]) or gpu_state.limits(report["gpus"]) or ("", "")
@@ -145,7 +145,8 @@ def _gpu_limits() -> list[Finding]:
 
 
 def _shared_memory() -> Finding:
-    """Checks /dev/shm, where NCCL, vLLM and data loaders exchange data; containers have 64 MiB of it by default."""
+    """Whether /dev/shm, through which NCCL, vLLM and data loaders exchange data, is large enough: containers have 64
+    MiB of it by default."""
     try:
         free = shutil.disk_usage(_SHM).free / 2**30
     except OSError as error:
@@ -175,7 +176,7 @@ def _knowledge_base(kb: Path) -> Finding:
 
 
 def _filesystem(kb: Path) -> Finding:
-    """Warns of filesystems on which file locks may not work."""
+    """Warns if the knowledge base is on a network filesystem, on which file locks may not work."""
     best, kind = "", ""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs, *_ = line.split()

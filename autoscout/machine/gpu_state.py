@@ -1,8 +1,7 @@
-"""Judges a node's report (worker/node_health.py) on its GPUs' clocks and connections.
+"""Interprets a node's report (worker/node_health.py) on the clocks and links of its GPUs.
 
-A GPU that is slowed by heat or its power supply counts as sick, because it is slower than others, and only at times. A
-power or clock limit is only reported, since it may be intended; so are links that differ between hosts.
-"""
+A GPU that is slowed by heat or its power supply counts as faulty, because it is slower than others at unpredictable
+times. Power and clock limits, and links that differ between hosts, may be intended, so they are only reported."""
 
 import re
 from collections import Counter
@@ -10,12 +9,13 @@ from typing import Any
 
 from autoscout.running.conditions import SLOWED
 
-_LIMITED = 0.98  # a limit below this share of the default power or clock is reported; drivers round
+# limits below this share of the default power or clock are reported; above, they may be rounding by the driver
+_LIMITED = 0.98
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """Which GPU its hardware is slowing now, with the remedy; None if none."""
+    """(a GPU that its hardware currently slows, remedy); None if there is none."""
     for gpu in gpus:
         reasons = str(gpu.get("throttled", "")).strip()
         if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
@@ -27,7 +27,7 @@ def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
 
 
 def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """Which limits are set below the GPUs' defaults, and how to undo them."""
+    """(power and clock limits below the GPUs' defaults, how to reset them); None if there are none."""
     watts = [g for g in gpus if _below(g.get("watts"), g.get("default_watts"))]
     clocks = [g for g in gpus if _below(g.get("application_mhz"), g.get("default_mhz"))]
     found, mend = [], []
@@ -43,10 +43,10 @@ def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
 
 
 def joined(matrix: str) -> str:
-    """How a node's GPUs are connected according to `nvidia-smi topo -m`, such as "NV12 between all" or
-    "NV4 × 2, SYS × 4"; "" with fewer than two GPUs."""
+    """The links between a node's GPUs in the output of `nvidia-smi topo -m`, such as "NV12 between all" or "NV4 × 2,
+    SYS × 4"; "" for fewer than two GPUs."""
     rows = [line.split() for line in matrix.splitlines() if re.match(r"\s*GPU\d+\s", line)]
-    rows = [row for row in rows if "X" in row]  # not the header
+    rows = [row for row in rows if "X" in row]  # excludes the header
     pairs: Counter[str] = Counter()
     for i, row in enumerate(rows):
         pairs.update(cell for cell in row[2 + i : 1 + len(rows)] if _CELL.fullmatch(cell))
@@ -56,7 +56,7 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """Host → the connections that most hosts have, for hosts whose GPUs are connected differently."""
+    """For each host whose GPUs are linked differently from most hosts': host → the usual links."""
     known = {host: links for host, links in by_host.items() if links}
     if len(known) < 2:
         return {}

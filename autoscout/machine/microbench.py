@@ -1,14 +1,13 @@
-"""Micro-benchmarks of one machine. The target's interpreter runs this file, so it imports torch and nothing of ours.
+"""Micro-benchmarks of this machine. The target's interpreter runs this file, so it imports nothing of AutoScout.
 
     python microbench.py KIND QUICK LEASH      KIND: auto | cpu | cuda; QUICK: 0 | 1; LEASH: path of leash.py
 
-Prints one line of JSON per finished group on stdout: {"group": …, "rows": […]}. Times are in microseconds, medians of
-repeats. A CPU "device" is what one rank of a job gets: one thread.
-"""
+Prints a line of JSON for every finished group: {"group": …, "rows": […]}. Times are medians of repeats, in
+microseconds. A CPU "device" is one thread, as for a CPU rank of a job."""
 
 import sys
 
-sys.path.pop(0)  # this script's own folder: its modules would hide some of the standard library's
+sys.path.pop(0)  # this script's folder, whose modules would shadow some of the standard library's
 
 import json
 import os
@@ -27,10 +26,10 @@ KIND = sys.argv[1]
 if KIND == "auto":
     KIND = "cuda" if torch.cuda.is_available() else "cpu"
 QUICK = sys.argv[2] == "1"
-LEAST_S = 0.02 if QUICK else 0.1  # shortest duration of a measurement
-REPEATS = 5 if QUICK else 9
+LEAST_S = 0.02 if QUICK else 0.1  # minimum seconds of a measurement
+REPEATS = 5 if QUICK else 9  # odd, so that the median is a measurement
 CUDA = KIND == "cuda"
-# A rank on a CPU is one thread, so its CPU time is the time that it needs, whatever else runs.
+# A CPU rank is one thread, so CPU time measures it without the influence of other processes.
 clock = time.perf_counter if CUDA else time.process_time
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -45,7 +44,7 @@ def wait():
 
 
 def micros(work):
-    """Median microseconds of one call. Calls are timed in bundles, so that the clock's own cost hardly matters."""
+    """Median microseconds of one call. Several calls are timed together to reduce the clock's overhead."""
     work()
     wait()
     calls = 1
@@ -109,7 +108,7 @@ def products():
 
 
 def attention():
-    """Causal attention: first of whole new sequences, forward and backward; then of one new token after a context."""
+    """Groups "prefill" (causal attention, forward and backward) and "decode" (one token after a context)."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]
@@ -138,7 +137,7 @@ def attention():
 
 
 def memory():
-    """Copies (bytes read and written), normalisations, and the smallest kernel."""
+    """Group "memory": copies and norms (with the bytes read and written), and the launch of the smallest kernel."""
     rows = []
     for mib in (1, 16, 128) if CUDA else (1, 8, 64):
         a = torch.randn(mib * 2**18, device=KIND)
@@ -152,14 +151,14 @@ def memory():
 
 
 def host():
-    """The time that Python and torch need for each small operator."""
+    """Group "host": the CPU time of Python and torch for a small operator."""
     layer = torch.nn.Linear(8, 8, device=KIND)
     x = torch.zeros(1, 8, device=KIND)
     say("host", [["forward", micros(lambda: layer(x))]])
 
 
 def collectives(leash):
-    """Groups of 2, 4 and 8 local ranks, if there are enough devices."""
+    """Group "collectives": over 2, 4 and 8 local ranks, as far as there are devices."""
     count = torch.cuda.device_count() if CUDA else len(os.sched_getaffinity(0))
     rows = []
     for world in (2, 4, 8):
@@ -167,7 +166,7 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, since NCCL may also print a lot
+            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, as NCCL may fill a pipe
                 ranks = [
                     subprocess.Popen(
                         [*me, leash, str(rank), str(world), folder], stdout=output if rank == 0 else sys.stderr
@@ -176,7 +175,7 @@ def collectives(leash):
                 ]
                 while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
                     time.sleep(0.02)
-                for rank in ranks:  # if one failed, the others would wait for it
+                for rank in ranks:  # after a failure, the others would wait forever
                     rank.kill()
                     rank.wait()
                 if any(rank.returncode for rank in ranks):
@@ -207,7 +206,7 @@ def one_rank(rank, world, folder):
         for name, work in works.items():
             try:
                 rows.append([name, world, size, timed_together(work)])
-            except RuntimeError:  # the backend does not have it
+            except RuntimeError:  # not supported by the backend
                 continue
     dist.destroy_process_group()
     if rank == 0:
@@ -215,7 +214,7 @@ def one_rank(rank, world, folder):
 
 
 def timed_together(work):
-    """Times a call that all ranks make the same number of times."""
+    """Median microseconds of a call in which all ranks take part."""
     times = []
     for _ in range(REPEATS + 1):
         dist.barrier()

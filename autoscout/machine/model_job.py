@@ -1,4 +1,4 @@
-"""Drafts a job that trains a model from the model's shape: a preset, or a config.json of Hugging Face."""
+"""Drafts a training job from the shape of a model, given as a preset or as a config.json of Hugging Face."""
 
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,16 @@ _HF = {
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
 }
-# For these architectures the fields above describe the whole shape, unless the config has experts, latent attention or
-# a format for stored weights. For others the job file names the config, which also gives query norms and biases.
+# For these architectures, the fields above describe the whole shape, unless the config has one of the fields in _MORE
+# (experts, latent attention, quantized weights). For other known architectures, the job file refers to the config
+# instead, which also determines norms and biases of queries.
 _BY_FIELDS = ("", "llama", "mistral")
 _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns a job, and notes that the user should review. `text`: the content of the config.json at `path`. Errors:
-    AutoscoutError (exit 2) if it does not describe a transformer, or describes one that jobs do not support."""
+    """(job, notes for the user to review). `text`: content of the config.json at `path`. Errors: AutoscoutError (exit
+    2) if it does not describe a transformer, or describes one that is not supported."""
     try:
         config = door.parsed_json(text)
     except ValueError as error:
@@ -52,7 +53,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
             f"model: the architecture '{kind}' is unknown; compare its sizes, gates, norms and biases with these"
         )
     if "from" in model or is_known(kind):
-        shape_of(path, "pretrain")  # reports an impossible shape now, since every verb would refuse the job
+        shape_of(path, "pretrain")  # reports an invalid shape now instead of in every later command
     if flags := _flags_of_megatron(config):
         notes.append(f"export: a launch of Megatron-LM also needs flags that [model] cannot express: {flags}")
     longest = config.get("max_position_embeddings")
@@ -61,7 +62,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _flags_of_megatron(config: dict[str, Any]) -> str:
-    """Megatron-LM's flags for values in which a config.json differs from Megatron-LM's defaults."""
+    """The flags of Megatron-LM for values of a config.json that are not defaults and that a job file cannot express."""
     positions = {**part(config, "rope_parameters"), **part(config, "rope_scaling")}
     base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
     flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
@@ -75,8 +76,7 @@ def _flags_of_megatron(config: dict[str, Any]) -> str:
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns a job that trains a model on this machine's devices, and notes to review. `model`: shape or {"preset":
-    …}."""
+    """(job to train a model on this machine's devices, notes to review). `model`: [model], a shape or {"preset": …}."""
     kind, count = here()
     notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
     if kind == "cpu":
@@ -95,6 +95,6 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
-    if kind != "cpu":  # experiments on GPUs need this
+    if kind != "cpu":  # required on GPUs
         made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
     return made, notes

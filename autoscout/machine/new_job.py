@@ -1,7 +1,6 @@
-"""Drafts a new job file from a user's answers to a few questions before the first session.
+"""Drafts a job file from a user's answers to a few questions, for the first session in the terminal UI.
 
-The code of `autoscout init` reads model, launch line and devices; the answers then replace what it assumed.
-"""
+The code of `autoscout init` interprets the model or launch command and the devices; the answers correct it."""
 
 import shutil
 from pathlib import Path
@@ -20,13 +19,14 @@ from autoscout.targets.guessed_load import REVIEW_PROMISE
 from autoscout.targets.target import target
 
 _TRAINS = ("pretrain", "finetune")
-_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # folders with other interpreters, relative to the current folder
-_SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
+# folders to search for other interpreters, relative to the current folder
+_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")
+_SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}  # an ordinary chat load, for the user to replace
 
 
 class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that can run a model, given its shape. `python`: the interpreter that has it, "" for ours. `missing`:
-    how to get it, "" if it is installed."""
+    """A target that can run a model of a given shape. `python`: the interpreter in which it is installed; "":
+    AutoScout's. `missing`: how to install it; "" if it is installed."""
 
     name: str
     serves: bool
@@ -36,9 +36,9 @@ class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: a preset's name, a config.json or its folder, or anything else that `init` reads. "" and 0 keep the
-    value that `init` chooses. `length` and `batch`: for training tokens per sample and samples per step, for serving
-    prompt tokens and users. `limits`: constraints, separated by commas."""
+    """The user's answers. `source`: a preset's name, a config.json or its folder, or any other input of `init`. "" and
+    0 keep the values that `init` chooses. `length`: tokens per sample (training) or per prompt (serving); `batch`:
+    samples per step, or users; `limits`: constraints, separated by commas."""
 
     source: str
     engine: str = ""
@@ -53,8 +53,8 @@ class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
-    """`text`: the job file's text; `notes`: points that the user should review; `own`: the source is the user's own
-    launch line, which determines the engine and what it trains on."""
+    """A drafted job. `text`: content of the job file; `notes`: points for the user to review; `own`: whether the source
+    is the user's launch command, which determines the engine and the training data."""
 
     name: str
     text: str
@@ -64,7 +64,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engines(folder: Path) -> list[ModelEngine]:
-    """The engines that can run a model, given its shape, installed ones first. Nothing is imported or started."""
+    """The targets that can run a model of a given shape, installed ones first. No target is imported or started."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 
@@ -85,8 +85,8 @@ def _engine(name: str, serves: bool, folder: Path) -> ModelEngine:
 
 
 def drafted(answers: JobAnswers, folder: Path) -> Drafted:
-    """Drafts the job file. Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, a
-    limit that is not a constraint, or a text that is not a time."""
+    """Drafts the job. Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch, and for
+    invalid constraints and times."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
     if not own and answers.engine:
@@ -113,7 +113,7 @@ def drafted(answers: JobAnswers, folder: Path) -> Drafted:
 
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
-    """Sets single precision for training on CPU ranks; for GPUs, Transformer Engine and a longer timeout."""
+    """Sets single precision for training on CPU ranks; on GPUs, Transformer Engine and a longer timeout."""
     cpu = all(is_cpu(node["device"]) for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
@@ -158,7 +158,8 @@ def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:
 
 
 def write(draft: Drafted, folder: Path) -> Path:
-    """Writes NAME.toml in the folder, or NAME-2.toml if that has other content; the same text is not written twice.
+    """Writes the draft to NAME.toml in the folder, or NAME-2.toml etc. if a file with other content exists; returns the
+    path.
 
     Errors: OSError.
     """

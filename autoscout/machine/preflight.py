@@ -1,4 +1,4 @@
-"""`autoscout check`: checks a job before any of its budget is spent."""
+"""Implements `autoscout check`: checks a job before its budget is spent."""
 
 import math
 import statistics
@@ -26,15 +26,15 @@ from kb import store
 from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
-_SPREAD = 0.03  # a usual relative spread between runs of one configuration
-_ANSWERED = 0.95  # if an open load's requests are answered to this share, the load limits the rate, not the server
+_SPREAD = 0.03  # usual relative standard deviation between runs of one configuration, until it is measured
+_ANSWERED = 0.95  # if a server answers this share of an open load, the load limits the throughput, not the server
 _SEARCHED = "the search looks for configurations that meet it; if none does, it reports the nearest and recommends none"
-_SAMPLE = 1000  # requests
-_RARELY = 0.05  # chance of running out of memory from which it is reported
+_SAMPLE = 1000  # requests drawn to compute a load's rate
+_RARELY = 0.05  # out-of-memory probabilities from this value on are reported
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """Findings, in the order in which a session meets problems. Errors: AutoscoutError for a job without a space."""
+    """All findings, in the order a session would encounter them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted, run_s = ([], 0.0) if target_of(job).designs else _predicted(job, space, kb)
@@ -96,7 +96,7 @@ def _devices(job: Job, predicted: bool) -> Finding:
 
 
 def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
-    """Warns of a pattern that `init` guessed: it times whatever it matches, until the lines of a run confirm it."""
+    """Warns if `init` guessed the pattern of the log lines of a training step: a wrong pattern times something else."""
     guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
     if not guesses:
         return []
@@ -135,7 +135,7 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
             Finding(
                 subject="constraint",
                 ok=reports,
-                found=f"{text}: {'is reported' if reports else 'nothing reports ' + metric}",
+                found=f"{text}: {'is reported' if reports else f'no run reports {metric}'}",
                 needed=True,
             )
         )
@@ -143,8 +143,8 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], float]:
-    """Findings on predictions of the reference's memory and objective, and the predicted seconds of one run after its
-    start (0 if unknown)."""
+    """(findings on the predicted memory and objective of the reference, predicted seconds of a run without its
+    start)."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -190,7 +190,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> tuple[list[Finding], floa
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: nothing can be gained."""
+    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: no gain is possible."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []
@@ -242,7 +242,7 @@ def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
 
 
 def _noise(job: Job, known: list[Measurement]) -> Finding:
-    """The smallest gain that the job's repeats can prove, with a 95 % interval above 1."""
+    """The smallest gain that the job's number of repeats can prove (95 % interval of the ratio above 1)."""
     spread = spread_of(job, known)
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
@@ -258,7 +258,7 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
 
 
 def spread_of(job: Job, known: list[Measurement]) -> float | None:
-    """Relative spread between two runs of one configuration; None if none was measured twice."""
+    """Relative standard deviation between runs of one configuration; None if none was measured twice."""
     by_id: dict[str, list[float]] = {}
     for m in known:
         if (c := cost(job.objective, m)) is not None:
@@ -268,7 +268,7 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
 
 
 def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
-    """How long a session takes. `run_s`: the predicted seconds of one run after its start, 0 if unknown."""
+    """The duration of a session. `run_s`: predicted seconds of one run after its start, 0 if unknown."""
     job, searched = space.job, min(space.job.budget.profiles, space.count)
     finalists, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
@@ -276,7 +276,7 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     wall = seconds(job.budget.wall)
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + finalists) * job.launch.timeout_s  # the experiment that runs at the deadline, and one round
+        late = wall + (1 + finalists) * job.launch.timeout_s  # plus the running experiment and one round
         found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
             " and all rounds are needed"

@@ -1,7 +1,7 @@
-"""`autoscout init`: drafts a job file from a launch line, a script or sbatch file that contains one, or a config.json.
+"""Implements `autoscout init`: drafts a job file from a launch command, a script or sbatch file that contains one, or a
+config.json.
 
-Today's launch is kept unchanged (with its containers and options) and becomes the reference.
-"""
+The user's launch command is kept unchanged, including containers and options, and becomes the search's reference."""
 
 import contextlib
 import os
@@ -35,51 +35,50 @@ from autoscout.targets.target import names, target
 from kb import door, secrets
 from kb.records import AutoscoutError
 
-_SOME_GPU = "GPU"  # a placeholder; jobs with it are refused, because only a person knows the kind
-# Flags with the number of devices of a server, whose value may be a shell variable.
+_SOME_GPU = "GPU"  # placeholder for an unknown kind of GPU, which the user must replace before the job is accepted
+# Flags of servers that set a parallel degree, with a shell variable as the value.
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
 _SHOWS = re.compile(r"(?<!\w)(?:CUDA|HIP)_VISIBLE_DEVICES=[\"']?(\d[\d,]*)")
-_ASKED = ("config.json", "no shell fills it in")  # in notes on jobs that cannot be loaded yet
-_FILE = re.compile(r"\.[a-z]+$")  # the ending of a file's name; those of releases (v0.3, 3.1-8b) have digits
-_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # {{ … }}: Helm and the like
+_ASKED = ("config.json", "no shell fills it in")  # substrings of notes on values that the user must fill in first
+_FILE = re.compile(r"\.[a-z]+$")  # suffix of a file name; suffixes of releases (v0.3, 3.1-8b) contain digits
+_VARIABLE = re.compile(r"\{\{\s[^{}]*\s\}\}|\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")  # shell variables, and {{ … }} as in Helm
 
 
 def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:
-    """(text of a job file, notes that a person should review). `given`: the words of a launch line, or one file.
-    `engine`: the job's target, "" for the usual one of such a line.
+    """(content of a job file, notes for the user to review). `given`: the words of a launch command, or one file.
+    `engine`: the job's target; "": the usual one for this command.
 
-    Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
-    """
+    Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model."""
     made, notes = described(given, folder, engine)
     notes = [*_refused(toml(made, notes), folder, notes), *notes]
     return toml(made, notes), [door.plain(note) for note in notes]
 
 
 def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
-    """A note where every verb would refuse the job for a reason that no other note names."""
-    from autoscout.targets.jobs import JobSpace, drafted_job  # imports numpy, which the first screen must not wait for
+    """A note if commands would refuse the drafted job for a reason that no other note mentions."""
+    from autoscout.targets.jobs import JobSpace, drafted_job  # imported here, because it imports numpy
 
     if any(asked in note for note in notes for asked in _ASKED):
         return []
     note = ""
-    # A placeholder stands for any GPU: only what neither an ordinary nor the largest one takes is refused.
+    # If the kind of GPU is unknown, the job is refused only if it is invalid for an ordinary and for the largest GPU.
     for device in (an_example(), the_largest()) if f'"{_SOME_GPU}"' in text else ("",):
         try:
             JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
             return []
         except AutoscoutError as error:
-            note = f"no verb accepts this job until this is fixed: {error}"
+            note = f"no command accepts this job until this is fixed: {error}"
     return [note]
 
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Like `job_file`, with the job as plain data. Errors: as there."""
+    """Like `job_file`, but returns the job as a dict. The errors are the same."""
     if engine and engine not in names():
         raise AutoscoutError(f"--target '{engine}'{nearest_name(engine, names())}", 2)
     files = [Path(word) for word in given]
-    # Not Path.is_file, which raises for a line longer than a file name may be.
+    # Not Path.is_file, which raises for words longer than a file name may be.
     are_files = all(os.path.isfile(word) for word in given)
     for name in [engine] if engine else names():
         if are_files and (made := target(name).described_by(files)) is not None:
@@ -105,7 +104,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         return _of_script(Called(path, [], [], {}), text, folder, engine)
     one = [*shell_commands.commands(given[0])] if path else []
     if (script := called(shell_words.words(one[0]) if len(one) == 1 else given, folder)) is not None:
-        with contextlib.suppress(AutoscoutError):  # on failure it is treated as any other line
+        with contextlib.suppress(AutoscoutError):  # if it fails, it is handled like any other command
             return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
         _of_a_model(given[0], engine)
@@ -122,14 +121,15 @@ def _of_a_model(given: str, engine: str) -> None:
 
 
 def _preset(word: str) -> str:
-    """The preset of that name, which may be a Hub's name; "" if there is none, or for a file that is not here."""
+    """The name of the preset for a model's name (also as on the Hugging Face Hub); "" if there is none, or if the word
+    looks like a file."""
     return "" if os.path.exists(word) or _FILE.search(word) or " " in word else published(word).get("preset", "")
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
-    """The words of a line given as one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) if it
-    cannot be understood."""
-    with contextlib.suppress(AutoscoutError):  # raised for an unknown first word
+    """(words of a command given as one argument, the environment variables it sets). Errors: AutoscoutError (exit 2) if
+    it is not a command."""
+    with contextlib.suppress(AutoscoutError):  # for an unknown first word
         return launch_in(line, "the line")[:2]
     words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
@@ -147,7 +147,7 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
 def _of_script(
     script: Called, text: str, folder: Path, engine: str, callers: tuple[Path, ...] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """`callers`: the scripts that call this one; needed because scripts may call each other in a circle."""
+    """The job of a script's last launch command, and notes. `callers`: the scripts that call it (to detect cycles)."""
     callers = (*callers, script.path.resolve())
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)
@@ -164,21 +164,23 @@ def _of_script(
     made, notes = _of_line(given_line(line, place, variables, batch), engine)
     notes += of_given + of_place + of_branches(line, text, str(path), given) + of_loops(line, text)
     if left := unexpanded(text):
-        notes.append(f"cluster: Slurm fills in no variable of #SBATCH {listed(left)}: write the numbers there and here")
+        notes.append(
+            f"cluster: Slurm does not expand variables in #SBATCH {listed(left)}: write numbers in the script and here"
+        )
     if earlier:
         shown = secrets.redacted(shlex.join(earlier))[:100]
         notes.append(f"launch.current: the script's last launch; before it comes '{shown}'")
     parallel = re.search(r"[^&]&\s*$", text, re.MULTILINE)
     if parallel or of_given:
         why = "starts something in the background" if parallel else "reads its arguments in a loop or a function"
-        # The script is started as a whole, so only its starting point matters.
+        # The script is started as a whole, so only its own working folder matters.
         start = runs_in(starts, path, line, folder)[0]
         return _as_a_whole(script, why, (made, notes), Line((), variables, batch, start), engine)
     return made, notes
 
 
 def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
-    # Imported here: it loads a target, which the first screen must not wait for.
+    # Imported here, because it loads a target, which delays the start of the UI.
     from autoscout.line.manifests import container_in
 
     found = container_in(text, where)
@@ -204,9 +206,9 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
 def _as_a_whole(
     script: Called, why: str, found: tuple[dict[str, Any], list[str]], begins: Line, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The job of a script that must run as a whole; jobs of servers and other targets are kept. `found`: the job of its
-    last line; `begins`: where and with which variables the script starts."""
-    # Imported here: it needs numpy, which the first frame must not wait for.
+    """(job, notes) of a script that must run as a whole. `found`: (job, notes) of its last launch command, which are
+    kept for servers and for other targets; `begins`: working folder and variables with which the script starts."""
+    # Imported here, because it imports numpy, which delays the start of the UI.
     from autoscout.targets.command.preset import preset, starts_server
 
     made, notes = found
@@ -215,19 +217,19 @@ def _as_a_whole(
         return made, notes
     path = str(script.path.resolve())
     shown = {gpu for value in _SHOWS.findall(script.path.read_text(errors="replace")) for gpu in named(value)}
-    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # the GPUs of all commands together
+    if shown and "CUDA_VISIBLE_DEVICES" not in begins.environment:  # of all commands in it
         environment = {**begins.environment, "CUDA_VISIBLE_DEVICES": ",".join(sorted(shown, key=int))}
         begins = msgspec.structs.replace(begins, environment=environment)
     name = os.path.relpath(path, begins.place)
     line = begins.of(["bash", path if name.startswith("..") else name, *script.given])
-    made.pop("space", None)  # flags of the last line are not flags of the script
+    made.pop("space", None)  # the script does not have the flags of its last command
     if known and not preset(known).knob:
         made["launch"] |= {"path": str(begins.place), "current": str(line)}
     else:
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
-        if its > mine:  # all commands together have more than the last
+        if its > mine:  # all commands together use more
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
@@ -242,19 +244,19 @@ def _as_a_whole(
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     if later := handed_on(line.words):
         raise AutoscoutError(
-            f"'{str(line)[:60]}' submits what follows its --, with ranks of its own: give what it submits, as it "
+            f"'{str(line)[:60]}' submits the command after its -- as a job of its own: give that command, as it "
             f"starts there: autoscout init -- {shlex.join(later)[:100]}",
             2,
         )
     if line.first == "srun" and ":" in line.words:
         raise AutoscoutError(
             "the srun line starts several components of a heterogeneous job (:), each on its own devices: give the "
-            "line of the one to tune, autoscout init -- srun …, and start the others beside it",
+            "line of the one to tune, autoscout init -- srun …, and start the others separately",
             2,
         )
-    by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
+    by_engine = sorted(names(), key=lambda name: name == "command")  # last, because it accepts any command
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
-    with contextlib.chdir(line.place):  # the line's relative paths start there
+    with contextlib.chdir(line.place):  # relative paths in the command
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
         others = [] if engine or made is None else _other_engines(line)
     if made is None:
@@ -298,14 +300,14 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     notes += of_secrets + unfilled(variables) + secret_flags(shown, "current")
     notes += secret_flags(launch.get("command_prefix", []), "command_prefix")
     if not is_cpu(nodes[0]["device"]):
-        made["launch"] = launch | times_on_gpus(made["target"]) | launch  # the line's own values are kept
-    elif looks_like_gpus(line):  # the timeout that GPUs need, so that a person only has to write the GPUs
+        made["launch"] = launch | times_on_gpus(made["target"]) | launch  # the command's own values win
+    elif looks_like_gpus(line):  # so that the user only needs to enter the GPUs
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
 def _other_engines(line: Line) -> list[str]:
-    """A note for each other target that could tune the line."""
+    """Notes on other targets that could tune the command."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):
@@ -318,7 +320,8 @@ def _other_engines(line: Line) -> list[str]:
 
 
 def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[list[int], list[str]]:
-    """(devices of each node, 0 if unknown; notes where the number of ranks contradicts the number of GPUs)"""
+    """(number of devices of each node, 0 if unknown; notes on contradictions between the numbers of ranks and of GPUs).
+    `step`: the devices that the command requests from Slurm; `counts`: ranks per node in the command."""
     batch = line.allocation
     given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
     if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(line):
@@ -338,22 +341,22 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
         each = counts[0] if len({*counts}) == 1 else 0
         return [each] * len(nodes) if each else counts, _of_fewer(max(counts), given.each)
     return nodes, [
-        f"cluster: the line starts {max(counts)} ranks on a node that is given {given.each} GPUs, so one of the two is "
-        f"wrong; {given.each} are written here: correct that or the line"
+        f"cluster: the launch starts {max(counts)} ranks on a node with {given.each} GPUs, so one of these numbers is "
+        f"wrong; the job has {given.each}: correct the job or the launch"
     ]
 
 
 def _of_fewer(used: int, given: int) -> list[str]:
     return [
-        f"cluster: the line runs on {used} of the {given} GPUs that a node is given, so {used} are written here as "
-        f"today's; write count = {given} to tune for all of them"
+        f"cluster: the launch uses {used} of the {given} GPUs of a node, so the job has {used}, too; "
+        f"write count = {given} to tune for all of them"
     ]
 
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns a cluster's nodes, and notes to review. `counts`: devices of each node according to the line, 0
-    if it states none. `apart`: ranks that share a sample. `elsewhere`: the line does not run on this machine's
-    processors."""
+    """(nodes of the cluster, notes to review). `counts`: devices of each node according to the command, 0 if it states
+    none; `apart`: number of ranks that share a sample; `elsewhere`: whether the command does not run on this machine's
+    CPUs."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

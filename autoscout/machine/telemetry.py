@@ -1,4 +1,4 @@
-"""Load and memory of this machine's devices, from NVML or nvidia-smi; without GPUs, from the kernel's counters."""
+"""Reads the load and memory of this machine's GPUs, from NVML or nvidia-smi, or without GPUs of its CPU, from /proc."""
 
 import contextlib
 from pathlib import Path
@@ -12,7 +12,7 @@ _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature
 
 
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
-    busy: float  # share, 0 to 1
+    busy: float  # share of the time, 0 to 1
     memory_gib: float
     memory_total_gib: float
     power_w: float | None = None
@@ -20,7 +20,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Reads all devices, by name. Keeps NVML open, and the previous CPU counters."""
+    """Reads all devices by name; keeps NVML initialized, and the previous CPU counters, between reads."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
@@ -40,7 +40,7 @@ class Meter:
 
 
 def _cpu_counters() -> tuple[int, int]:
-    """(all, idle) jiffies since boot."""
+    """(total, idle) CPU time since boot, in clock ticks."""
     first = next(iter(_lines("/proc/stat")), "cpu 0 0 0 0 0")
     values = [int(v) for v in first.split()[1:]]
     return sum(values), values[3] + (values[4] if len(values) > 4 else 0)
@@ -54,18 +54,18 @@ def _lines(path: str) -> list[str]:
 
 
 def _nvml() -> Any:
-    """The initialized module; None without a driver or without nvidia-ml-py."""
+    """The initialized module pynvml; None if the driver or nvidia-ml-py is missing."""
     try:
         import pynvml  # type: ignore[import-not-found]
 
         pynvml.nvmlInit()
-    except Exception:  # no such module or driver; NVMLError cannot be named here, since the module defines it
+    except Exception:  # no module or no driver; NVMLError is only defined by the module itself
         return None
     return pynvml
 
 
 def _gpus(nvml: Any) -> dict[str, DeviceReading]:
-    """Device → reading; empty if the driver no longer answers. A GPU that the driver cannot reach is left out."""
+    """Device → reading, without GPUs that the driver cannot reach; empty if the driver does not answer."""
     readings = {}
     with contextlib.suppress(nvml.NVMLError):
         for i in range(nvml.nvmlDeviceGetCount()):
@@ -75,8 +75,8 @@ def _gpus(nvml: Any) -> dict[str, DeviceReading]:
 
 
 def _gpu(nvml: Any, handle: Any) -> DeviceReading:
-    """One GPU's reading; for values that it does not report (slices, unified memory) see `parsed`. Errors: NVMLError
-    for a GPU that cannot be reached."""
+    """The reading of one GPU. Values that it does not report (MIG slices, unified memory) are as in `parsed`. Errors:
+    NVMLError for a GPU that cannot be reached."""
 
     def asked(ask: str, *arguments: Any) -> Any:
         try:
@@ -96,12 +96,12 @@ def _gpu(nvml: Any, handle: Any) -> DeviceReading:
 
 
 def _nvidia_smi() -> dict[str, DeviceReading]:
-    """The same readings from the driver's own program, which needs no Python package."""
+    """The same readings from nvidia-smi, which needs no Python package."""
     return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 
 def parsed(table: str) -> dict[str, DeviceReading]:
-    """Parses nvidia-smi's CSV. A value that a device does not report ("[N/A]") is None, or 0 if a number is needed."""
+    """Parses the CSV output of nvidia-smi. An unreported value ("[N/A]") is None, or 0 in numeric fields."""
     readings = {}
     for line in table.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]

@@ -1,15 +1,18 @@
-"""AutoScout's default strategy: the paper's orchestrator of proposers that share one belief about the whole space.
+"""AutoScout's default strategy: the paper's bandit chooses among proposers (its arms), which all use one probabilistic
+model of the whole space, the belief.
 
     tell ──► model (posterior over all valid configurations) ──► MODEL ┐
                  │ gains                                       SPARSE ├─► bandit ──► ask
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
-Experiments come in this order: the reference; a few configurations far from each other or, with prior means, those
-predicted to be best; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
+Experiments come in this order: first the reference; then a few configurations far from each other or, with prior means
+(predictions of simulators or past jobs), those predicted to be best; then in each step the proposal of the arm that the
+bandit chooses. The session re-measures the best configurations at the end.
 
-Rewards are the paper's difference of differences on the grid of base and proposal. Two of its corners, the base and the
-proposal, are measured. The two mixed ones (structure of one, dense point of the other) are measured, too, or come from
-the posterior; the journal then records their error:
+Rewards are the paper's difference of differences (§3.3) on a 2×2 grid: the structure of the base (the best row so far)
+or of the proposal, times the dense point of either. In c_bc, the structure is the base's and the dense point the
+candidate's. Base and proposal are measured; the two mixed corners come from the posterior unless they were measured,
+and the journal records their error:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -44,15 +47,16 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlooks: asks between two, horizon in experiments, relative gain to find
-_FAVOURITES = 1_000  # favourites per simulator that start a sampled pool
-_SOON = 8  # experiments within which a correct simulator usually finds the best
-_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in simulators: too low; enough, after so many distant configurations
-_WIDE, _WIDER = 3, 3.0  # if little gain is expected: a wider search every 3rd step, with standard deviations times 3
-_FIRST = 3  # favourites of the first prior mean tried first
-_BEFORE = 3  # experiments of the search before the first proposal by others, which is judged against them
-_ASKED = 4_000  # random rows among which a favourite that keeps the bounds is sought, until a measured row keeps them
-_FAR = 400  # random rows among which the opening picks a spread-out set
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlook: interval in asks, horizon in experiments, relative gain that counts
+_FAVOURITES = 1_000  # best predictions per simulator to add to a pool that cannot list the space
+_SOON = 8  # experiments after which a correct simulator has usually led to the best configuration
+# trust in simulators that is too low; that is high, after 2 distant rows
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2
+_WIDE, _WIDER = 3, 3.0  # if little gain is expected: every 3rd step triples standard deviations
+_FIRST = 3  # number of first experiments that follow the first prior mean
+_BEFORE = 3  # own experiments before the first proposed one, which is ranked among them
+_ASKED = 4_000  # while all measured rows break a bound: random rows to choose from
+_FAR = 400  # random rows among which the opening chooses distant ones
 
 
 class AutoScout:
@@ -80,11 +84,11 @@ class AutoScout:
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
-        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) of the candidates
+        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) prices and values of the candidates
         self._step = 0
         self._rounds = 0
-        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
-        self._worthwhile = True  # whether the first objective alone still promises gains
+        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant rows left to try
+        self._worthwhile = True  # whether gains in the first objective are still expected
         self.proposed.held = search.held
         for each in search.proposed:
             self.propose(each)
@@ -92,7 +96,7 @@ class AutoScout:
             self.tell(list(search.told))
 
     def _look_ahead(self, search: Search) -> None:
-        """Adds each simulator's favourites of the whole space to a sampled pool."""
+        """Adds the configurations that each simulator predicts to be best to a pool that only samples the space."""
         for predictor in search.simulators.values():
             start = None if search.default is None else self.pool.encode(search.default)[None]
             found, _ = favourites(self.space, as_costs(self.space.objective, predictor), self.rng, start)
@@ -183,7 +187,7 @@ class AutoScout:
         return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
 
     def _valued(self) -> np.ndarray:
-        """(m,) expected gain of each candidate per device-seconds of a typical experiment; −1 for taken candidates."""
+        """(m,) expected gain of each candidate divided by its relative price; −1 for rows already tried or pending."""
         model, gain = self.model, self._gained()
         self._prices = np.ones(len(model.candidates))
         if self.hyper.spending:
@@ -191,8 +195,7 @@ class AutoScout:
         return np.where(gain < 0, gain, gain / self._prices)
 
     def _gained(self) -> np.ndarray:
-        """(m,) expected gain of each candidate: improvement of the first objective, or hypervolume; −1 for taken
-        ones."""
+        """(m,) expected gain of each candidate, in the first objective or in hypervolume; −1 as in `_valued`."""
         model, trade = self.model, self.trade
         if trade is None or trade.first:
             return model.gain
@@ -204,8 +207,7 @@ class AutoScout:
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """K orderings of the sparse knobs that vary, as columns of the pool's codes: winners of earlier tournaments
-        first, then the space's own order, then random orders that the dependencies allow."""
+        """Up to K orderings (column indices) of the varying sparse knobs: earlier winners, the space's, random ones."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [completed(o, names) for o in seeded]
@@ -214,8 +216,8 @@ class AutoScout:
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
     def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """Plays one round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the
-        posterior, and the better half stays, unless a tie would decide which. Then returns the winner's proposal."""
+        """The best tree's proposal. With several trees, this is also a round of the tournament (paper §3.2): the half
+        with the better proposals stays, unless a tie would decide."""
         proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
@@ -231,37 +233,36 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """The best row by the first prior mean and the risk of running out of memory, among untried rows that no
-        simulator predicts to fail, or to break a bound if others are left."""
+        """The untried row with the lowest predicted cost (by the first prior mean) plus penalty for the risk of running
+        out of memory, without rows that are predicted to fail or, if others are left, to break a bound."""
         open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if self.model.costs and not self.model.kept.any():  # all broke bounds, which the chances have learned by now
+        if self.model.costs and not self.model.kept.any():  # all broke bounds, so use the learned probabilities
             some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
             open_rows = some[self._may_run(some, np.max)]
         else:
             open_rows = self.model.foreseen.within(open_rows)
-            if len(failed) and not self.model.costs:  # neighbours of a failure most likely fail too
+            if len(failed) and not self.model.costs:  # neighbours of a failure likely fail
                 apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
                 open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows) + self.model.chances.risk(open_rows))]
         return Proposal(int(row), "MODEL", 0.0, f"predicted to be best by {first.name}")
 
     def _doubtful(self, known: int) -> bool:
-        """Whether to doubt the prior means: they were wrong about their favourites, promise no more gain, or had _SOON
-        experiments; but not if they were right about distant configurations, too."""
+        """Whether to test the prior means by a distant configuration: if trust is low, if they promise no more gain, or
+        after _SOON experiments, unless they predicted distant configurations well before."""
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False
         return trust < _TRUST or known >= _SOON or float(self.model.gain.max()) < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
-        """Of some random rows, the one farthest from everything tried (the most central one if nothing was tried). Used
-        at the start without prior means, or if these were wrong about their favourites, since they may be right
-        elsewhere. `likely`: only from the quarter predicted to be best."""
+        """Of some random rows, the one farthest from all tried ones (the most central one if nothing was tried), for
+        the opening without prior means, and to test prior means. `likely`: only of the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
-        as_full = self.model.chances.as_full_as_one_that_died(open_rows)
+        as_full = self.model.chances.as_full_as_an_oom(open_rows)
         open_rows = open_rows if as_full.all() else open_rows[~as_full]
         if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
@@ -278,8 +279,8 @@ class AutoScout:
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from everything tried" if taken else "the most central")
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
-        """(n,) whether a row's chance of running within all bounds, given the opening's failures, reaches 1/2 (or
-        reaches `least` of all chances, if that is lower)."""
+        """(n,) whether a row's probability of running within all bounds is at least the smaller of 1/2 and `least(…)`
+        of all."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
@@ -288,14 +289,13 @@ class AutoScout:
         return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
-        """Whether hardly any gain is expected. Without this check, an overconfident search stays around the best of one
-        layout for a hundred experiments."""
+        """Whether hardly any gain is expected: an overconfident search stays near the best row for long."""
         alone = self.trade is None or self.trade.first
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 
     def _wider(self) -> Proposal | None:
-        """The proposal of a less confident belief, or of one without the simulators if the belief rests mostly on them;
-        None while trusted simulators are still to find the best."""
+        """A proposal with larger standard deviations, or without the simulators if the belief depends mostly on them;
+        None if these are trusted and had fewer than _SOON experiments."""
         if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
             look_unaided(self.model, list(self.pending))
             why = "simulators promise next to nothing: chosen from measurements alone"
@@ -309,7 +309,7 @@ class AutoScout:
         return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
-        """Untried rows; those predicted to fail only if no others are left."""
+        """Untried rows, without those predicted to fail unless no others are left."""
         taken = [*self.model.tried, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):
@@ -363,13 +363,13 @@ class AutoScout:
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
-        for each in results:  # only after all rewards, whose predictions must not use these results
+        for each in results:  # after all rewards, which use predictions made without these results
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:
-        """Scores the grid of base and proposal and rewards the arm, relative to what was paid. Called before the model
-        learns the result, which the predicted corners must not know. A measured cost counts only as far as it moves
-        the belief, so that a lucky near-tie earns nothing."""
+        """Rewards the proposal's arm by the difference of differences over the price paid. Called before the model
+        learns the result, on which predicted corners must not depend. The measured cost is shrunk towards its
+        prediction, so that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
@@ -408,10 +408,8 @@ class AutoScout:
 
     def switch_to_profiling(self) -> None: ...
 
-    # ---- recommend ----------------------------------------------------------------------------------------------
-
     def recommend(self) -> Configuration | None:
-        """The configuration believed to be best, because the best measurement is partly luck. None if nothing ran."""
+        """The configuration with the lowest expected (not measured, partly lucky) cost; None if nothing ran."""
         if not self.model.kept.any():
             return None
         self.model.update([])

@@ -4,16 +4,15 @@
 
 Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and its decay.
 
-The default strategy's arms have predicted gains. Their mean reward is the gain times the share of its predictions that
-the arm kept so far, with a few pulls as a prior.
-"""
+In the default strategy, an arm's proposal has a predicted gain, which replaces Q_a / N_a after multiplication by the
+arm's past mean of (reward / predicted gain), see `expecting`."""
 
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
-# These two are ours, not the paper's: they keep one lucky or hopeless experiment from deciding the rest of a search.
+# Beyond the paper, these limits keep one lucky or hopeless experiment from dominating the rest of a search.
 _SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
-_MOST = 3.0  # cap on one experiment's reward, as a multiple of its promise
+_MOST = 3.0  # cap on reward / predicted gain of one experiment
 
 
 class UCB1:
@@ -25,20 +24,19 @@ class UCB1:
         self.kept = dict.fromkeys(arms, 0.0)
 
     def join(self, arm: str) -> None:
-        """Adds an arm, if it is new."""
         for sums in (self.q, self.n, self.kept):
             sums.setdefault(arm, 0.0)
 
     def index(self, t: int) -> dict[str, float]:
-        """The bracket of equation 1 for each arm; infinite for an arm that was never pulled."""
+        """The term in brackets of equation 1 for each arm; infinite for arms that were never pulled."""
         total, c = max(sum(self.n.values()), 1.0), self.c0 * self.gamma**t
         return {a: _bound(self.q[a] / n, n, total, c) if n else math.inf for a, n in self.n.items()}
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
-        """`index` for arms whose proposals have a predicted gain, weighted by the share of its predictions that the arm
-        kept so far (the mean of earned / promised, with `pulls` kept promises as a prior). So no arm needs a first
-        pull, an arm that earns little of its promises is chosen rarely, and a large broken promise weighs no more than
-        a small one."""
+        """Like `index`, for arms whose proposals have predicted `gains`. The mean reward is the predicted gain times
+        the arm's mean of (reward / predicted gain), with a prior of 1 that counts as `pulls` pulls. So no arm needs a
+        first pull, arms that keep predicting too much are chosen rarely, and a large wrong prediction counts no more
+        than a small one."""
         total, c = sum(self.n.values()) + pulls, min(self.c0, _SHARE * max(gains.values()))
         index = {}
         for a, gain in gains.items():
@@ -47,8 +45,7 @@ class UCB1:
         return index
 
     def age(self) -> None:
-        """Discounts old rewards, because gains shrink by orders of magnitude during a search. Once next to nothing is
-        promised, the arms take turns."""
+        """Discounts old rewards, because gains shrink by orders of magnitude during a search."""
         for arm in self.n:
             self.q[arm] *= self.gamma
             self.kept[arm] *= self.gamma
@@ -64,14 +61,14 @@ class UCB1:
         self.n[arm] += 1
 
     def weaken(self, pulls: float) -> None:
-        """Shrinks the statistics to a prior of at most `pulls` pulls per arm; means stay (fidelity switch)."""
+        """Reduces the weight of the statistics to at most `pulls` pulls per arm without changing the means, when
+        evaluation switches from simulation to experiments."""
         for arm in self.n:
             if self.n[arm] > pulls:
                 self.q[arm] *= pulls / self.n[arm]
                 self.n[arm] = pulls
 
     def state(self) -> dict[str, list[float]]:
-        """Arm → [pulls, mean reward]."""
         return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in self.n}
 
 
@@ -80,15 +77,16 @@ def _bound(mean: float, pulls: float, total: float, c: float) -> float:
 
 
 def improvements(costs: list[float | None], failed: float | None) -> tuple[float, float]:
-    """(Δ_sparse, Δ_dense) of a grid's costs (bb, bc, cb, cc), first letter the structure, second the dense point."""
+    """(Δ_sparse, Δ_dense) from the costs of a grid (bb, bc, cb, cc). The first letter is the structure, the second the
+    dense point; b: base, c: candidate."""
     bb, bc, cb, cc = costs
     return mean_improvement([(bb, cb), (bc, cc)], failed), mean_improvement([(bb, bc), (cb, cc)], failed)
 
 
 def mean_improvement(pairs: list[tuple[float | None, float | None]], failed: float | None) -> float:
-    """Mean relative improvement from left to right, each pair holding the other optimizer's choice fixed; 0 without a
-    pair. A pair without a left cost is left out; a missing right cost counts as `failed` (None: the pair is left
-    out)."""
+    """Mean of (before − after) / before over the (before, after) pairs of costs; 0 without pairs. Pairs without
+    `before` are skipped; if `after` is None (it failed), the pair counts as an improvement of `failed`, or is skipped
+    if that is None."""
     gains = [failed if after is None else (before - after) / before for before, after in pairs if before is not None]
     known = [gain for gain in gains if gain is not None]
     return sum(known) / len(known) if known else 0.0

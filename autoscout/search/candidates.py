@@ -1,4 +1,5 @@
-"""Rows for a search that cannot list its space: samples, moves from good rows, and simulators' favourites."""
+"""Generates configurations (rows of codes, see encoding.py) in spaces too large to list: samples, one-knob moves from
+good rows, and the best by a simulator's predictions."""
 
 from collections.abc import Callable
 
@@ -7,24 +8,24 @@ import numpy as np
 from autoscout.space.graph import Space
 from kb.records import Objective
 
-Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,), lower is better; inf or NaN: unusable
+Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,) costs, lower is better; inf or NaN: unusable
 
-_LISTED = 100_000  # up to this many configurations, all are scored
-_START = 3_000  # rows per kind of sample that start the beam
-_BEAM, _ALIKE = 48, 2  # beam width, and the limit per layout within it
+_LISTED = 100_000  # up to this many configurations, all are evaluated
+_START = 3_000  # initial rows of each kind of sample (see `spread`)
+_BEAM, _ALIKE = 48, 2  # beam width, and limit per layout in the beam
 _ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
-_EVEN = 0.2  # share of the weight that is spread evenly, so that every value remains reachable
+_EVEN = 0.2  # share of uniform weight, so that every value remains reachable
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:
-    """All one-knob moves from valid rows of codes; may contain duplicates."""
+    """All valid configurations one knob away from the given rows; may contain duplicates."""
     moved = [np.array(space.neighbour_codes(row), dtype=np.int16).reshape(-1, len(row)) for row in rows.tolist()]
     return np.concatenate([np.zeros((0, len(space.knobs)), np.int16), *moved])
 
 
 def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, even: float = _EVEN) -> np.ndarray:
-    """n valid rows, in which each knob prefers the values that it has in the codes `good`; `even`: share of the weight
-    that is spread evenly over all values."""
+    """n random valid rows, in which each knob prefers values by their frequency in the rows `good`. `even`: share of
+    uniform weight over all values."""
     weight = {}
     for i, knob in enumerate(space.knobs):
         count = np.bincount(good[:, i] + 1, minlength=len(knob.values) + 1) / len(good)
@@ -33,15 +34,15 @@ def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, ev
 
 
 def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
-    """2n valid rows: n uniform over configurations, n spread over structures."""
+    """2n random valid rows: n uniform over configurations, n uniform over structures."""
     return np.concatenate([space.sample_many(n, rng), space.sample_varied(n, rng)])
 
 
 def favourites(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of codes, costs), best first, without duplicates: of the whole space if it is small, else of a beam
-    search. `near`: further rows of codes to start from."""
+    """(rows of codes, costs), best first, without duplicates: the whole space if it has at most _LISTED configurations,
+    else the result of a beam search. `near`: additional rows to start from."""
     if space.enumerable and space.count <= _LISTED:
         codes, value = space.feasible.codes, _finite(costs(space.feasible.codes))
         order = np.argsort(value, kind="stable")
@@ -52,8 +53,8 @@ def favourites(
 def beam(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`favourites` by beam search: one-knob moves from samples of the whole space (`start` of each kind) and from
-    `near`. Caps the rows per layout, so that the best layout does not crowd out the others."""
+    """`favourites` by beam search with one-knob moves, starting from samples of the space (`start` of each kind) and
+    from `near`. The number of rows per layout is limited, so that the beam contains several layouts."""
     layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
     codes = spread(space, start, rng)
     if near is not None:
@@ -62,7 +63,7 @@ def beam(
     codes = _fresh(codes, known)
     value = _finite(costs(codes))
     expanded: set[bytes] = set()
-    bests = [np.inf] * _PATIENCE  # best cost by round; rows are only added, so it never rises
+    bests = [np.inf] * _PATIENCE  # best cost after each round
     for _ in range(_ROUNDS):
         order = np.argsort(value, kind="stable")
         open_ones = _open(codes, value, order, layout, expanded)
@@ -78,7 +79,7 @@ def beam(
 
 
 def as_costs(objective: Objective, predict: Costs) -> Costs:
-    """Predictions of the objective's metric as costs; NaN where there is none, inf where a failure is predicted."""
+    """Converts predictions of the objective's metric to costs; NaN: no prediction, inf: predicted to fail."""
 
     def costs(codes: np.ndarray) -> np.ndarray:
         value = np.asarray(predict(codes), dtype=float)
@@ -93,7 +94,7 @@ def as_costs(objective: Objective, predict: Costs) -> Costs:
 def _open(
     codes: np.ndarray, value: np.ndarray, order: np.ndarray, layout: list[int], expanded: set[bytes]
 ) -> list[int]:
-    """The beam's rows that are not expanded yet; the beam: the best rows, at most `_ALIKE` per layout."""
+    """The rows of the beam (the best ones, at most _ALIKE per layout) that are not expanded yet."""
     seen: dict[bytes, int] = {}
     found: list[int] = []
     taken = 0
@@ -110,7 +111,7 @@ def _open(
 
 
 def _fresh(codes: np.ndarray, known: set[bytes]) -> np.ndarray:
-    """The rows that are not in `known`, without duplicates; adds them to `known`."""
+    """The rows that are not in `known`, without duplicates; they are added to `known`."""
     kept = []
     for i, row in enumerate(np.ascontiguousarray(codes)):
         key = row.tobytes()

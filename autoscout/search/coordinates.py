@@ -1,8 +1,7 @@
-"""The dense optimizer's steps (paper §3.2): one coordinate at a time, with momentum, on the grid of its valid values.
+"""The dense optimizer (paper §3.2): moves one coordinate (dense knob) at a time, with momentum, over its valid values.
 
-While moving the active coordinate in its direction improves the cost, the step doubles (momentum). A step without
-improvement reverses that coordinate's direction, resets its step and passes to another coordinate.
-"""
+As long as moving the active coordinate in its direction improves the cost, the step doubles (momentum). A step without
+improvement reverses the coordinate's direction, resets its step to 1 and makes the next coordinate active."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,19 +17,18 @@ class Coordinates:
         self.step = dict.fromkeys(names, 1)
 
     def moves(self) -> Iterator[tuple[str, int, int]]:
-        """Yields (knob, direction, step) in the order to try them: the active coordinate first, and for each coordinate
-        its own step, a shorter one, and the other direction."""
+        """Yields (knob, direction, step) in the order to try them: the active coordinate first; for each coordinate its
+        current step, a step of 1, and a step of 1 in the other direction."""
         for name in self._turns():
             direction, step = self.direction[name], self.step[name]
             yield from ((name, direction, step), (name, direction, 1), (name, -direction, 1))
 
     def took(self, name: str, direction: int, step: int) -> None:
-        """Records the move that the next `update` judges."""
+        """Records the move whose result the next `update` gets."""
         self.active = self.names.index(name)
         self.direction[name], self.step[name] = direction, step
 
     def update(self, improved: bool) -> None:
-        """Learns whether the last step improved the cost."""
         name = self.names[self.active]
         self.onward = improved
         if improved:
@@ -41,7 +39,7 @@ class Coordinates:
             self.active = (self.active + 1) % len(self.names)
 
     def state(self) -> dict[str, list[int]]:
-        """Knob → [direction, step], the active one first."""
+        """Knob → [direction, step], the active coordinate first."""
         return {name: [self.direction[name], self.step[name]] for name in self._turns()}
 
     def _turns(self) -> list[str]:
@@ -51,8 +49,8 @@ class Coordinates:
 def next_point(
     coordinates: Coordinates, space: Space, s: Structure, x: Point, tried: Callable[[Point], bool]
 ) -> Point | None:
-    """x projected onto X(s) by the mask M(s) and moved along one coordinate to an untried point; None if no move leads
-    to one."""
+    """The point x, projected onto the valid points X(s) of structure s by its mask M(s), and moved along one coordinate
+    to an untried point; None if no move leads to one."""
     mask = space.mask(s)
     base = space.project(s, x)
     for name, direction, step in coordinates.moves():

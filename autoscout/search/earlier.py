@@ -1,4 +1,4 @@
-"""Knowledge from an earlier job for the search of a new one."""
+"""Results of an earlier job, from which the search of a new job can start."""
 
 import msgspec
 
@@ -6,8 +6,8 @@ from kb.records import Configuration
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured rows of one earlier job, and the tree orderings that won there. A strategy must find out by itself
-    whether they help or mislead: `distance` (0: the same job; from kb/similar.py) is only a starting point."""
+    """Measurements of an earlier job, and the tree orderings that won its tournaments. `distance`: dissimilarity of the
+    jobs (kb/similar.py; 0: the same job), which is only a hint: a strategy must detect whether they mislead."""
 
     name: str
     distance: float

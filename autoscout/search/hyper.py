@@ -1,5 +1,5 @@
-"""Hyper-parameters of every session, of the published algorithm where the paper leaves them open, and of the default
-strategy, each with its reason. The switches at the end of a class leave one part out, for ablations."""
+"""Hyper-parameters with their reasons: those of every session, those of the published algorithm that the paper leaves
+open, and those of the default strategy. The switches at the end of a class disable a component, for ablations."""
 
 import math
 from typing import Any, TypeVar
@@ -12,60 +12,60 @@ from kb.records import Budget
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters of every session, whatever its strategy."""
 
-    patience: int = 30  # experiments without 1 % improvement after which the search has converged
+    patience: int = 30  # experiments without an improvement of 1 % after which the search ends
     settled: float = (
-        0.05  # a search ends if the chance that something 1 % better is left is below this twice in a row; 0: never
+        0.05  # a search ends if P(a configuration that is 1 % better is left) is below this twice in a row; 0: never
     )
-    failures: float = 0.0  # share of the experiments that may fail; 0: less than half of the space's believed share
+    failures: float = 0.0  # share of the experiments that may fail; 0: see chances.py
     tau: int = 5  # iterations between two checks of the simulators' accuracy
     epsilon: float = 0.15  # MAPE above which the simulators are no longer trusted
     window: int = 5  # checks that the MAPE is averaged over
-    top_k: int = 4  # simulated favourites that are profiled first after the switch
-    simulated_patience: int = 100  # simulated iterations without improvement after which profiling takes over
-    prior_pulls: float = 2.0  # weight in pulls of bandit statistics from simulation or prediction
-    k: int = 4  # tree orderings in the tournament; the paper finds 5 enough, 4 halve evenly: 4 + 2 evaluations
-    gamma: float = 0.95  # halves the bandit's exploration, or the weight of its old rewards, about every 14 iterations
+    top_k: int = 4  # best simulated configurations to profile first after switching from simulation
+    simulated_patience: int = 100  # simulated iterations without improvement before switching to profiling
+    prior_pulls: float = 2.0  # pulls that a bandit's statistics from simulation or prediction count as
+    k: int = 4  # tree orderings in the tournament: the paper finds 5 sufficient; 4 halve evenly (4 + 2 evaluations)
+    gamma: float = 0.95  # decay of exploration (paper) or of old rewards (default) per iteration: half in 14
 
 
 class PaperHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of Algorithm 1 as published (strategy `paper`)."""
 
-    c_uct: float = 0.05  # rewards of good structures lie within a few hundredths of each other, see `_reward`
-    unvisited: float = 0.9  # assumed worth of an untried value, as a share of its best sibling's
-    near: float = 0.8  # share of rollouts that complete a proposal like the base, the others at random
-    c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
-    control_limit: float = 1.15  # a control that is slower than the base by this factor is dropped as uninformative
+    c_uct: float = 0.05  # UCT exploration: rewards of good structures differ by a few hundredths (see `_reward`)
+    unvisited: float = 0.9  # assumed value of an unvisited branch, as a share of its best sibling's
+    near: float = 0.8  # share of rollouts that resemble the base; others are random
+    c0: float = 0.5  # bandit exploration: rewards are relative improvements, rarely above 0.5
+    control_limit: float = 1.15  # slower controls than this multiple of the base's cost are replaced by the base
     # for ablations
-    dense: bool = True  # whether coordinate steps make proposals
-    bandit: bool = True  # arms are chosen by their rewards; without it, in turns
+    dense: bool = True  # coordinate steps make proposals
+    bandit: bool = True  # rewards choose the arm; else the arms alternate
 
 
 class DefaultHyper(Hyper, frozen=True, kw_only=True):
     """Hyper-parameters of the default (strategy `autoscout`)."""
 
-    opening: int = 6  # first experiments if nothing is known beforehand: the default and points far from it
-    explore: float = 0.003  # bandit exploration: a relative gain that is hardly worth an experiment
-    probe: float = 1.5  # UCT exploration in the tree over the belief, where gains are scaled to 1
-    listed: int = 100_000  # limit on valid configurations to list; a search looks at no more anyway
+    opening: int = 6  # first experiments without prior means: the default and distant points
+    explore: float = 0.003  # bandit exploration: a relative gain hardly worth an experiment
+    probe: float = 1.5  # UCT exploration in SPARSE, where gains are scaled to at most 1
+    listed: int = 100_000  # larger spaces are sampled, because a search would not score more anyway
     # for ablations
-    sparse: bool = True  # the tree over structures proposes
-    dense: bool = True  # coordinate steps propose
-    effects: bool = True  # main effects in the posterior
-    spending: bool = True  # gains count per device-second if experiments differ in cost
-    simulators: bool = True  # simulators and past jobs as prior means
+    sparse: bool = True  # SPARSE makes proposals
+    dense: bool = True  # DENSE makes proposals
+    effects: bool = True  # the model has main effects
+    spending: bool = True  # gains are divided by prices (belief/spending.py)
+    simulators: bool = True  # simulators and past jobs are prior means
 
 
 Shape = TypeVar("Shape", bound=Hyper)
 
 
 def hyper_as(shape: type[Shape], given: Hyper | dict[str, Any] | None) -> Shape:
-    """Given or journalled hyper-parameters, converted to a strategy's class with its defaults."""
+    """Converts hyper-parameters to the class of a strategy, whose defaults fill missing ones."""
     fields = given if isinstance(given, dict) else msgspec.to_builtins(given or {})
     return msgspec.convert(fields, shape)
 
 
 def allowing(hyper: Shape, budget: Budget) -> tuple[Shape, float]:
-    """The hyper-parameters with the share of failures that a job's budget allows, and the limit as a number."""
-    most = budget.failures  # a share of the experiments, or a number of them
+    """(hyper-parameters with the job's permitted share of failures, its permitted number of failures)."""
+    most = budget.failures  # a share below 1, or a number
     share = min(most / max(budget.profiles, 1), 0.9) if most >= 1 else most
     return msgspec.structs.replace(hyper, failures=share or hyper.failures), most if most >= 1 else math.inf

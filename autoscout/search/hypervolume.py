@@ -1,13 +1,12 @@
-"""The expected gain of hypervolume: how much one more point is expected to add to the volume that a front dominates,
-for m objectives to be minimized, up to a reference point.
+"""The expected hypervolume improvement: how much a new point is expected to add to the volume between a Pareto front
+and a reference point, for m objectives to be minimized.
 
-    HVI(y) = Σ_b Π_j [u_bj − max(l_bj, y_j)]₊        over disjoint boxes b = (l, u) that the front does not dominate
+    HVI(y) = Σ_b Π_j [u_bj − max(l_bj, y_j)]₊        over disjoint boxes b = (l, u) of the non-dominated volume
     E[HVI] = Σ_b Π_j [ψ_j(u_bj) − ψ_j(l_bj)],        ψ_j(t) = E[(t − y_j)₊]
 
 for independent y_j ~ N(mean_j, deviation_j²)
 
-(Yang, Emmerich, Deutz and Bäck 2019, for any number of objectives; ψ is the expected improvement over t.)
-"""
+(Yang, Emmerich, Deutz and Bäck 2019, for any number of objectives; ψ is the expected improvement over t.)"""
 
 import itertools
 
@@ -16,22 +15,23 @@ from scipy.special import ndtr
 
 
 def front(points: np.ndarray) -> np.ndarray:
-    """(n, m) → (k, m): the points that no other dominates, without duplicates."""
+    """(k, m) the non-dominated ones of the points (n, m), without duplicates."""
     points = np.unique(points, axis=0)
-    weak = (points[:, None] <= points[None]).all(axis=2)  # [i, j]: i is nowhere worse than j
+    weak = (points[:, None] <= points[None]).all(axis=2)  # [i, j]: i is not worse than j
     return points[weak.sum(axis=0) == 1]
 
 
 def reference(points: np.ndarray) -> np.ndarray:
-    """(m,) the worst of all points plus a tenth of their range. With the worst of the front alone, points that trade
-    much of one objective for another would add nothing."""
+    """(m,) the reference point: the worst values of all points plus a tenth of their range. With the worst values of
+    the front alone, points that extend the front would add nothing."""
     span = np.ptp(points, axis=0)
     return points.max(axis=0) + 0.1 * np.where(span > 0, span, 1.0)
 
 
 def boxes(points: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(b, m) lower (−inf) and upper corners of disjoint boxes: together they cover everything that is better than
-    `beyond` (m,) and that none of the points (n, m) dominates. They are cut at each point's last objective."""
+    """((b, m) lower corners, (b, m) upper corners) of disjoint boxes that together cover the volume better than
+    `beyond` (m,) that no point (n, m) dominates; lower bounds may be −inf. The last objective is divided at the
+    points."""
     if len(beyond) == 1:
         return np.array([[-np.inf]]), np.array([[min([beyond[0], *points[:, 0]])]])
     levels = np.unique(points[points[:, -1] < beyond[-1], -1])
@@ -44,8 +44,8 @@ def boxes(points: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def expected_gain(mean: np.ndarray, deviation: np.ndarray, points: np.ndarray, beyond: np.ndarray) -> np.ndarray:
-    """(c,) expected gain of candidates with independent objectives `mean`, `deviation` (c, m), given `points` (n,
-    m)."""
+    """(c,) expected hypervolume improvement of candidates with independent normal objectives (`mean`, `deviation`: (c,
+    m)), given `points` (n, m) and the reference point `beyond`."""
     lower, upper = boxes(front(points), beyond)
     total = np.zeros(len(mean))
     widths = [
@@ -60,7 +60,6 @@ def expected_gain(mean: np.ndarray, deviation: np.ndarray, points: np.ndarray, b
 
 
 def _below(t: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """ψ(t) of each candidate."""
     return np.zeros(len(mean)) if np.isinf(t) else improvement(mean, deviation, t)
 
 

@@ -1,8 +1,9 @@
-"""Algorithm 1 of the AutoScout paper, as a strategy: the orchestrator over a sparse and a dense optimizer.
+"""Algorithm 1 of the AutoScout paper as a strategy: a bandit over a sparse and a dense optimizer.
 
-Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)), c a cost (lower
-is better, None: failed), Δ an arm's relative improvement. `PaperHyper` has the hyper-parameters that the paper leaves
-open, with the reason for each default."""
+Notation: S a structure (values of the sparse knobs), X a dense point (values of the dense knobs), C a configuration (S,
+with X projected onto the valid points X(S)), c a cost (lower is better, None: failed), Δ an arm's relative improvement.
+`PaperHyper` has the hyper-parameters that the paper leaves open, with the reason for each default. Line numbers are
+those of Algorithm 1."""
 
 import itertools
 import operator
@@ -24,7 +25,7 @@ from kb.records import Configuration, Measurement
 
 
 class ToldCost(msgspec.Struct, frozen=True):
-    """One configuration's cost (None: failed), and whether it was only predicted."""
+    """The cost of a configuration (None: failed), and whether it is only a prediction."""
 
     configuration: Configuration
     cost: float | None
@@ -36,11 +37,10 @@ Asking = Generator[list[Configuration], list[ToldCost], None]
 
 
 class Algorithm1:
-    """The search as a coroutine: `run()` yields configurations to evaluate and is sent their results.
+    """The search as a coroutine: `run()` yields batches of configurations and is sent their costs.
 
-    `events` collects decisions with their reasons, for the driver. It sets `switched` when evaluation has moved from
-    simulators to profiling.
-    """
+    `events` collects decisions with their reasons. `switched`: the session has switched from simulation to
+    profiling."""
 
     def __init__(
         self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
@@ -52,8 +52,8 @@ class Algorithm1:
         self.events: list[Event] = []
         self.step = 0
         self.known: dict[str, ToldCost] = {}
-        self.reference: float | None = None  # the first cost received; it scales the tree's rewards
-        self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
+        self.reference: float | None = None  # the first cost, which scales the rewards of the tree
+        self.closed = np.zeros(len(space.structures), dtype=bool)  # (structures,) whether each one was evaluated
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
         self.switched = False
@@ -62,7 +62,7 @@ class Algorithm1:
 
     @property
     def best(self) -> ToldCost | None:
-        """(S*, X*): the cheapest known configuration."""
+        """(S*, X*), the cheapest known configuration."""
         by_cost = _by_cost(self.known.values())
         return by_cost[0] if by_cost else None
 
@@ -71,10 +71,10 @@ class Algorithm1:
         s_base, x_base = space.split(self.default)
         yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the reference, to compare with")
 
-        # Phase 0: tournament warm-start (line 5)
+        # Phase 0 of Algorithm 1: tournament warm-start (line 5)
         tree = yield from self._tournament(x_base)
 
-        # Phase 1: initialization (lines 7-12)
+        # Phase 1 of Algorithm 1: initialization (lines 7-12)
         dense = self.dense = Coordinates([knob.name for knob in space.dense])
         s_base, x_base = self._best_or(s_base, x_base)
         s_cand, why = self._next_structure(tree, s_base)
@@ -82,7 +82,7 @@ class Algorithm1:
         arm = "SPARSE"
         self._restart = False
 
-        # Phase 2: iterative coordinated optimization (lines 14-27)
+        # Phase 2 of Algorithm 1: iterative coordinated optimization (lines 14-27)
         for t in itertools.count(1):
             grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
             values = {f"ucb_{a}": u for a, u in bandit.index(t).items() if np.isfinite(u)}
@@ -103,7 +103,7 @@ class Algorithm1:
             s_cand, x_cand, why, before = s_control, x_control, "coordinate step", ""
             if arm == "DENSE":
                 x_cand = self._next_point(dense, s_base, x_base)
-                if x_cand == x_base:  # every point next to the base is known, so the pull earned nothing
+                if x_cand == x_base:  # all neighbours are known
                     bandit.update("DENSE", 0.0)
                     arm, x_cand, before = "SPARSE", x_control, "DENSE has no step left here: "
             if arm == "SPARSE":
@@ -143,7 +143,7 @@ class Algorithm1:
         why: str,
         values: dict[str, float] | None = None,
     ) -> Generator[list[Configuration], list[ToldCost], Costs]:
-        """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): the costs of the cells, in their order."""
+        """EVALBATCHADAPTIVE and UPDATEBEST of Algorithm 1 (lines 20-22): the measured costs of the cells (S, X)."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1
@@ -170,8 +170,9 @@ class Algorithm1:
         return costs
 
     def _switch_to_profiling(self) -> Asking:
-        """Keeps the tree, turns the bandit's statistics into a weak prior, forgets predicted costs (they are not
-        comparable with measured ones), and profiles the simulators' favourites first."""
+        """Continues after the switch from simulation to profiling: keeps the tree, reduces the bandit's statistics to a
+        weak prior, discards predicted costs (which are not comparable with measured ones), and first profiles the
+        configurations predicted to be best."""
         favourites = _by_cost(t for t in self.known.values() if t.simulated)[: self.hyper.top_k]
         self.known = {key: result for key, result in self.known.items() if not result.simulated}
         self.closed[:] = False
@@ -184,7 +185,7 @@ class Algorithm1:
         self._restart = True
 
     def _arm(self, bandit: UCB1, t: int) -> str:
-        """The next arm; without the bandit the two take turns, without the dense optimizer there is only SPARSE."""
+        """The next arm. Ablations: without the bandit the arms alternate, without the dense optimizer it is SPARSE."""
         if not self.hyper.dense:
             return "SPARSE"
         return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]
@@ -203,7 +204,7 @@ class Algorithm1:
             tree.update(row, self._reward(cost))
 
     def _next_structure(self, tree: Tree, s_base: Structure) -> tuple[Structure, str]:
-        """NEXTSPARSEPAIR: the candidate that the winning tree proposes."""
+        """NEXTSPARSEPAIR of Algorithm 1: (the structure that the winning tree proposes, the reason)."""
         like = self.space.row(s_base) if self.rng.random() < self.hyper.near else None
         row = tree.propose(self.closed, self.rng, like)
         if row is None:
@@ -211,15 +212,16 @@ class Algorithm1:
         return self.space.structure(row), "tree search"
 
     def _next_point(self, dense: Coordinates, s: Structure, x: Point) -> Point:
-        """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
+        """NEXTDENSEPAIR of Algorithm 1: the point that the dense optimizer proposes, x itself if it has none."""
         moved = next_point(dense, self.space, s, x, lambda p: self.space.configuration(s, p).id in self.known)
         return x if moved is None else moved
 
     def _advance(
         self, grid: list[tuple[Structure, Point]], costs: Costs
     ) -> tuple[tuple[Structure, Point], tuple[Structure, Point]]:
-        """The best cell becomes the base; the other structure and the other point stay as controls, unless
-        they failed or are far too slow: then the base is its own control and costs no experiment."""
+        """(base, control) of the next grid. The best cell becomes the base; the other structure and the other point of
+        the grid become the control, unless they failed or are too slow (`control_limit`): then the base serves as its
+        own control, which saves experiments."""
         finite = [(c, i) for i, c in enumerate(costs) if c is not None]
         least, at = min(finite, default=(None, 0))
         s, x = grid[at]
@@ -232,13 +234,13 @@ class Algorithm1:
         )
 
     def _reward(self, cost: float | None) -> float:
-        """r = c_ref / (c_ref + c) in (0, 1): one half is as good as the default, 0 a failure."""
+        """The tree's reward c_ref / (c_ref + c): 1/2 for a cost equal to the default's, 0 for a failure."""
         if cost is None or self.reference is None:
             return 0.0
         return self.reference / (self.reference + cost)
 
     def _fresh(self) -> Configuration | None:
-        """A random configuration that was not evaluated yet."""
+        """A random configuration that was not evaluated yet; None if all were."""
         for _ in range(200):
             configuration = self.space.sample(self.rng)
             if configuration.id not in self.known:
@@ -263,7 +265,6 @@ class Algorithm1:
 
 
 def _by_cost(results: Iterable[ToldCost]) -> list[ToldCost]:
-    """The results that ran, the cheapest first."""
     ran = [(t.cost, t) for t in results if t.cost is not None]
     return [t for _, t in sorted(ran, key=operator.itemgetter(0))]
 
@@ -273,8 +274,8 @@ def _least(costs: Costs) -> float | None:
 
 
 class Paper:
-    """The strategy. Its batches are the 2×2 grids; asked again before all results of a grid, it returns the missing
-    ones."""
+    """The strategy interface of Algorithm1. A batch is a 2×2 grid; if `ask` is called before all its results are known,
+    it returns the configurations that are missing."""
 
     def __init__(
         self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
@@ -309,7 +310,6 @@ class Paper:
         return events
 
     def recommend(self) -> Configuration | None:
-        """(S*, X*): the cheapest result."""
         return self.search.best.configuration if self.search.best else None
 
     def switch_to_profiling(self) -> None:

@@ -1,5 +1,5 @@
-"""The rows of codes that a search chooses from: all valid configurations or, where there are too many to list, a
-sample that the search renews as it learns."""
+"""The configurations, as rows of codes, that a search chooses from: all valid ones or, if there are too many to list, a
+sample to which the search adds."""
 
 import numpy as np
 
@@ -9,15 +9,16 @@ from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_SAMPLE = 3_000  # rows per kind of sample where not all are listed
-_NEAR = 2_000  # neighbour limit per row
+_SAMPLE = 3_000  # initial rows of each kind of sample, if not all are listed
+_NEAR = 2_000  # limit on neighbours of a row
 
 
 class CandidatePool:
-    """`codes` (n, knobs) int16. Rows keep their numbers; only a pool that is not `complete` grows."""
+    """`codes`: (n, knobs) int16 indices of each knob's value, −1 for inactive knobs. Rows keep their index; a pool that
+    is not `complete` may grow."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = DefaultHyper().listed) -> None:
-        """`listed`: the most configurations to list; a larger space is sampled."""
+        """`listed`: spaces with more configurations are sampled."""
         self.space = space
         self.complete = space.enumerable and space.count <= listed
         self._rows: dict[bytes, int] = {}
@@ -35,11 +36,11 @@ class CandidatePool:
 
     @property
     def every(self) -> int:
-        """Number of configurations to choose from, including those not sampled yet."""
+        """Number of valid configurations, including those not in the pool."""
         return len(self.codes) if self.complete else self.space.count
 
     def levels(self) -> np.ndarray:
-        """Rows of codes, not all valid, that contain every level of every valid configuration."""
+        """Rows of codes, not necessarily valid, that contain every level that a knob has in any valid configuration."""
         if self.complete:
             return self.codes
         levels = self.space.levels()
@@ -47,7 +48,7 @@ class CandidatePool:
         return np.stack([np.resize(each, most) for each in levels], axis=1)
 
     def add(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) the rows of valid codes (n, knobs); an incomplete pool appends those it lacks."""
+        """(n,) row indices of valid codes (n, knobs). An incomplete pool adds missing ones."""
         codes = np.ascontiguousarray(codes, dtype=np.int16)
         rows, fresh = np.empty(len(codes), dtype=int), []
         for i, row in enumerate(codes):
@@ -60,17 +61,17 @@ class CandidatePool:
         return rows
 
     def encode(self, configuration: Configuration) -> np.ndarray:
-        """(knobs,) codes; a number outside the domain becomes the nearest one in it."""
+        """(knobs,) codes of a configuration. A number outside of a knob's domain becomes the nearest one."""
         return np.array([code_of(k, configuration.knobs.get(k.name)) for k in self.space.knobs], dtype=np.int16)
 
     def row(self, configuration: Configuration) -> int | None:
-        """The configuration's row; None if the pool lacks it."""
+        """The index of the configuration's row; None if it is not in the pool."""
         if self.complete:
             return self.space.feasible.index(configuration)
         return self._rows.get(self.encode(configuration).tobytes())
 
     def taken_in(self, configuration: Configuration) -> int | None:
-        """The configuration's row; an incomplete pool adds it if it is valid. None if it is not valid."""
+        """Like `row`, but an incomplete pool adds the configuration if it is valid."""
         row = self.row(configuration)
         if row is None and not self.complete and self.space.is_valid(configuration):
             row = int(self.add(self.encode(configuration)[None])[0])
@@ -92,7 +93,7 @@ class CandidatePool:
 
 
 def code_of(knob, value) -> int:
-    """A value's index in the domain, or the index of the nearest number; −1 for no value, and for an unknown name."""
+    """The index of a value in the knob's domain, or of the nearest number; −1 for no value and for an unknown name."""
     if value is None:
         return INACTIVE
     for i, known in enumerate(knob.values):

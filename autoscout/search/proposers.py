@@ -1,10 +1,10 @@
-"""The proposers that the bandit chooses among, each over the model's candidates and their (m,) `value`s: expected
-gains, per device-second if experiments differ in cost; below 0: taken.
+"""The default strategy's proposers, among which the bandit chooses. Each chooses one of the model's m candidates by
+their `value` (m,): the expected gain, divided by the experiment's relative price; below 0 for tried or pending rows.
 
-MODEL   the candidate of the largest value
-SPARSE  the tree over structures (structure_tree.py) on the posterior: a node is worth the largest gain below it, and
-        its visits are the experiments below it
-DENSE   coordinate steps with momentum (coordinates.py), on the mask of the best structure
+MODEL   the candidate with the largest value
+SPARSE  a descent of the tree over structures (structure_tree.py), in which the value of a node is the largest gain of
+        a candidate below it, and its visits are the experiments below it
+DENSE   coordinate steps with momentum (coordinates.py), within the best structure
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Proposal:
     arm: str
     gain: float
     why: str
-    base: int | None = None  # the best row at that time; the reward compares the proposal with it
+    base: int | None = None  # the best row at that time, with which the reward compares the proposal
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:
@@ -33,7 +33,7 @@ def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:
 
 
 class SparseArm:
-    """One ordering of the sparse knobs as a tree over the candidates."""
+    """A tree over the candidates that branches by the sparse knobs in one ordering."""
 
     def __init__(self, ordering: list[int], c_uct: float) -> None:
         """`ordering`: columns of the pool's codes, most important first."""
@@ -41,7 +41,7 @@ class SparseArm:
         self.c_uct = c_uct
 
     def propose(self, model: Surrogate, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """One descent to a structure, then its best point. `visited`: (v, knobs) codes of the measured rows."""
+        """Descends the tree to a structure and proposes its best candidate. `visited`: (v, knobs) measured codes."""
         rows = np.flatnonzero(value >= 0)
         if not len(rows):
             return None
@@ -55,16 +55,16 @@ class SparseArm:
 
 
 class DenseArm:
-    """Moves one dense knob at a time from the best configuration; a knob and direction that helped are tried first
-    again, with twice the step. If none helped, the belief chooses the knob."""
+    """Moves one dense knob at a time from the best configuration. If the last move helped, it is repeated with twice
+    the step; otherwise the move with the largest value is proposed."""
 
     def __init__(self, names: list[str]) -> None:
-        """`names`: names of the columns of the pool's codes."""
+        """`names`: the knobs, in the order of the columns of the pool's codes."""
         self.names = names
         self.momentum = Coordinates(names)
 
     def propose(self, model: Surrogate, value: np.ndarray, base: np.ndarray) -> Proposal | None:
-        """The next move from `base`, the codes of the best measured row."""
+        """The next move from `base`, the codes (knobs,) of the best measured row."""
         pool = model.pool
         codes = pool.codes[model.candidates]
         same = (codes[:, pool.sparse] == base[pool.sparse]).all(axis=1) & (value >= 0)
@@ -81,11 +81,11 @@ class DenseArm:
         return Proposal(int(model.candidates[at]), "DENSE", float(value[at]), why)
 
     def coordinates(self) -> dict[str, list[int]]:
-        """Its next move: knob → [direction, step]; empty without momentum."""
+        """The next move with momentum, as knob → [direction, step]; empty if the last move did not help."""
         return dict([*self.momentum.state().items()][:1]) if self.momentum.onward else {}
 
     def update(self, base: np.ndarray, moved: np.ndarray, improved: bool) -> None:
-        """Learns whether the step from `base` to `moved` improved the cost."""
+        """Records whether the move from `base` to `moved` (codes) improved the cost."""
         (columns,) = np.nonzero(base != moved)
         if len(columns) == 1:
             steps = int(moved[columns[0]]) - int(base[columns[0]])

@@ -1,9 +1,10 @@
-"""The common base of all rivals: a search written as a coroutine over the valid configurations, driven by ask and tell.
+"""The common base of rival strategies (studies/rivals): a search written as a coroutine over the valid configurations,
+adapted to the ask/tell interface.
 
-A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
-treats certain knobs specially. The driver measures the default first, and answers measured rows from memory. After 15
-of these in succession (fewer as the space empties) it measures a random new one. Only valid configurations are rows.
-"""
+A search yields rows of the pool and is sent their costs. It gets integer codes, and uses knob names only if it treats
+certain knobs specially. The default is measured first. If a search yields a row that was measured before, it is sent
+the known cost; after _DUPLICATES of these in succession (fewer as the space is exhausted) a random new row is measured
+instead. Only valid configurations are rows."""
 
 from collections.abc import Callable, Generator, Mapping
 
@@ -21,12 +22,13 @@ from kb.records import Configuration, Measurement
 Search = Generator[int, float | None, None]  # yields a row and is sent its cost (lower is better; None: failed)
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_DUPLICATES = 15  # measured rows in succession after which a new one is measured, so that a search cannot spin
+# known rows in succession after which a random new one is measured, so that a search cannot loop forever
+_DUPLICATES = 15
 
 
 class Pool:
-    """The valid configurations as `codes` (n, knobs); `known`: measured row → its cost (None: failed); `full`: row →
-    log of the share of its memory that it used (inf: it ran out; NaN: unknown)."""
+    """The valid configurations as `codes` (n, knobs). `known`: measured row → cost (None: failed); `full`: measured row
+    → log of the used share of its memory (inf: it ran out; NaN: unknown)."""
 
     def __init__(self, space: Space, default: Configuration, simulators: Mapping[str, Predictor] | None = None) -> None:
         self.space = space
@@ -36,8 +38,9 @@ class Pool:
         self.simulators = simulators or {}
         self.known: dict[int, float | None] = {}
         self.full: dict[int, float] = {}
-        self.open = np.ones(len(self.codes), dtype=bool)  # not measured yet
-        self.patience: int | None = None  # trials without a gain after which a search that ends by itself stops
+        self.open = np.ones(len(self.codes), dtype=bool)  # (n,) whether each row is unmeasured
+        # for searches that end by themselves: trials without a gain after which they stop
+        self.patience: int | None = None
         self._ordered = [knob.kind == "dense" for knob in space.knobs]
 
     def __len__(self) -> int:
@@ -49,26 +52,26 @@ class Pool:
 
     @property
     def best(self) -> int | None:
-        """The cheapest measured row; None if none ran."""
         ran = {row: cost for row, cost in self.known.items() if cost is not None}
         return min(ran, key=ran.__getitem__, default=None)
 
     def costs(self, failed: float) -> tuple[np.ndarray, np.ndarray]:
-        """Measured rows and their costs; failures at `failed` times the worst (1 where nothing ran)."""
+        """(measured rows, their costs). A failure costs `failed` times the worst cost, or 1 if nothing ran."""
         worst = max((c for c in self.known.values() if c is not None), default=1.0)
         values = [failed * worst if c is None else c for c in self.known.values()]
         return np.array(list(self.known), dtype=int), np.array(values)
 
     def candidates(self, rng: np.random.Generator, most: int) -> np.ndarray:
-        """Open rows; a random sample of `most` if there are more."""
+        """Unmeasured rows; a random sample of `most` if there are more."""
         rows = np.flatnonzero(self.open)
         return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
 
     def distance(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) from every row to one row of codes, by knob: steps as a share of the domain, 1 for another name."""
+        """(n,) distance of every row from `codes` (knobs,), summed over knobs: index steps as a share of the domain for
+        numbers, 1 for different names."""
         total = np.zeros(len(self.codes), dtype=np.float32)
         for j, levels in enumerate(self.levels):
-            steps = np.arange(levels + 1, dtype=np.float32)  # the last entry is for code −1
+            steps = np.arange(levels + 1, dtype=np.float32)  # last entry: inactive
             far = np.abs(steps - codes[j]) / max(levels - 1, 1) if self._ordered[j] else (steps != codes[j]) * 1.0
             far[levels] = 1.0
             if codes[j] == INACTIVE:
@@ -78,17 +81,17 @@ class Pool:
         return total
 
     def nearest(self, codes: np.ndarray) -> int:
-        """The valid row nearest to a row of codes that need not be valid."""
+        """The row nearest to `codes` (knobs,), which need not be valid."""
         return int(np.argmin(self.distance(codes)))
 
     def scaled(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(k, knobs) in [0, 1]: numbers by value, names by index; inactive knobs at their `off` value, else 0."""
+        """(k, knobs) features in [0, 1]: numbers by value, names by index, inactive knobs by `off` value or 0."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.column_stack([_scale(knob)[codes[:, j]] for j, knob in enumerate(self.space.knobs)])
 
 
 def _scale(knob) -> np.ndarray:
-    """A knob's values in [0, 1] by code; the last entry is for code −1."""
+    """(values + 1,) a knob's values scaled to [0, 1], by code; the last entry is for the inactive knob."""
     values = np.arange(len(knob.values), dtype=float)
     if all(isinstance(v, int | float) for v in knob.values):
         values = np.array(knob.values, dtype=float)
@@ -98,7 +101,7 @@ def _scale(knob) -> np.ndarray:
 
 
 class Sequential:
-    """A search as a strategy: one configuration per ask, the same one until its result arrives."""
+    """A search as a strategy. `ask` returns one configuration, and the same one until its result arrives."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class Sequential:
         self._asked: Configuration | None = None
 
     def _proposals(self) -> Generator[int, None, None]:
-        """The rows to measure: the default, then those that the search yields and that are not known."""
+        """Yields the rows to measure: the default, then the unmeasured rows that the search yields."""
         pool = self.pool
         yield pool.default
         search, duplicates = self._search(pool, self._rng), 0
@@ -174,7 +177,6 @@ class Sequential:
                 self._pending = self._asked = None
 
     def recommend(self) -> Configuration | None:
-        """The cheapest measured configuration."""
         return None if self.pool.best is None else self.space.feasible.configuration(self.pool.best)
 
     def drain(self) -> list[Event]:
@@ -182,7 +184,7 @@ class Sequential:
         return events
 
     def switch_to_profiling(self) -> None:
-        """Starts over, because predicted costs are not comparable with measured ones."""
+        """Restarts the search, because predicted costs are not comparable with measured ones."""
         self._begin()
 
 
@@ -193,7 +195,7 @@ def rival(
     how: str = "",
     finite: bool = False,
 ) -> Kind:
-    """Declares a search over rows as a strategy."""
+    """The declaration of a strategy from a search."""
 
     def make(setting: Setting) -> Sequential:
         s = setting

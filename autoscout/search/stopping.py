@@ -1,38 +1,39 @@
-"""Decides when a search ends by itself, both in sessions and in comparisons: two successive outlooks expect next to no
-gain, or there was no improvement for a long time."""
+"""Decides when a search ends before its budget, in sessions and in benchmarks: if two successive outlooks expect hardly
+any gain (settled), or after many experiments without improvement (converged)."""
 
 from collections.abc import Iterable
 
 from autoscout.search.hyper import Hyper
 from kb.journal import Event, Outlook
 
-_WORTH, _SURE = 0.0025, 2  # relative expected gain below which searching stops; consecutive outlooks that must agree
-_BETTER = 0.99  # cost ratio that counts as an improvement
+# relative expected gain below which an outlook counts as settled; successive outlooks that must agree
+_WORTH, _SURE = 0.0025, 2
+_BETTER = 0.99  # ratio of costs that counts as an improvement
 
 
 class Stopping:
     def __init__(self, hyper: Hyper, finite: bool = False) -> None:
-        """`finite`: the strategy decides itself when to end."""
+        """`finite`: the strategy ends by itself, so convergence is not tested."""
         self.hyper, self.finite = hyper, finite
-        self.stale = 0  # experiments since the best improved by 1 %
+        self.stale = 0  # experiments since the best cost improved by 1 %
         self._milestone: float | None = None  # the best cost when `stale` was last reset
-        self._nothing_left = 0  # successive outlooks that expect next to no gain
+        self._nothing_left = 0  # successive outlooks that expect hardly any gain
 
     def heard(self, events: Iterable[Event]) -> None:
-        """Takes in events that the strategy emitted."""
+        """Evaluates the outlooks among a strategy's events."""
         for event in events:
             if isinstance(event, Outlook):
                 nothing = event.chance < self.hyper.settled and event.gain < _WORTH
                 self._nothing_left = self._nothing_left + 1 if nothing else 0
 
     def measured(self, cost: float | None) -> None:
-        """Counts one experiment of the search; None: it failed."""
+        """Counts one experiment with its cost (None: it failed)."""
         self.stale += 1
         if cost is not None:
             self.found(cost)
 
     def found(self, cost: float) -> None:
-        """Takes in a cost, whether an experiment measured it or not."""
+        """Records a cost that may be an improvement, without counting an experiment."""
         if self._milestone is None or cost < _BETTER * self._milestone:
             self.stale, self._milestone = 0, cost
 

@@ -1,9 +1,8 @@
-"""The ask/tell interface of strategies, and how strategies are found.
+"""The ask/tell interface of search strategies, and their registry.
 
-A strategy is declared by a `Kind` named STRATEGY in its own module, which a package lists under the entry points
-`autoscout.strategies`; or it is passed to `register`.
-How a session treats a strategy depends on what its kind declares, never on its name.
-"""
+A strategy is declared by a `Kind` named STRATEGY in a module of its own. Packages list the module under the entry
+points `autoscout.strategies`; alternatively, the kind is passed to `register`. A session treats a strategy by the
+properties of its kind, never by its name."""
 
 import functools
 import importlib
@@ -24,35 +23,35 @@ from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
 GROUP = "autoscout.strategies"
-SAMPLE = 20_000  # sample size for strategies that need a list of a space too large for one
+SAMPLE = 20_000  # sample size for strategies that need a list, in spaces too large to list
 _OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper"}
 _registered: dict[str, "Kind"] = {}
 
 
 class Strategy(Protocol):
     def ask(self) -> list[Configuration]:
-        """The next configurations to evaluate; empty when there is nothing left to try."""
+        """The next configurations to evaluate; empty if there is nothing left to try."""
         ...
 
     def tell(self, measurements: list[Measurement]) -> None:
-        """Takes in results of asked configurations, in any order, and known results of others."""
+        """Passes results of requested configurations, in any order, and results of other configurations."""
         ...
 
     def drain(self) -> list[Event]:
-        """Decisions since the last call, for the journal."""
+        """The decisions since the last call, for the journal."""
         ...
 
     def recommend(self) -> Configuration | None:
-        """The configuration to use, given the results so far; None if nothing ran."""
+        """The best configuration, given the results so far; None if nothing ran."""
         ...
 
     def switch_to_profiling(self) -> None:
-        """Called when evaluation has moved from simulators to real experiments."""
+        """Called when the session switches from simulation to real experiments."""
         ...
 
 
 class Proposed(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that a person, an agent or a script proposes, and why: data for the search, never an order."""
+    """A configuration proposed by a person, agent or script, with a reason. The search decides whether to try it."""
 
     configuration: Configuration
     by: str
@@ -60,27 +59,26 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listens(Protocol):
-    """Additional methods of strategies whose kind `listens`."""
+    """Additional methods of strategies that accept proposals (`Kind.listens`)."""
 
     def propose(self, proposed: Proposed) -> None: ...
 
     def hold(self, held: bool) -> None:
-        """Sets whether proposals are paused."""
+        """Pauses (True) or resumes proposals."""
         ...
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a search starts from. A strategy's state is a function of this and of the results that it is given.
+    """The inputs of a search. A strategy's state must be a function of these and of its results, so that a session can
+    be resumed.
 
-    `default`: the configuration evaluated first; None where it is unknown, as for a table. `seeded`: orderings that won
-    earlier tournaments; `simulators`: codes → predicted metric values (NaN: no prediction, inf: predicted to fail);
-    `foreseen`: MEMORY (belief/foreseen.py) or a constraint → codes → predicted log of the share of its memory that the
-    fullest device uses, or of the metric over its bound (of the bound over the metric for >=; NaN: no prediction);
-    `past`: similar jobs; `proposed`: people's proposals (`held`: they are paused);
-    `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
-    `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
-    default); `live`: knobs that can change without a new launch.
-    """
+    `default`: the configuration to evaluate first; None if unknown, as for a table. `seeded`: orderings of knobs that
+    won earlier tournaments. `simulators`: name → function from rows of codes to predicted metric values (NaN: no
+    prediction, inf: predicted to fail). `foreseen`: bound → function from rows of codes to log(value / bound), inverted
+    for >= (NaN: no prediction); the bound is MEMORY (belief/foreseen.py) or a constraint. `past`: results of similar
+    jobs. `proposed`: proposals (`held`: they are paused). `told`: earlier measurements of this job, in order. `batch`:
+    configurations per ask. `patience`: experiments without a gain after which a strategy that ends by itself stops (0:
+    never; None: the strategy's default). `live`: knobs that can change without a new launch."""
 
     space: Space
     default: Configuration | None = None
@@ -98,17 +96,17 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     live: Sequence[str] = ()
 
     def first(self) -> Configuration:
-        """The default, or a random configuration where there is none."""
+        """The default, or a random configuration if there is none."""
         return self.default or self.space.sample(np.random.default_rng((self.seed, 1)))
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """`lists`: needs every valid configuration as a row, and searches a sample if there are too many.
-    `asks_simulators`: queries simulators about the whole space itself; otherwise they replace experiments while they
-    are accurate. `learns`: also uses past jobs, earlier measurements and experiments that a person ordered.
-    `listens`: has an arm for proposals (`Listens`). `several`: can be asked again before it gets results.
-    `finite`: ends by itself after a few experiments. `hyper`: class of its hyper-parameters, if it has its own.
-    `packages`: packages that must be installed; `how`: the way to install them."""
+    """The properties of a strategy. `lists`: needs a list of all valid configurations (a sample if there are too many).
+    `asks_simulators`: uses the simulators itself; for other strategies, the session replaces experiments by simulations
+    while these are accurate. `learns`: also uses past jobs, earlier measurements, and experiments that a person
+    requested. `listens`: accepts proposals (`Listens`). `several`: `ask` may be called again before results arrive.
+    `finite`: ends by itself after a few experiments. `hyper`: class of its hyper-parameters. `packages`: required
+    packages; `how`: how to install them."""
 
     name: str
     make: Callable[[Search], Strategy]
@@ -124,7 +122,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Which package the strategy lacks, and how to get it; "" if none."""
+        """A message that a required package is missing and how to install it; "" if none is."""
         lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
@@ -144,7 +142,8 @@ def strategy(
     batch: int = 1,
     patience: int | None = None,
 ) -> Strategy:
-    """A strategy by its name; the arguments are those of `Search`; `default` falls back to the space's reference.
+    """Creates a strategy by its name. The other arguments are those of `Search`, except that `default` falls back to
+    the space's reference.
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
     return made(
@@ -167,7 +166,7 @@ def strategy(
 
 
 def usable(name: str) -> Kind:
-    """Like `kind_of`. Errors: also (exit 2) if a package is missing."""
+    """Like `kind_of`. Errors: also AutoscoutError (exit 2) if a required package is missing."""
     kind = kind_of(name)
     if why := kind.missing:
         raise AutoscoutError(why, 2)
@@ -175,7 +174,7 @@ def usable(name: str) -> Kind:
 
 
 def made(kind: Kind, search: Search) -> Strategy:
-    """Makes the strategy; one that needs a list of a space too large to list gets a sample."""
+    """Creates the strategy. If it needs a list but the space is too large, it gets a sample of the space."""
     space = search.space
     if kind.lists and not space.enumerable:
         wanted = [*([search.default] if search.default else []), *(m.configuration for m in search.told)]
@@ -185,15 +184,14 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """A sentence if the strategy searches only a sample of the space, else ""."""
+    """A sentence that the strategy searches only a sample of the space, if so; else ""."""
     if not kind.lists or space.enumerable:
         return ""
     return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"
 
 
 def kind_of(name: str) -> Kind:
-    """A strategy's kind. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be
-    loaded."""
+    """The kind of a strategy. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) if loading it fails."""
     if name in _registered:
         return _registered[name]
     known = _modules()
@@ -203,18 +201,18 @@ def kind_of(name: str) -> Kind:
 
 
 def module_of(name: str) -> str:
-    """The module that declares a strategy. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """The name of the module that declares a strategy. Errors: AutoscoutError (exit 2) for an unknown name."""
     kind = kind_of(name)
     return _modules().get(name, kind.make.__module__)
 
 
 def names() -> list[str]:
-    """Names of strategies: ours first, then those of installed packages, then registered ones."""
+    """Names of all strategies: AutoScout's, those of other installed packages, then registered ones."""
     return [*_modules(), *_registered]
 
 
 def register(kind: Kind) -> None:
-    """Adds a strategy in this process. Errors: AutoscoutError (exit 2) for a name that is taken."""
+    """Adds a strategy to this process. Errors: AutoscoutError (exit 2) for a name that exists."""
     if kind.name in names():
         raise AutoscoutError(f"there is a strategy '{kind.name}' already; choose another name", 2)
     _registered[kind.name] = kind
@@ -222,7 +220,7 @@ def register(kind: Kind) -> None:
 
 @functools.cache
 def _modules() -> dict[str, str]:
-    """Strategy → the module that declares it."""
+    """Name of a strategy → the module that declares it."""
     found = dict(_OURS)
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in found:
@@ -235,7 +233,7 @@ def _modules() -> dict[str, str]:
 def _loaded(name: str, module: str) -> Kind:
     try:
         kind = importlib.import_module(module).STRATEGY
-    except Exception as error:  # the plug-in's code may raise anything
+    except Exception as error:  # a plug-in may raise anything
         raise AutoscoutError(f"strategy '{name}' ({module}) cannot be loaded: {error}") from error
     if not isinstance(kind, Kind) or kind.name != name:
         raise AutoscoutError(f"{module} declares no strategy '{name}': STRATEGY is {kind!r:.100}")

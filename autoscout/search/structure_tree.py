@@ -1,14 +1,14 @@
-"""The sparse optimizer's trees (paper §3.2): structures branch by the knobs in one ordering, UCT chooses the way down.
+"""The sparse optimizer's trees (paper §3.2): a tree branches by the sparse knobs in one ordering, and UCT (upper
+confidence bounds for trees) chooses the branch at each node.
 
-A node is a partial structure: the rows of codes that agree with it. Its children are the values that the next knob of
-the ordering takes in those rows, so every path ends on a valid structure, inactive knobs and forced values make no
-level, and any ordering is a tree over the same leaves. A node's worth is the best reward below it, not the mean,
+A node is a partial structure, represented by the rows of codes that match it. Its children are the values that the next
+knob of the ordering has in these rows. So every path ends at a valid structure, inactive knobs and forced values add no
+level, and trees of all orderings have the same leaves. The value of a node is the best reward below it, not the mean,
 because the search is for one configuration, not for a good average.
 
-`Tree` is the paper's Monte Carlo tree search: it remembers what was measured below its nodes and grows by one node a
-visit. `descent` keeps no nodes: the default strategy knows a gain for every row, so each step descends afresh, by
-the values that infinitely many rollouts on these gains would find.
-"""
+`Tree` is the paper's Monte Carlo tree search: nodes store the rewards measured below them, and a visit adds one node.
+`descent` stores nothing: the default strategy has a predicted gain for every row, so it computes the values of nodes
+exactly, as infinitely many rollouts would."""
 
 import math
 
@@ -18,15 +18,15 @@ from autoscout.space.graph import Space
 
 
 def uct(worth: float, visits: float, parent: float, c: float) -> float:
-    """UCT: a branch's worth plus its exploration bonus; `parent`: visits of the node above."""
+    """UCT: the value of a branch (`worth`) plus its exploration bonus. `parent`: visits of the parent node."""
     return worth + c * math.sqrt(math.log(parent) / visits)
 
 
 def descent(
     codes: np.ndarray, gains: np.ndarray, visited: np.ndarray, ordering: list[int], c: float
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The rows of `codes` (n, knobs) that one descent ends on, and its path of (column, code) where the tree branches.
-    `gains` (n,): each row's gain, scaled so that the largest is 1; `visited` (v, knobs): codes of measured rows."""
+    """(indices of the rows of `codes` at the leaf where a descent ends, its path of (column, code)). `codes`: (n,
+    knobs); `gains`: (n,) predicted gains, scaled to a maximum of 1; `visited`: (v, knobs) codes of measured rows."""
     rows, path = np.arange(len(codes)), []
     for column in ordering:
         options, branch = np.unique(codes[rows, column], return_inverse=True)
@@ -48,15 +48,15 @@ class TreeNode:
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows
         self.visits = 0
-        self.best = 0.0  # largest reward below
-        self.branches: tuple[int, list[int]] | None = None  # (column it branches on, codes of the branches)
+        self.best = 0.0  # largest reward in the subtree
+        self.branches: tuple[int, list[int]] | None = None  # (column, codes) of the branches
         self.children: dict[int, TreeNode] = {}
 
 
 class Tree:
     def __init__(self, space: Space, ordering: list[str], c_uct: float, unvisited: float = 0.9) -> None:
-        """`ordering`: all sparse knobs that differ anywhere, most important first. `c_uct`: exploration of UCT.
-        `unvisited`: assumed worth of an unvisited branch, as a share of its best sibling's."""
+        """`ordering`: all sparse knobs with several values, most important first. `c_uct`: weight of exploration.
+        `unvisited`: assumed value of an unvisited branch, as a share of its best sibling's."""
         self.ordering = ordering
         self.c_uct = c_uct
         self.unvisited = unvisited
@@ -66,12 +66,10 @@ class Tree:
         self.root = TreeNode(np.arange(len(self._table)))
 
     def propose(self, closed: np.ndarray, rng: np.random.Generator, like: int | None = None) -> int | None:
-        """Selection, expansion, rollout: a row of the table that is not `closed` (bool per row), None if all are.
+        """Selection, expansion and rollout: a row of the table of structures that is not `closed` (bools), or None.
 
-        The rollout completes the partial structure with a valid, open one below it: one that differs from the
-        row `like` in as few knobs as possible, so that what the tree changed is what is measured; uniformly
-        where `like` is not given.
-        """
+        The rollout completes the partial structure with a random open row below the node. If `like` is given, only the
+        rows that differ from row `like` in the fewest knobs are eligible, which isolates the effect of the path."""
         if closed.all():
             return None
         node, rows = self.root, self.root.rows
@@ -93,7 +91,7 @@ class Tree:
         return int(open_rows[int(rng.integers(len(open_rows)))])
 
     def update(self, row: int, reward: float) -> None:
-        """Backpropagation along the path to `row`, which grows by at most one node."""
+        """Backpropagates a reward along the path to `row`, and adds at most one node."""
         node = self.root
         while True:
             node.visits += 1
@@ -109,14 +107,14 @@ class Tree:
             node = node.children[code]
 
     def _urgency(self, parent: TreeNode, code: int) -> float:
-        """UCT; an unvisited branch is assumed to be worth a share of its best sibling (first-play urgency),
-        so that not every value of every knob has to be tried before any is followed."""
+        """UCT of a branch. An unvisited branch has an assumed value (first-play urgency), so that not every value of a
+        knob must be tried before a branch is followed."""
         child = parent.children.get(code)
         worth, visits = (child.best, child.visits) if child else (self.unvisited * parent.best, 1)
         return uct(worth, visits, max(parent.visits, 1), self.c_uct)
 
     def _branches(self, node: TreeNode) -> tuple[int, list[int]]:
-        """The first knob of the ordering on which the node's rows differ, and its codes."""
+        """(column of the first knob of the ordering in which the node's rows differ, its codes)."""
         if node.branches is None:
             for column in self._columns:
                 codes = np.unique(self._table[node.rows, column])

@@ -1,4 +1,4 @@
-"""Limits BLAS to one thread: the matrices are small, so more threads mostly wait for each other."""
+"""Limits BLAS to one thread, because on small matrices several threads mostly wait for each other."""
 
 from collections.abc import Callable
 from functools import cache, wraps
@@ -12,8 +12,8 @@ R = TypeVar("R")
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Limits BLAS to one thread within `function`; experiments and callers keep theirs. (Measured on two cores: a
-    step of a session of 30 experiments took 119 ms with two threads, 26 with one; on a busy machine 297 and 42 ms.)"""
+    """Limits BLAS to one thread within `function` only. Measured on two cores: a search step of a session with 30
+    experiments took 119 ms with two threads and 26 ms with one; on a busy machine 297 and 42 ms."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:

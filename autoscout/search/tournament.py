@@ -1,10 +1,10 @@
-"""Tournament over tree orderings (paper §3.2, "Sparse Optimizer with Adaptive Feature Prioritization").
+"""The tournament over orderings of the sparse knobs (paper §3.2, "Sparse Optimizer with Adaptive Feature
+Prioritization").
 
-K trees propose in turn, in zigzag order so that none profits from always coming last. Each proposal is evaluated once,
-and all trees learn its reward. After a round of one proposal per tree, the half whose own proposals earned more stays,
-until one ordering is left. The default strategy scores its trees by a belief, which costs no experiment; one step of
-the search is then one round, in which the middle one of an odd number of trees also stays.
-"""
+In a round, each of K trees (one per ordering) makes a proposal, which is evaluated; all trees learn its reward. The
+order reverses between rounds, so that no tree always profits from being last. The half whose own proposals earned more
+stays, until one ordering is left. The default strategy (autoscout.py) instead scores the trees by its model, which
+costs no experiments, one round per search step; of an odd number of trees, the middle one also stays."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Round:
 def tournament(
     trees: list[Tree], propose_seed: np.random.Generator, closed: np.ndarray, like: int | None = None
 ) -> Generator[tuple[Tree, int], float, tuple[Tree, list[Round]]]:
-    """Yields (tree, proposed row), is sent that proposal's reward; returns the winning tree and the rounds."""
+    """Yields (tree, proposed row) and is sent the proposal's reward; returns (winning tree, rounds)."""
     everyone = list(trees)
     rounds: list[Round] = []
     while len(trees) > 1:
@@ -48,13 +48,13 @@ def tournament(
 
 
 def ranked(rewards: list[float]) -> list[int]:
-    """Indices of the trees, the best first; of equal ones the earlier first."""
+    """Indices of the trees, best first; ties keep their order."""
     return sorted(range(len(rewards)), key=lambda k: -rewards[k])
 
 
 def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Generator) -> list[list[str]]:
-    """K orderings of the sparse knobs: winners of earlier jobs first, then the catalog's order with each layer in
-    turn moved to the front, then random ones; k = 0: a single random one, so that there is no tournament."""
+    """K orderings of the sparse knobs: winners of earlier jobs, then one per layer of the catalog with this layer
+    first, then random ones. k = 0: a single random ordering, without a tournament."""
     acting = [knob for i, knob in enumerate(space.sparse) if len(np.unique(space.structures[:, i])) > 1]
     names = [knob.name for knob in acting]
     layers = list(dict.fromkeys(knob.layer for knob in acting))
@@ -65,7 +65,7 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
         front = [knob.name for knob in acting if knob.layer == layer]
         candidates.append(completed(front, names))
     unique = list(dict.fromkeys(tuple(c) for c in candidates))[:k]
-    for _ in range(10 * k):  # a small space may have fewer than k orderings
+    for _ in range(10 * k):  # there may be fewer than k distinct ones
         if len(unique) >= k:
             break
         shuffled = tuple(rng.permutation(names).tolist())
@@ -75,6 +75,6 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
 
 
 def completed(front: list[str], names: list[str]) -> list[str]:
-    """The knobs of `front` that are in `names`, then the rest of `names`."""
+    """The knobs of `front` that are in `names`, followed by the rest of `names`."""
     kept = [name for name in dict.fromkeys(front) if name in names]
     return kept + [name for name in names if name not in kept]

@@ -1,9 +1,8 @@
-"""Several objectives at once: one search that produces a front.
+"""Several objectives in the default strategy: one search that finds a Pareto front.
 
-Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
-others take the largest expected gain of hypervolume (hypervolume.py). The first objective's belief is the usual one, on
-its bent scale (surrogate.py); each other objective has its own Gaussian process for its log-cost.
-"""
+Every second experiment optimizes the job's first objective (every eighth, once hardly any gain is expected in it); the
+others maximize the expected hypervolume improvement (hypervolume.py). The first objective is modelled as usual
+(surrogate.py); each further objective has a Gaussian process of its log-cost."""
 
 import numpy as np
 
@@ -13,32 +12,33 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
-_HELD, _FITTED = 150, 80  # limits on rows in the belief, and on rows used to fit hyper-parameters
-_GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; its step limit
-_CORNERS = 40  # limit on a front's points with three objectives or more, since the number of boxes grows as a power
+_HELD, _FITTED = 150, 80  # limits on rows in the model, and on rows used to fit hyper-parameters
+_GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; limit on its steps
+# limit on the front's points for three or more objectives, because the number of boxes grows as a power of it
+_CORNERS = 40
 
 
 class Trade:
     def __init__(self, objective: Objective, encoding: Encoding) -> None:
         self.objective = objective
-        self.first = True  # whether the first objective alone counts now
-        self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
-        # Rows that broke a constraint: the belief uses them, but they are never on the front.
+        self.first = True  # whether this step optimizes only the first objective
+        self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs, for each measurement
+        # Rows that broke a constraint: the model uses them, but they are excluded from the front.
         self._broke: set[int] = set()
         self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """Adds a result: its cost by each objective, the first and then `also`; `kept`: it broke no constraint."""
+        """Adds a result. `costs`: by objective, the first one, then `also`; `kept`: whether it kept the constraints."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        """Sets whether the first objective alone counts; it always does until a qualifying result exists."""
+        """Sets whether to optimize only the first objective, which always holds until a row keeps all constraints."""
         self.first = first or not self._told.keys() - self._broke
 
     def held(self) -> np.ndarray:
-        """(n,) rows that the belief uses: those on the front, and the latest."""
+        """(n,) rows that the model uses: those on the front, and the latest."""
         rows, costs = np.array(list(self._told)), self._costs()
         on_front = front(costs[self._kept(rows)])
         best = (costs[:, None] == on_front[None]).all(axis=2).any(axis=1)
@@ -48,8 +48,8 @@ class Trade:
     def gain(
         self, first: np.ndarray, encoded: EncodedRows, mean: np.ndarray, deviation: np.ndarray, rows: EncodedRows
     ) -> np.ndarray:
-        """(c,) expected gain of hypervolume of the candidates `rows`, whose first objective is `mean` ± `deviation`
-        (c,). `first` (n,): the held rows' first objective, on the same scale; `encoded`: the held rows."""
+        """(c,) expected hypervolume improvement of c candidates `rows`, whose first objective is `mean` ± `deviation`
+        (c,). `encoded`: the rows of `held()`; `first`: (n,) their first objective, on the same scale."""
         held = self.held()
         logs = self._costs(held)
         means, deviations = [mean], [deviation]
@@ -61,22 +61,21 @@ class Trade:
         points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
         beyond = reference(points)
         if points.shape[1] > 2:
-            points = front(points)  # sorted by the first objective
+            points = front(points)  # ascending in the first
             points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
         return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
 
     def _kept(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) whether rows kept all constraints."""
         return ~np.isin(rows, list(self._broke))
 
     def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(n, objectives) mean log-costs of rows."""
+        """(n, objectives) mean log-costs of `rows`, by default of all."""
         chosen = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
         return np.array([np.mean(values, axis=0) for values in chosen.values()])
 
     @property
     def why(self) -> str:
-        """What proposals are chosen for now, in words; "" if only for the first objective."""
+        """The criterion for proposals in this step, as text; "" if it is the first objective alone."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]
@@ -84,14 +83,14 @@ class Trade:
 
 
 class OtherObjective:
-    """The belief about another objective, for n rows and c candidates."""
+    """The model of a further objective, for n rows and c candidates."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._posterior = Posterior(encoding, Prior())
         self._fitted_on, self._centre, self._unit = 0, 0.0, 1.0
 
     def fit(self, rows: EncodedRows, logs: np.ndarray) -> None:
-        """Refits the hyper-parameters once there are enough more rows. `logs` (n,): log-costs."""
+        """Refits the hyper-parameters if the number of rows has grown enough. `logs`: (n,) log-costs."""
         if len(logs) < _GROWTH * self._fitted_on:
             return
         self._fitted_on, self._centre = len(logs), float(logs.mean())
@@ -101,7 +100,7 @@ class OtherObjective:
         self._posterior.fit(rows[at], scaled, np.zeros((len(at), 0)), np.zeros(0), np.zeros(len(at)), _STEPS)
 
     def predicted(self, rows: EncodedRows, logs: np.ndarray, candidates: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
-        """(c,) the candidates' expected log-costs, and their standard deviations."""
+        """((c,) expected log-costs, (c,) standard deviations) of the candidates."""
         measured, asked = (
             self._posterior.features(each, np.zeros((len(each), 0)), np.zeros(0)) for each in (rows, candidates)
         )

@@ -1,8 +1,7 @@
-"""Combinations of column values: a quantity that depends on a few columns is priced once for each combination.
+"""Distinct combinations of column values, so that a quantity that depends on few columns is computed once for each.
 
-A space of a million configurations has a few thousand combinations of the columns that a stage depends on, and a few
-hundred of those that the exchange of gradients depends on.
-"""
+In a space of a million configurations, the columns that determine a pipeline stage's time take a few thousand distinct
+combinations, and those that determine the gradient exchange a few hundred."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
-_SPAN = 4096  # integers that span less than this serve as codes directly
-_FEW = 16  # up to this many values are searched for one by one before a column is sorted
-_ROOM = 16  # table entries per row for ranking keys; larger keys are sorted
+_SPAN = 4096  # integer columns with a smaller max − min are used as codes directly, without sorting
+_FEW = 16  # most distinct values to look for one by one, which is faster than sorting the column
+_ROOM = 16  # most lookup-table entries per row when ranking keys; larger key ranges are sorted to save memory
 
 
 class Combinations:
@@ -28,20 +27,21 @@ class Combinations:
         self._codes = {name: _coded(array) for name, array in self._long.items()}
 
     def of(self, unread: Collection[str] = ()) -> tuple[dict[str, Any], Array]:
-        """(columns with a row per combination of all but the `unread` columns, (n,) each row's combination)."""
+        """(columns with one row per distinct combination, (n,) index of each row's combination). Differences in the
+        `unread` columns are ignored."""
         chosen = [code for name, code in self._codes.items() if name not in unread]
         first, of = _joined(chosen, self.n)
         return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
 
 
 def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
-    """The columns of some of the m rows."""
+    """The columns restricted to some of their m rows; scalars stay unchanged."""
     return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
 
 
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(one row index per combination of these columns, (n,) index of each row's combination). A column that differs
-    between software profiles has the shape (profiles, n)."""
+    """(index of one row per distinct combination of the columns `names`, (n,) index of each row's combination). Columns
+    that differ between software profiles have the shape (profiles, n)."""
     each = (values for name in names for values in np.atleast_2d(columns[name]))
     return _joined([_coded(values) for values in each if len(values) > 1], n)
 
@@ -57,7 +57,7 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
     key, size = _ranked(key, size)
     rows = np.empty(size, dtype=np.int64)
     rows[key] = np.arange(n)
-    # Combinations are numbered in the order of the rows: if few repeat, memory is then read sequentially.
+    # Number the combinations in the order of the rows, so that memory is read sequentially where few rows repeat.
     rows.sort()
     number = np.empty(size, dtype=np.int64)
     number[key[rows]] = np.arange(size)
@@ -78,7 +78,7 @@ def _ranked(key: Array, size: int) -> tuple[Array, int]:
 
 
 def _coded(values: Array) -> tuple[Array, int]:
-    """Codes from 0 for each value, and the number of possible codes."""
+    """(an integer code from 0 for each value, the number of possible codes)."""
     if values.dtype == bool:
         return values.view(np.uint8), 2
     if values.dtype.kind in "iuf" and (found := _whole(values)) is not None:
@@ -95,7 +95,7 @@ def _coded(values: Array) -> tuple[Array, int]:
 
 
 def _whole(values: Array) -> tuple[Array, int] | None:
-    """Codes of integers in a small range, with one extra code for NaN; None for other values."""
+    """(code, number of codes) for integers in a small range, with one extra code for NaN; None for any other values."""
     low, high = np.fmin.reduce(values), np.fmax.reduce(values)
     if not high - low < _SPAN:
         return None

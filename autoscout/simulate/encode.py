@@ -1,4 +1,5 @@
-"""Columns as numbers: the inputs of learned members, and each row's distance from the range of the training rows."""
+"""Converts columns to the numeric inputs of the learned simulators, and measures how far a row lies outside the range
+of the rows that a simulator was fitted on."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
-_UNORDERED = ("version",)  # texts that no learned member reads: one release tells nothing about another
+_UNORDERED = ("version",)  # text columns that learned simulators ignore, because one release says nothing about another
 
 
 def length(columns: Columns) -> int:
@@ -26,15 +27,15 @@ def length(columns: Columns) -> int:
 
 
 def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
-    """The columns of some rows: a mask, indices or a slice."""
+    """The columns restricted to `rows`: a mask, indices or a slice."""
     return {name: np.asarray(v)[rows] if _is_array(v) else v for name, v in columns.items()}
 
 
 def of_configurations(
     space: Space, configurations: Sequence[Configuration], of: Job | None = None
 ) -> dict[str, np.ndarray]:
-    """One array per knob, and those derived from knobs, as in `Space.columns`. `of`: their job, if it is not the
-    space's."""
+    """One array per knob, plus the columns derived from knobs, like `Space.columns`. `of`: the job of the
+    configurations, if it is not the job of the space."""
     columns = {}
     for knob in space.knobs:
         absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
@@ -43,13 +44,14 @@ def of_configurations(
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """The price of the nodes that each row uses, if the job needs it; on a mixed cluster also the kind of device that
-    each row serves on ("" where a row mixes kinds, which no engine does), and its memory: `gpu`, `memory_gib`."""
+    """Columns on the devices that each row uses: their number and price per hour, if the job's metrics need them. On a
+    mixed cluster also `gpu`, the kind of device ("" for a mix, which no engine supports), and `memory_gib`."""
     return {**_paid(job, columns), **_one_kind(job, columns)}
 
 
 def _paid(job: Job, columns: Columns) -> dict[str, Any]:
-    """Devices and price of each row, which takes the first nodes of each kind, as in running/cluster/devices.py."""
+    """Number and hourly price of each row's devices. A row takes the first nodes of each kind, as
+    running/cluster/devices.py allocates them."""
     wanted = named_metrics(job.objective)
     if job.task != "serve" or not any("_per_gpu" in name or "usd_" in name or name == DEVICES for name in wanted):
         return {}
@@ -79,22 +81,23 @@ def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def of_job(job: Job) -> dict[str, Any]:
-    """The columns that all configurations of a job share: its attributes, its load, and its device if there is only one
-    kind (or a kind without a hardware file)."""
+    """The columns that all configurations of a job share: its attributes, its load, and the device if the cluster has
+    only one kind. A kind without a hardware file is also set, so that predictions fail with its name."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
-    # Megatron's layers are known, and its loss is fused only where a knob says so (releases from 0.18.2 on have no such
-    # knob). A custom trainer's layers are not known.
+    # Megatron fuses its loss only if a knob requests it (releases from 0.18.2 on have no such knob). A custom trainer's
+    # layers are unknown, so its software is left open.
     trains = {"ce_fusion": 0.0} if job.target == "megatron" else {"software": "unknown", "te": np.nan}
     unknown = {} if job.task == "serve" else trains
-    strange = [kind for kind in kinds if hardware(kind) is None]  # kinds without a hardware file
+    strange = [kind for kind in kinds if hardware(kind) is None]
     gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and job.task != "serve") else {}
     return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 
 def _node(job: Job) -> dict[str, float]:
-    """Devices per node and the network's speed, if all nodes are alike and smaller than in the hardware file. A smaller
-    node is assumed to have a proportional share of the network; counts above a node's size mean many nodes."""
+    """Devices per node and network bandwidth, where all nodes are equal but have another size than in the hardware
+    file. A smaller node is assumed to have a proportional share of the bandwidth. A larger count than the file's links
+    support stands for several nodes and is ignored."""
     counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
     if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
         return {}
@@ -112,19 +115,19 @@ def _load(job: Job) -> dict[str, Any]:
 
 
 def software_of(columns: Columns) -> np.ndarray:
-    """(n,) numbers, equal for rows that run the same framework on the same kind of device."""
+    """(n,) hashes, equal for rows that run the same framework on the same kind of device."""
     return _code(columns, ("framework", "gpu"))
 
 
 def family_of(columns: Columns) -> np.ndarray:
-    """(n,) numbers, equal for rows of one framework, whatever its version ("Megatron-Bridge 26.06") and device."""
+    """(n,) hashes, equal for rows of the same framework, whatever its version ("Megatron-Bridge 26.06") and device."""
     words, which = np.unique(np.atleast_1d(np.asarray(columns.get("framework", ""), dtype=str)), return_inverse=True)
     families = [crc32(word.lower().partition(" ")[0].encode()) for word in words.tolist()]
     return np.broadcast_to(np.array(families, dtype=float)[which], length(columns))
 
 
 def job_of(columns: Columns) -> np.ndarray:
-    """(n,) numbers, equal for rows with the same model, batch, lengths, software and number of devices."""
+    """(n,) hashes, equal for rows with the same model, batch, sequence lengths, software and number of devices."""
     return _code(columns, _OF_A_JOB) + software_of(columns)
 
 
@@ -140,7 +143,7 @@ def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
 
 
 class FittedColumns:
-    """The columns that a member was fitted on: their order in a matrix, and the ranges that they spanned."""
+    """The columns that a simulator was fitted on: their order in its feature matrix, and the range of their values."""
 
     def __init__(self, columns: Columns) -> None:
         self.names = [name for name, v in columns.items() if kind(v) and name not in _UNORDERED]
@@ -158,7 +161,7 @@ class FittedColumns:
 
     @property
     def varying(self) -> list[str]:
-        """Columns that took more than one value."""
+        """Names of the columns that had several values in the fitted rows."""
         return [
             n
             for n in self.names
@@ -166,13 +169,14 @@ class FittedColumns:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) floats: numbers as they are, names by their place among those seen, NaN where unknown."""
+        """(n, names) feature matrix: numbers unchanged, names as indices among the fitted rows' names, NaN where
+        unknown."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
 
     def outside(self, columns: Columns) -> np.ndarray:
-        """(n,) distance of each row from the ranges seen: in doublings, summed over the columns; a name or a switch
-        value that was never seen counts as one doubling."""
+        """(n,) how far each row lies outside the fitted ranges, in doublings, summed over the columns. A name or switch
+        value that no fitted row had counts as one doubling."""
         total = np.zeros(length(columns))
         for name in self.names:
             if name in columns:
@@ -180,7 +184,7 @@ class FittedColumns:
         return total
 
     def why_outside(self, columns: Columns) -> str:
-        """ "" or the columns in which the first row lies outside, in words: "pp 8 (seen 1 to 4)"."""
+        """ "" or the columns in which the first row lies outside the fitted range, as text: "pp 8 (seen 1 to 4)"."""
         found = []
         for name in self.names:
             if name in columns and np.atleast_1d(self._outside(name, columns))[0] > 0:
@@ -212,7 +216,7 @@ class FittedColumns:
             return np.zeros(values.shape)
         if low < 0 or name in self.switches:
             return ((values < low) | (values > high)).astype(float)
-        # log2(1 + x), so that counts from 0 on have distances, too
+        # log2(1 + x) instead of log2(x), so that a distance from 0 is finite
         distance = np.maximum(np.log2(1 + low) - np.log2(1 + values), np.log2(1 + values) - np.log2(1 + high))
         return np.maximum(np.nan_to_num(distance), 0.0)
 
@@ -222,7 +226,7 @@ def _is_array(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """ "U" for names, "f" for numbers and switches, "" for anything else."""
+    """ "U" if the values are names, "f" if they are numbers or switches, "" otherwise."""
     letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
     return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 

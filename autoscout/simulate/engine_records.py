@@ -1,11 +1,10 @@
-"""Engine records: one TOML file per family, in fixtures/engines and next to the knowledge base.
+"""Engine records: a TOML file per engine family (vLLM, …), in fixtures/engines or next to the knowledge base.
 
-A record has the names of an engine in tables and launch lines, and rows by release. Each row has all figures of the
-groups that its release changed: a group's `source`, the number of measured rows behind it (`n`; 0: read in the engine's
-code, or assumed) and the command that fits it again. Groups that a row omits are inherited from the previous row, and
-in the first row from the release that it is `like`. A user's record takes precedence over a shipped one of the same
-name.
-"""
+A record lists the names under which tables and launch lines mention the engine, and one row per release whose behaviour
+changed. A row contains groups of figures. Each group has a `source`, the number `n` of measurements behind it (0: read
+in the engine's code, or assumed), and optionally the command that fits it again. Groups that a row omits are inherited
+from the previous row; the first row inherits from the release of another family that its key `like` names. A user's
+record replaces a shipped record of the same file name."""
 
 import re
 import tomllib
@@ -35,14 +34,14 @@ _FAMILY = (
     "runs_on",
     "release",
 )
-_ABOUT = ("since", "like", "recent")  # keys of a row that are not groups
+_ABOUT = ("since", "like", "recent")  # keys of a release row that are not groups
 PROVENANCE = ("source", "n", "fitted_by")  # keys of a group that are not figures; `fitted_by` is optional
 NEWEST: Version = (1 << 30,)  # later than any release
 
 
 class ReleaseRow(msgspec.Struct, frozen=True):
-    """One release and all later ones up to the next row. `groups`: all groups, inherited ones included. `recent`: how
-    many of these releases appeared in the last two years; 0 if not counted."""
+    """Figures that apply from the release `since` up to the next row. `groups`: all groups, including inherited ones.
+    `recent`: number of these releases that appeared in the last two years; 0 if not counted."""
 
     since: Version
     groups: Groups
@@ -50,11 +49,12 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """`undated`: the release assumed for a published fixed batch that names none. `read_until`: the latest release
-    whose runs or code are known. `batches_like`: "" or the family and release by whose rules fixed batches run.
-    `unpriced`: "" or why it cannot be predicted. `stands_for`: which runs the family represents: "unnamed" (without a
-    framework), "undescribed" (with an unknown one) or "submitted" (to a benchmark's round). `runs_on`: "" or the file
-    of another record whose name its runs may also have."""
+    """An engine with its release rows, oldest first. `undated`: the release assumed for published fixed-batch results
+    that state no release. `read_until`: the latest release whose runs or code were examined. `batches_like`: "" or the
+    family and release whose scheduling rules fixed batches follow. `unpriced`: "" or the reason why its runs cannot be
+    predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed" (no framework stated), "undescribed"
+    (framework without a record) or "submitted" (to a benchmark such as MLPerf). `runs_on`: "" or the file of the record
+    of the framework it is built on, whose name its runs may state instead."""
 
     stem: str
     name: str
@@ -69,7 +69,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ReleaseRow, ...]
 
     def at(self, version: Version) -> ReleaseRow:
-        """The row that applies to a release; the first row, if the release is older than that."""
+        """The row that applies to a release; for a release older than all rows, the first row."""
         return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
 
 
@@ -84,9 +84,9 @@ def own_folder() -> Path:
 
 @cache
 def families() -> dict[str, Family]:
-    """By file name without the ending.
+    """All engine records, by file name without the suffix.
 
-    Errors: AutoscoutError (exit 2) for an invalid file, and for a name that two records of a folder claim."""
+    Errors: AutoscoutError (exit 2) for an invalid file, and if two records list the same engine name."""
     paths = {path.stem: path for here in (folder(), own_folder()) for path in sorted(here.glob("*.toml"))}
     files = {stem: _read(path) for stem, path in paths.items()}
     found: dict[str, Family] = {}
@@ -111,8 +111,8 @@ def families() -> dict[str, Family]:
 
 
 def family_of(text: str, task: str) -> Family | None:
-    """The family that a text names, in any spelling; None if no record has the name. Of several names in a text the
-    longest counts ("NeMo AutoModel" is not NeMo)."""
+    """The family whose name occurs in the text, in any spelling; None if there is none. If several names occur, the
+    longest wins ("NeMo AutoModel" is not NeMo)."""
     said = _words(text)
     found = [
         (len(name), family) for family in families().values() if family.task == task for name in family.names
@@ -122,12 +122,12 @@ def family_of(text: str, task: str) -> Family | None:
 
 
 def standing_for(what: str, task: str) -> Family:
-    """See `Family.stands_for`."""
+    """The fallback family for runs of the class `what`, as in `Family.stands_for`."""
     return next(family for family in families().values() if (family.stands_for, family.task) == (what, task))
 
 
 def release_of(text: str) -> Version | None:
-    """The first version number in a text, as a tuple: (0, 14, 1) for "v0.14.1"; None without one ("nightly")."""
+    """The first version number in a text, as a tuple: (0, 14, 1) for "v0.14.1"; None without a number ("nightly")."""
     found = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+|\d+(?![\w]))", text)
     return tuple(int(part) for part in found[1].split(".")) if found else None
 

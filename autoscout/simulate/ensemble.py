@@ -1,4 +1,4 @@
-"""The simulators of one job over its space, as searches and sessions use them."""
+"""The simulators of one job: the interface through which searches and sessions predict configurations of its space."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +19,16 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets whose own knobs shard a model; the memory model reads these if a catalog gives their meaning.
+# Targets with own sharding knobs, which the memory model understands only if the catalog maps them to its columns.
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the knobs of the widest regression: with fewer rows a fit is arbitrary
+MIN_ROWS = 16  # twice the regressors of the largest of the paper's regressions: with fewer rows a fit is arbitrary
 
-LEAST = 0.005  # smaller weights are not reported
+LEAST = 0.005  # ensemble weights below this share are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 
 class Simulators:
-    """An ensemble fitted on a job's measurements; predicts its objective's metric."""
+    """An ensemble of simulators that predicts the metric of a job's objective, fitted on the job's measurements."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Simulators:
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
         bases: Callable[[], list[Member]] | None = None,
     ) -> None:
-        """`bases()`: creates simulators that need no row; by default `analytic` ones for the job's task. `published`:
-        only the paper's four members with the weights of equation 2. `past`: measurements of other jobs with the same
-        target."""
+        """`bases()`: creates the simulators that need no measured rows; by default the `analytic` ones for the job's
+        task. `published`: use only the paper's four regressions, weighted by its equation 2. `past`: measurements of
+        other jobs with the same target."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
@@ -66,15 +66,16 @@ class Simulators:
 
     @property
     def expected_error(self) -> float:
-        """Expected mean absolute error of the next prediction, as a fraction: that on held-out rows."""
+        """Expected mean absolute error of the next prediction, as a fraction, estimated on held-out rows."""
         return self.ensemble.expected_error
 
     def doubtful(self, epsilon: float) -> bool:
-        """Whether there are few rows and the expected error exceeds ε: too little to decide on."""
+        """Whether the ensemble has fewer than MIN_ROWS measurements and an expected error above ε: decisions should not
+        rely on it."""
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """The ensemble's value, and that of each member with weight there, in the metric's unit."""
+        """(the ensemble's prediction, those of the members with a weight of at least LEAST), in the metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))
         return float(prediction.value[0]), {
             s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
@@ -84,23 +85,22 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
-        """Columns of coded rows. The codes belong to our space, or to `space`, a narrower one of the same job."""
+        """Columns of configurations given as rows of codes, which refer to `self.space`, or to its subspace `space`."""
         return self._described((space or self.space).columns(codes))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """The knobs' columns together with the job's."""
         return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
-        """By name: coded rows (from our space, or a narrower one of the job) → predicted values of the job's objective
-        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is fitted on the rows; each analytic
-        member is also listed by itself, uncorrected."""
+        """Predictors by name. Each maps rows of codes (see `columns_of`) to predicted values of the job's objective
+        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is the fitted ensemble; the others are the
+        analytic simulators, each by itself and without correction by measurements."""
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
                 columns = self.columns_of(codes, space)
                 value = member.predict(columns).value
-                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # a rate of 0: out of memory
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # rate 0: out of memory
                 if self.memory is None:
                     return value
                 return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
@@ -109,12 +109,12 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # more than its only member
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # else equal to its only member
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def fullness(self, space: Space | None = None) -> Predictor | None:
-        """Coded rows → log of the predicted share of the devices' memory, or of a bound on peak_memory_gib, whichever
-        is larger; None if nothing is known of their memory."""
+        """A function from rows of codes to log(predicted peak memory / limit), where the limit is the device's memory
+        or the job's bound on peak_memory_gib, whichever is hit first. None if the memory model does not apply."""
         memory = self.memory
         if memory is None:
             return None
@@ -128,7 +128,7 @@ class Simulators:
         return predict
 
     def predictor(self) -> Predictor | None:
-        """The most complete predictor: the ensemble, or an analytic member if nothing is fitted."""
+        """The ensemble, or the first analytic simulator if there is no fitted ensemble; None if neither can predict."""
         known = self.predictors()
         return known.get("ensemble") or next(iter(known.values()), None)
 
@@ -144,8 +144,8 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
     """The memory model, corrected by the job's measurements; None if it does not apply."""
-    # A rank on a CPU has no memory limit, and a job without a model has no shapes. Designs of whole clusters (with the
-    # network as knobs) have a memory model of their own.
+    # The model needs a device memory limit, which CPU ranks lack, and the model's shapes. Jobs that design whole
+    # clusters (with network knobs such as `npus_1`) have a memory model of their own.
     unlike = (job.target in _OWN_KNOBS and not space.simulated) or "npus_1" in space.knob
     shapeless = not job.model.layers or not job.traffic.seq_len
     if job.task == "serve" or any(map(is_cpu, device_counts(job))) or shapeless or unlike:
@@ -160,12 +160,12 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def _peak(m: Measurement) -> float:
-    """A measurement's peak memory, in the form that Memory.fit expects."""
+    """A measurement's peak memory as Memory.fit expects it: GiB, inf if out of memory, 0 if it ran without a report."""
     return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """One row per configuration, its median: if repeats fell into two folds, held-out rows would leak into the fit."""
+    """(configurations, median value of each). Repeats are merged, so that none of a held-out row is fitted."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

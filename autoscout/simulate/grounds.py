@@ -1,5 +1,5 @@
-"""The basis of each part of a prediction: a table measured on the device, a fit to measured kernels, or a guess:
-another device's figures, scaled by the data sheets."""
+"""The evidence behind each component of a predicted step time: a table measured on the device, a fit to measured
+kernels, or a guess (another device's figures, scaled by the ratio of the data sheets)."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,8 +11,8 @@ from autoscout.job.device_records import contents, records
 from kb.records import Job
 
 Basis = Literal["table", "fit", "guess"]
-_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # most certain first
-# Groups of a device's record that a part of a step depends on.
+_BASES: tuple[Basis, ...] = ("table", "fit", "guess")  # ordered from most to least certain
+# The groups of figures in a device record that each component of a step time depends on.
 _PRODUCTS, _LINKS = ("gemm", "attention", "elementwise"), ("island",)
 _TRAINED = {
     "compute": _PRODUCTS,
@@ -31,7 +31,8 @@ _SERVED = {
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """One part. `source`: from the device's record, for its least certain group."""
+    """The evidence behind one component of a step time. `source`: as in the device record, for its least certain
+    figures."""
 
     part: str
     basis: Basis
@@ -39,7 +40,7 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 def grounds(job: Job, parts: Mapping[str, float]) -> list[Ground]:
-    """The basis of each part that takes any time, for the kind of device in the job that is known least."""
+    """The evidence behind each component of nonzero duration; on a mixed cluster, for the least certain device."""
     kinds = dict.fromkeys(stem for node in job.cluster.nodes if (stem := stem_of(node.device)))
     groups = _SERVED if job.task == "serve" else _TRAINED
     found = []

@@ -1,5 +1,5 @@
-"""Watts and joules per token without measurements: the devices' watts while they compute, communicate and wait, times
-the predicted seconds of each. The shares come from whole nodes of H100 in MLPerf Training's power results
+"""Predicts watts and joules per token of training: the devices' power while they compute, communicate and wait, times
+the predicted seconds of each. The constants come from whole nodes of H100 in MLPerf Training's power results
 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
-# Watts while kernels compute, relative to the power limit; while they communicate or none runs, to the default limit.
+# Power while kernels compute, as a share of the power limit; while ranks communicate, and while no kernel runs, both as
+# shares of the default limit (see the module's docstring for the source).
 COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
-ERROR = 0.15  # log error of watts, in addition to that of the time
+ERROR = 0.15  # log error of the power, in addition to the error of the predicted time
 _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 
@@ -24,7 +25,7 @@ class TrainingEnergy:
 
     def __init__(self) -> None:
         self.steps = Training()
-        self.level = 0.0  # log of measured over predicted
+        self.level = 0.0  # correction learned by `fit`: log(measured / predicted)
 
     def applies(self, columns: Columns) -> str:
         for name in (names := devices(columns, "")):
@@ -42,7 +43,7 @@ class TrainingEnergy:
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[np.ndarray, Prediction]:
-        """((n,) mean watts of all devices together over a step; the result of `predict`)"""
+        """((n,) mean power of all devices together during a step in watts, the result of `predict`)"""
         step = self.steps.predict(columns)
         tokens = np.asarray(columns["global_batch"], dtype=float) * np.asarray(columns["seq_len"], dtype=float)
         drawn = watts(columns, step)
@@ -51,7 +52,7 @@ class TrainingEnergy:
 
 
 def watts(columns: Columns, step: Prediction) -> np.ndarray:
-    """(n,) mean watts of all devices together over the predicted `step` of these columns."""
+    """(n,) mean power of all devices together in watts, given the predicted times of a `step`."""
     names = devices(columns, "")
     counts = [columns["gpus"]] if len(names) == 1 else [columns[name] for name in names]
     limits = [hw.watts if (hw := hardware(name)) else np.nan for name in names]
@@ -64,12 +65,12 @@ def watts(columns: Columns, step: Prediction) -> np.ndarray:
 
 
 def _share(step: Prediction, parts: Sequence[str]) -> np.ndarray:
-    """(n,) share of the step's time that these parts take."""
+    """(n,) share of the step time that the components `parts` take."""
     return sum((step.parts[part] for part in parts), np.zeros(1)) / step.value
 
 
 def level(values: np.ndarray, predicted: Prediction) -> float:
-    """Correction of predictions, as a log: one measured row corrects half of its error, more rows correct more."""
+    """The correction log(measured / predicted), shrunk towards 0: one measured row corrects half of its error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.log(np.asarray(values, dtype=float) / predicted.value)
     error = error[np.isfinite(error)]

@@ -1,9 +1,8 @@
-"""The interface of a simulator: a function from columns to predictions, with an error estimate of its own.
+"""The interface of a simulator (a member of the ensemble), which predicts a metric from columns, and its error.
 
-`Columns` name everything that a prediction may depend on, knobs and the job's attributes alike (layers, hidden, gpus,
-seq_len …): each is a scalar or an array of n values. So one call predicts one configuration, a whole space
-(`{**attributes_of(job), **space.columns(codes)}`) or a table of measured rows of many jobs.
-"""
+`Columns` map names of knobs and job attributes (layers, hidden, gpus, seq_len …) to a scalar or an array of n values.
+One call therefore predicts a single configuration, a whole space (`{**attributes_of(job), **space.columns(codes)}`) or
+a table of measurements of many jobs."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,7 +15,8 @@ Columns = Mapping[str, Any]
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """`value`: (n,) in the metric's unit, NaN where the member cannot predict. `error`: (n,) standard deviation of
-    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, a breakdown, usually in the value's unit."""
+    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, the components of the value, such as compute
+    and communication, usually in its unit."""
 
     value: np.ndarray
     error: np.ndarray
@@ -27,11 +27,11 @@ class Member(Protocol):
     name: str
 
     def applies(self, columns: Columns) -> str:
-        """ "", or why this member cannot predict here, in words."""
+        """ "", or the reason why this member cannot predict these columns."""
         ...
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Learns from measured rows; analytic members may correct a constant, or do nothing."""
+        """Learns from (n,) measured values; an analytic member may fit a correction, or do nothing."""
         ...
 
     def predict(self, columns: Columns) -> Prediction: ...

@@ -1,5 +1,5 @@
-"""The simulators for a job's objective: analytic members, which need no measured rows, and learned ones, alone or on
-top of an analytic one."""
+"""Selects the simulators for a metric: analytic ones, which need no measurements, and learned ones, which predict the
+metric alone or correct another simulator."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,8 @@ from kb.records import Task
 
 
 class PerSecond:
-    """Turns a model of step seconds into a rate, such as tokens per second; `parts` stay those of the step."""
+    """Converts a predictor of step seconds into one of a rate. `done(columns)`: the work per step, such as tokens. The
+    `parts` of its predictions remain the seconds of the step."""
 
     def __init__(self, steps: Member, done: Callable[[Columns], np.ndarray]) -> None:
         self.steps, self.done, self.name = steps, done, steps.name
@@ -34,7 +35,7 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member that measured rows never correct: rows of unlike jobs may do more harm than good."""
+    """An analytic member without correction by measurements, which measurements of dissimilar jobs may worsen."""
 
     min_rows, as_it_is = 1, True
 
@@ -53,9 +54,9 @@ class AsItIs:
 
 
 def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
-    """The members that predict a metric from the job and the configuration alone."""
+    """The simulators that predict a metric without measurements; none for metrics that no model covers."""
     if task == "serve":
-        from autoscout.simulate.serving.serving_joules import ServingEnergy  # these import scipy
+        from autoscout.simulate.serving.serving_joules import ServingEnergy  # imported here because scipy loads slowly
         from autoscout.simulate.serving.simulator import ServingSimulator
 
         return [ServingEnergy() if metric == "joules_per_token" else ServingSimulator(metric)]
@@ -91,39 +92,38 @@ def members_of(
     more: Sequence[Member] = (),
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
-    """All members for a metric, those that need no row first. `more`: further bases to learn on top of; `bases()`:
-    creates the analytic members, by default those of `analytic(metric, task)`."""
+    """All simulators of a metric, analytic ones first. `more`: further simulators whose errors are learned; `bases()`:
+    creates the analytic ones, by default `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]
 
 
 def with_learned(bases: list[Member]) -> list[Member]:
-    """`bases`, the members learned on top of each, and those learned without a base."""
+    """`bases`, the learned members that correct each of them, and the learned members without a base."""
     shared = [Shared(base) for base in bases]
     on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
     return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]
 
 
 def _samples(columns: Columns) -> np.ndarray:
-    """Samples per optimizer step of the whole job."""
     return np.asarray(columns["global_batch"], dtype=float)
 
 
 def _tokens(columns: Columns) -> np.ndarray:
-    """Tokens per optimizer step, without padding."""
+    """(n,) tokens per optimizer step, without padding."""
     length = columns["length_mean"] if "length_mean" in columns else columns["seq_len"]
     return np.asarray(length, dtype=float) * _samples(columns)
 
 
 def _answers(columns: Columns) -> np.ndarray:
-    """Answers per RL iteration."""
+    """(n,) answers per RL iteration."""
     return np.asarray(columns["answers"], dtype=float)
 
 
 def _flops(columns: Columns) -> np.ndarray:
-    """FLOPs of the matrix products per optimizer step and device: three times those of the forward pass, with the full
-    square of attention, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
+    """(n,) FLOPs of the matrix products per optimizer step and device, counted like DeepSpeed's autotuner
+    (profiling/flops_profiler, runtime/engine.py): three times the forward pass, and attention without a causal mask."""
     layers, hidden, length, gpus, params, vocab, tied = (
         np.asarray(columns[name], dtype=float)
         for name in ("layers", "hidden", "seq_len", "gpus", "params", "vocab", "tied")
@@ -136,8 +136,8 @@ _DONE = {"tokens_per_s": _tokens, "samples_per_s": _samples, "flops_per_gpu": _f
 
 
 class Shared:
-    """Caches its last fit and its last prediction by the identity of the columns: a caller that changes columns in
-    place must pass a new mapping (`Ensemble` always does)."""
+    """Lets several learned members share a base: it caches the last fit and the last prediction by the identity of the
+    mapping `columns`. Callers must therefore pass a new mapping after a change (`Ensemble` always does)."""
 
     def __init__(self, member: Member) -> None:
         self.member, self.name = member, member.name

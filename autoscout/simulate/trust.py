@@ -1,5 +1,6 @@
-"""The guard (paper §3.3): whether the simulators can be trusted, overall and in a region of the space. It compares ε
-with the MAPE of the last checks, and with that of all checks in the region."""
+"""The guard (paper §3.3) decides whether simulations may replace experiments. They may while the last checks' MAPE is
+at most ε. Beyond the paper, it also judges regions (all configurations with one value of a knob) by the checks in
+them."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,18 +9,18 @@ import msgspec
 
 from kb.records import Value
 
-_REGION_CHECKS = 2  # checks that a region needs before it is judged separately
+_REGION_CHECKS = 2  # checks that a region needs before it is judged separately; one may be an outlier
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
-    """One simulated configuration that was measured too; `error` as a fraction."""
+    """One simulated configuration that was also measured. `error`: |predicted / measured − 1|."""
 
     knobs: dict[str, Value]
     error: float
 
 
 class Region(msgspec.Struct, frozen=True):
-    """`mape` of the checks that share a knob's value; `elsewhere`: that of all other checks (None: there are none)."""
+    """The checks whose knob has a certain value: their `mape`, and the MAPE of all others, `elsewhere` (or None)."""
 
     knob: str
     value: Value
@@ -40,8 +41,8 @@ class TrustGuard:
         self.checks: list[TrustCheck] = []
 
     def check(self, predicted: float, measured: float | None, knobs: Mapping[str, Value] | None = None) -> float:
-        """Adds one check; returns the mean absolute percentage error of the window, as a fraction. A configuration
-        that was predicted to run but failed (None) counts as an error of 100 %."""
+        """Adds one check; returns the MAPE of the last `window` checks, as a fraction. `measured` None: the
+        configuration was predicted to run but failed, which counts as an error of 100 %."""
         error = 1.0 if measured is None else abs(predicted - measured) / abs(measured)
         self.errors.append(error)
         self.checks.append(TrustCheck(dict(knobs or {}), error))
@@ -57,7 +58,7 @@ class TrustGuard:
 
     @property
     def why(self) -> str:
-        """The state of the guard in words."""
+        """The guard's decision and its reason, as text."""
         n = len(self.errors)
         checks = "check" if n == 1 else f"{n} checks"
         if n == 0:
@@ -71,7 +72,7 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob, the value whose MAPE exceeds that of its other values most; the largest excess first."""
+        """For each knob, the value whose MAPE exceeds that of its other values most; by decreasing excess."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]
@@ -81,8 +82,8 @@ class TrustGuard:
         return sorted(found, key=_contrast, reverse=True)
 
     def verdict(self, knobs: Mapping[str, Value]) -> TrustVerdict:
-        """Whether to simulate or to measure this configuration, and why. Beyond the paper: where the checks of a region
-        failed it is measured even if the overall MAPE is good; a good region never outweighs a bad overall MAPE."""
+        """Whether to simulate or to measure this configuration, and why. It is measured if the overall MAPE exceeds ε,
+        or if the MAPE of one of its regions does; a good region never outweighs a bad overall MAPE."""
         if not self.trusted:
             return TrustVerdict(False, self.why)
         for region in self.regions():

@@ -1,1 +1,2 @@
-"""The laboratory: strategies compared side by side, and other people's searches. The product works without it."""
+"""Benchmarks that compare search strategies, and implementations of published rival strategies. The rest of AutoScout
+does not depend on this package."""

@@ -62,7 +62,7 @@ def test_a_server_without_parallelism_runs_on_one_of_the_gpus_that_it_sees(line:
     """The baseline was one over all of them, which nobody runs."""
     job, notes = begun(line, tmp_path)
     assert counts(job) == [1]
-    assert [note for note in notes if "runs on 1 of the 4 GPUs" in note]
+    assert [note for note in notes if "uses 1 of the 4 GPUs" in note]
 
 
 def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: 
     (tmp_path / "c.yaml").write_text(f"services:\n  vllm:\n    image: {image}\n    command: {command}\n    {gpus}\n")
     job, notes = begun("c.yaml", tmp_path)
     assert counts(job) == [1]
-    assert [note for note in notes if "runs on 1 of the 2 GPUs" in note]
+    assert [note for note in notes if "uses 1 of the 2 GPUs" in note]
 
 
 @pytest.mark.parametrize("given", ["--gpus 4", "--gpus=4", "--gpus '\"device=0,1,2,3\"'"])
@@ -85,7 +85,7 @@ SCRIPTS = {
     "eight ranks on four": (
         "#SBATCH --gres=gpu:h100:4\ntorchrun --nproc_per_node=8 train.py --mbs 2",
         [4],
-        "starts 8 ranks on a node that is given 4 GPUs",
+        "starts 8 ranks on a node with 4 GPUs",
     ),
     "ranks of ranks": (
         "#SBATCH --gpus-per-node=h100:8 --ntasks-per-node=8\nsrun torchrun --nproc_per_node=8 train.py --mbs 2",
@@ -96,12 +96,12 @@ SCRIPTS = {
         "#SBATCH --nodes=$NUM --gpus-per-task=8 --ntasks-per-node=1\nexport NUM=4\n"
         "srun torchrun --nnodes $NUM --nproc-per-node 8 train.py --mbs 2",
         [8] * 4,
-        "Slurm fills in no variable of #SBATCH --nodes=$NUM",
+        "Slurm does not expand variables in #SBATCH --nodes=$NUM",
     ),
     "a kind that is a variable": (
         "#SBATCH --gpus-per-node=${GPUS}\ntorchrun --nproc-per-node 8 train.py --mbs 2",
         [8],
-        "Slurm fills in no variable of #SBATCH --gpus-per-node=${GPUS}",
+        "Slurm does not expand variables in #SBATCH --gpus-per-node=${GPUS}",
     ),
 }
 
@@ -121,7 +121,7 @@ def test_gpus_that_only_a_shell_knows_are_gpus(asked: str, tmp_path: Path) -> No
     (tmp_path / "run.sbatch").write_text(f"#!/bin/bash\n#SBATCH {asked}\npython train.py --mbs 2\n")
     text, notes = job_file([str(tmp_path / "run.sbatch")], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "h100" if "h100" in asked else "GPU", "count": 1}]
-    assert [note for note in notes if f"Slurm fills in no variable of #SBATCH {asked}" in note]
+    assert [note for note in notes if f"Slurm does not expand variables in #SBATCH {asked}" in note]
     assert [note for note in notes if "does not give how many devices it runs on" in note]
 
 
@@ -255,7 +255,7 @@ def test_a_job_that_every_verb_refuses_says_so_at_init(tmp_path: Path) -> None:
     """vLLM does not start with more tokens than the model has positions, and no note said that."""
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 4096}))
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "8192"], tmp_path)[1]
-    (told,) = [note for note in notes if note.startswith("no verb accepts this job until this is fixed")]
+    (told,) = [note for note in notes if note.startswith("no command accepts this job until this is fixed")]
     assert "has positions for 4096, so vLLM refuses to start" in told
     notes = job_file(["vllm", "serve", str(tmp_path), "--max-model-len", "4096"], tmp_path)[1]
     assert not [note for note in notes if note.startswith("no verb")]

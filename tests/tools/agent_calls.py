@@ -1,12 +1,11 @@
-"""What a call of `autoscout mcp` takes beyond what its verb does, with the protocol's own client over stdio.
+"""Measures the overhead of a call to `autoscout mcp` over its command, with the protocol's own client over stdio.
 
     PYTHONPATH=. python tests/tools/agent_calls.py [--count 30]
 
-A session answered by recorded measurements is made first. Each call is made after one that is not counted, so that
-imports are paid on both sides. `least`: the shortest time from the client's request to its answer. The others are CPU
-time, which other work on the machine hardly changes: `call` of client and server together, `verb` of the function that
-the verb and the tool share, in turns with it in another process, `beyond` the difference.
-"""
+It first creates a session from recorded measurements. Each call is preceded by a warm-up call, which imports modules.
+`least`: the shortest time from a client's request to its answer. The others are CPU times, which other load hardly
+affects: `call`, of client and server together; `verb`, of the function that command and tool share, run alternately in
+another process; `beyond`, their difference."""
 
 import argparse
 import asyncio

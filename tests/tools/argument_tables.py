@@ -1,13 +1,12 @@
-"""The tables of arguments by kind (autoscout/line/arguments): asked of a program's own parser, classified by hand.
+"""The tables of programs' arguments (autoscout/line/arguments): read from a program's own parser, classified manually.
 
     INTERPRETER tests/tools/argument_tables.py --ask PROGRAM > asked.json          where that release is installed
     PYTHONPATH=. python tests/tools/argument_tables.py PROGRAM RELEASE=asked.json …    oldest release first
     PYTHONPATH=. python tests/tools/argument_tables.py --page > docs/lab/arguments.md
 
 PROGRAM is vllm (`vllm serve`), hf-trainer (transformers' TrainingArguments) or deepspeed (its launcher, and the keys of
-a ds_config). Kinds and values that the table has stay; a new argument gets the kind "", which no test lets pass, so
-that whoever adds a release decides.
-"""
+a ds_config). Existing kinds and values are kept. A new argument gets the kind "", which the tests reject until it is
+classified."""
 
 import contextlib
 import csv
@@ -22,7 +21,7 @@ _FIELDS: tuple[str, ...] = ("argument", "kind", "usual", "values", "since", "unt
 
 
 def of_vllm() -> dict[str, Any]:
-    for name in ("torchvision", "torchaudio", "torchcodec"):  # which a build for CPUs may have of another one
+    for name in ("torchvision", "torchaudio", "torchcodec"):  # a CPU build may have incompatible ones
         sys.modules[name] = None  # type: ignore
     from vllm.entrypoints.launchers.cli_args import make_arg_parser  # type: ignore
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore
@@ -60,7 +59,7 @@ def of_deepspeed() -> dict[str, Any]:
 
     asked: list[argparse.ArgumentParser] = []
     argparse.ArgumentParser.parse_args = lambda self, *_, **__: asked.append(self)  # type: ignore
-    with contextlib.suppress(Exception):  # it goes on with the arguments that it did not get
+    with contextlib.suppress(Exception):  # it continues with the missing arguments
         runner.parse_args([])
     found = of_parser(asked[0])
     named = vars(constants)
@@ -78,7 +77,7 @@ def _below(model: Any) -> list[Any]:
     return [each for one in model.__subclasses__() for each in (one, *_below(one))]
 
 
-# The sections of a ds_config by what reads them; of keys that stand in a section the constants have bare names, too.
+# Sections of a ds_config by the class that reads them. DeepSpeed's constants list their keys too, without sections.
 _SECTIONS = {
     "DeepSpeedZeroConfig": "zero_optimization",
     "DeepSpeedZeroOffloadParamConfig": "zero_optimization.offload_param",
@@ -101,7 +100,7 @@ _PROGRAMS = {"vllm": of_vllm, "hf-trainer": of_hf_trainer, "deepspeed": of_deeps
 
 
 def table(program: str, releases: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """The rows of a program's table. `releases`: what each release's parser has, the oldest first."""
+    """The rows of a program's table. `releases`: each release's arguments and defaults, oldest first."""
     path = TABLES / f"{program}.csv"
     before = {row["argument"]: row for row in csv.DictReader(path.read_text().splitlines())} if path.exists() else {}
     order = [*releases]
@@ -132,7 +131,7 @@ An argument that no table has is named by `check` until the job says `launch.neu
 
 
 def page() -> str:
-    from autoscout.line.kinds import Kind  # not needed where a release is asked
+    from autoscout.line.kinds import Kind  # not installed where --ask runs
 
     tables = {path.stem: [*csv.DictReader(path.read_text().splitlines())] for path in sorted(TABLES.glob("*.csv"))}
     found = [_HEAD, f"| kind | {' | '.join(tables)} |", f"|---|{'---|' * len(tables)}"]

@@ -1,12 +1,11 @@
-"""ASTRA-sim's congestion-aware network of several dimensions, as an event model: messages that queue for links.
+"""An event model of ASTRA-sim's congestion-aware multi-dimensional network: messages queue for links.
 
 Documented in astra-network-analytical (branch will/congestion-multidim @ a035d9e) and in ASTRA-sim's system layer
-(Ring, PacketBundle and MemBus of November 2024): a message crosses its dimensions in order, store and forward; a ring
-sends the shorter way round, a switch is two links; a link serves one message after another in the order of their
-arrival, is taken for size / bandwidth, and the message arrives its latency later. A GB of a link is 2^30 bytes. A
-logical ring's member sends when it has received; every packet costs 10 ns in the endpoint, and one that is reduced
-three passes of local memory besides. Times in ns.
-"""
+(Ring, PacketBundle and MemBus of November 2024): a message crosses the dimensions in order (store and forward); a ring
+sends in the shorter direction, a switch is two links. A link serves messages in the order of arrival, is occupied for
+size / bandwidth, and the message arrives after its latency. A GB of a link is 2^30 bytes. A member of a logical ring
+sends once it has received; every packet costs 10 ns at the endpoint, and a reduced one also three passes over local
+memory. Times are in ns."""
 
 import heapq
 import itertools
@@ -16,7 +15,7 @@ _GIB = 2**30 / 1e9  # bytes a ns of a link's GB/s
 
 
 class Links:
-    """Sizes, GB/s of one link and ns of a hop, by dimension; the first dimension's neighbours are numbered next."""
+    """Size, GB/s per link and ns per hop of each dimension. NPU numbers vary fastest along the first dimension."""
 
     def __init__(self, topology: list[str], sizes: list[int], gb_s: list[float], latency: list[float]) -> None:
         self._topology, self._sizes = topology, sizes
@@ -37,7 +36,7 @@ class Links:
         return links
 
     def send(self, pairs: list[tuple[int, int]], size: int) -> int:
-        """All at once; when the last has arrived."""
+        """Sends `size` bytes between all pairs at once; returns when the last message arrives, in ns."""
         free: dict[int, int] = {}
         paths = [self.path(a, b) for a, b in pairs]
         heap = [(0, number, 0) for number in range(len(paths))]
@@ -51,8 +50,8 @@ class Links:
         return last
 
     def ring(self, rings: list[list[int]], size: int, steps: int, reduced: int, reduction: int) -> int:
-        """All rings at once; when the last member has its last packet. `size`: of a message; `steps`: messages of each
-        member, the first `reduced` of which it reduces in `reduction` when they arrive."""
+        """When the last member of all concurrent rings has its last packet, in ns. `size`: bytes per message; `steps`:
+        messages per member, of which the first `reduced` are reduced on arrival, in `reduction` ns."""
         after = {npu: ring[(i + 1) % len(ring)] for ring in rings for i, npu in enumerate(ring)}
         paths = {npu: self.path(npu, after[npu]) for npu in after}
         free: dict[int, int] = {}
@@ -68,13 +67,13 @@ class Links:
 
         while heap:
             now, _, npu, hop = heapq.heappop(heap)
-            if hop == len(paths[npu]):  # its message is there
+            if hop == len(paths[npu]):  # its message has arrived
                 receiver = after[npu]
                 came[receiver] += 1
                 if taken[receiver] < sent[receiver]:
                     take(receiver, now)
                 continue
-            if hop < 0:  # it may send
+            if hop < 0:  # the member may send
                 if sent[npu] == steps:
                     last = max(last, now)
                     continue
@@ -93,7 +92,7 @@ class Links:
         return begun + int(latency + size / speed)
 
     def _hops(self, d: int, here: int, there: int, base: int) -> list[tuple[int, int]]:
-        """Within a dimension; -1 is its switch."""
+        """The (from, to) hops within dimension `d`; -1 is its switch."""
         if here == there:
             return []
         stride, size = self._strides[d], self._sizes[d]

@@ -1,11 +1,10 @@
-"""The training step that COSMIC's logs ran, as operators and collectives of each pipeline stage, in their order.
+"""The training step in COSMIC's logs, as the ordered operators and collectives of each pipeline stage.
 
 Documented in symbolic_tensor_graph (branch archgym @ 761995b: sharding_spreadsheets fullset and fully_sharded_fullset):
-every operand is wanted in a layout, and where its producer left another, collectives lie between. An element counts as
-one byte; an operator takes its operands' and its result's bytes / local bandwidth; one micro batch runs through all
-stages. B batch, S tokens, D channels, N of a head, H heads, F of the feed-forward layer; /d shared over data-parallel
-ranks, /t over tensor-parallel ones, /s over shares of the sequence; + partial sums over an axis.
-"""
+every operand has a required layout, and collectives convert it from its producer's layout. An element counts as one
+byte; an operator takes the bytes of operands and result / local bandwidth; one micro batch runs through all stages.
+Axes: B batch, S tokens, D channels, N channels of a head, H heads, F channels of the feed-forward layer; /d: split over
+data-parallel ranks, /t: tensor-parallel, /s: sequence-parallel; +: partial sums over an axis."""
 
 from typing import NamedTuple
 
@@ -63,8 +62,8 @@ GATHER, SCATTER, REDUCE = "gather", "scatter", "reduce"
 
 
 class Node(NamedTuple):
-    """`what`: compute, send, receive, or a collective's kind with its `axis`; `size`: bytes; `after`: numbers of nodes
-    of the same stage; `peer`: the receive of a send, the send of a receive, as (stage, number)."""
+    """`what`: compute, send, receive, or a collective's kind with its `axis`; `size`: bytes; `after`: numbers of the
+    nodes of the same stage that it depends on; `peer`: (stage, number) of a send's receive and vice versa."""
 
     what: str
     size: int
@@ -74,7 +73,7 @@ class Node(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """`operands`: (whole name, wanted layout); what it yields is a partial sum over the axes `partial`."""
+    """`operands`: (whole name, required layout); the result is a partial sum over the axes `partial`."""
 
     name: str
     stage: int
@@ -85,8 +84,8 @@ class _Line(NamedTuple):
 
 
 class Trace:
-    """Of a row of the logs. `stages`: nodes in the order of their numbers; `degree`: ranks of each axis, p of stages.
-    Ranks are numbered with data-parallel ones fastest, then tensor-parallel ones, shares of a sequence, stages."""
+    """The trace of a row of the logs. `stages`: each stage's nodes by number; `degree`: ranks per axis (p: stages).
+    Rank numbers vary fastest along data parallelism, then tensor parallelism, sequence parallelism and stages."""
 
     def __init__(self, row: dict[str, str]) -> None:
         n = {name.removeprefix("w_"): int(float(value)) for name, value in row.items() if name[:2] == "w_" and value}
@@ -94,7 +93,7 @@ class Trace:
         self._extent = {"B": n["batch"], "S": n["seq"], "D": n["dmodel"], "F": n["dff"], "I": n["din"], "O": n["dout"]}
         self._extent |= {"H": n["head"], "N": n["dmodel"] / n["head"]}
         self._weights = _SHARDED if n["weight_sharded"] else _WEIGHTS
-        self._given = {**self._weights, "x": "B/d S/s I/t"}  # what no operator yields
+        self._given = {**self._weights, "x": "B/d S/s I/t"}  # inputs that no operator produces
         self._lines = {line.name: line for line in self._read(n["num_stacks"])}
         stages = 1 + max(line.stage for line in self._lines.values())
         self._drafts: list[list[tuple[str, int, str, list[int | str]]]] = [[] for _ in range(stages)]
@@ -112,8 +111,7 @@ class Trace:
         ]
 
     def _read(self, layers: int) -> list[_Line]:
-        """In the order in which nodes are numbered: embeddings, layers, updates of weights. Stages are numbered as they
-        come up in it."""
+        """The lines by node number: embeddings, layers, weight updates. Stages are numbered in this order."""
         stage_of = [(k + 1) % self.degree["p"] for k in range(layers + 1)]
         blocks = [("in.", 0, _EMBEDDING), ("out.", stage_of[layers], _EMBEDDING)]
         for k in range(layers):
@@ -137,7 +135,7 @@ class Trace:
 
     @staticmethod
     def _whole(block: str, name: str, layers: int) -> str:
-        """An operand's name among all blocks: what a block takes from its neighbours has their name."""
+        """An operand's name in the whole model; a block's inputs from its neighbours have the neighbours' names."""
         if not name:
             return ""
         if block == "in.":
@@ -150,7 +148,7 @@ class Trace:
         return {"x": before, "d_out": behind, "d_normal" if kind == "a" else "": behind}.get(name, block + name)
 
     def _draft(self, line: _Line) -> None:
-        """The operator's number comes first, then those of the collectives before it."""
+        """Adds the nodes of a line: the operator gets its number before the collectives that precede it."""
         drafts = self._drafts[line.stage]
         after: list[int | str] = []
         if line.computes:
@@ -168,7 +166,7 @@ class Trace:
                 self._yields[line.name] = before
 
     def _between(self, name: str, wanted: str) -> list[tuple[str, str, int]]:
-        """The collectives between an operand as it is yielded and as it is wanted."""
+        """The collectives that convert an operand from its producer's layout to the required one."""
         if not name:
             return []
         line = self._lines.get(name)
@@ -184,7 +182,7 @@ class Trace:
         return found
 
     def _shared(self, layout: str) -> set[str]:
-        """The axes over which a layout is shared; of two on one extent only the first is seen."""
+        """The axes over which a layout is split; of two axes that split one dimension, only the first counts."""
         seen = [[a for a in extent[2:] if self.degree[a] > 1] for extent in layout.split()]
         return {axes[0] for axes in seen if axes}
 
@@ -197,8 +195,8 @@ class Trace:
         return size
 
     def _send(self) -> dict[tuple[str, int], int]:
-        """What stages take from each other: a send and a receive each, after all other numbers. By name and stage: the
-        receive's number."""
+        """Adds a send and a receive for each operand from another stage, numbered last. Returns the receive's number by
+        (name, stage)."""
         wanted = dict.fromkeys(
             (line.stage, name)
             for line in self._lines.values()

@@ -1,12 +1,11 @@
-"""Attacks on the knowledge base's doors: nothing outside it may be read, written or deleted.
+"""Attacks on a knowledge base through its commands: nothing outside it may be read, written or deleted.
 
     python tests/tools/attacks.py [--json] [--list]
 
-Each attack is one `autoscout` command (or a few) in a process of its own, on a copy of a small knowledge base. Beside
-it lie a file with a secret, a folder that looks like a session, and a place where a command that ran would leave a
-mark. An attack has got through when the secret is in what was said or stored, when anything outside the knowledge base
-has changed, when a session other than the one named is gone, or when it ended in an internal error.
-"""
+Each attack is one `autoscout` command (or a few) in a process of its own, on a copy of a small knowledge base. Next to
+it are a file with a secret, a folder that looks like a session, and a folder in which an executed command would leave a
+mark. An attack succeeds if the secret is printed or stored, anything outside the knowledge base changes, a session
+other than the named one is deleted, or the command ends in an internal error."""
 
 import argparse
 import hashlib
@@ -31,7 +30,7 @@ _JOB = str(Path(__file__).parents[2] / "fixtures" / "jobs" / "smallest-cpu-repla
 class Attack(NamedTuple):
     door: str
     what: str
-    do: Callable[[Path], list[list[str]]]  # prepares in the folder that holds home/ and outside/; the commands
+    do: Callable[[Path], list[list[str]]]  # prepares the folder with home/ and outside/; returns the commands
 
 
 _STATEMENTS = [
@@ -178,7 +177,7 @@ _COLUMNS = [
 
 
 def _lakes() -> Iterator[Attack]:
-    """A colleague's file in which one column says something hostile; pulled, then used."""
+    """A colleague's file with a hostile value in one column, which is pulled and then used."""
 
     def attack(column: str, word: str) -> Attack:
         return Attack("lake", f"{column} = {word!r}", lambda place: _pulled(place, column, word))
@@ -207,7 +206,7 @@ def _pulled(place: Path, column: str, word: str) -> list[list[str]]:
 
 
 def _files() -> Iterator[Attack]:
-    """Files of others that point elsewhere."""
+    """Files by others that refer to paths elsewhere."""
 
     def linked(make: Callable[[Path, Path], list[list[str]]], what: str) -> Attack:
         return Attack("files", what, lambda place: make(place / "home", place / "outside"))
@@ -300,7 +299,7 @@ def _seen(folder: Path) -> dict[str, bytes]:
 
 
 def through(attack: Attack, good: Path) -> list[str]:
-    """What is wrong after it."""
+    """Runs the attack and describes each damage."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         place = Path(name)
         home, outside = place / "home", place / "outside"
@@ -316,7 +315,7 @@ def through(attack: Attack, good: Path) -> list[str]:
             if fault := fuzz._fault(pid, place / "out"):
                 wrong.append(f"{' '.join(command)[:80]!r}: {fault}")
             said += (place / "out").read_text(errors="replace")
-        if (home / "run.sh").exists():  # with nothing to start: only what the shell itself does
+        if (home / "run.sh").exists():  # without programs: only the shell's own effects
             subprocess.run(
                 ["/bin/bash", str(home / "run.sh")], env={"PATH": "/nowhere"}, capture_output=True, timeout=10
             )

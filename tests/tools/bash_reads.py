@@ -1,9 +1,8 @@
-"""What bash hands to the programs that a script starts, with no program there to be started: a second reading of a
+"""The arguments that bash passes to the programs that a script starts, without starting them: a second reading of a
 script, independent of `autoscout/line`.
 
-The script runs in a root folder of its own in which bash is the only program and the files beside it can only be read,
-without a network; each command is taken from bash's own trace. Needs Linux, `unshare` and user namespaces.
-"""
+The script runs in a separate root folder that contains only bash and read-only copies of the files next to the script,
+without a network; the commands are parsed from bash's trace. Needs Linux, `unshare` and user namespaces."""
 
 import contextlib
 import re
@@ -13,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 _LIMIT_S = 10
-# The commands whose output scripts build their lines from, as functions; every other command does nothing.
+# Shell functions for commands whose output scripts use in their command lines; every other command does nothing.
 _BEFORE = r"""
 command_not_found_handle() { return 0; }
 dirname() { [ "$1" = -- ] && shift; case "$1" in */*) echo "${1%/*}";; *) echo .;; esac; }
@@ -29,8 +28,8 @@ cat() { while IFS= read -r line; do echo "$line"; done < "${1:-/dev/stdin}"; } 2
 
 
 def commands(script: Path, folder: Path, environment: dict[str, str] | None = None) -> list[list[str]]:
-    """The words of each command that bash runs in `script`, called from `folder`; at most those of some seconds.
-    Files below `folder` can be read, none can be written."""
+    """The arguments of each command that bash runs in `script`, called from `folder`, within a few seconds. Files below
+    `folder` are readable, none is writable."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         _only_bash(root)
@@ -45,7 +44,7 @@ def commands(script: Path, folder: Path, environment: dict[str, str] | None = No
         run += f"set -x; . {shlex.quote(inside)}"
         mount = f"mount --bind {shlex.quote(str(folder.resolve()))} {shlex.quote(str(place))} && "
         mount += f"mount -o remount,bind,ro {shlex.quote(str(place))} && "
-        # `$0` is the script, as where bash runs it
+        # `$0` is the script, as when bash runs it
         starts = f"exec /usr/sbin/chroot {shlex.quote(name)} /bin/bash -c {shlex.quote(run)} {shlex.quote(inside)}"
         words = ["unshare", "-rmnpf", "--kill-child", "bash", "-c", mount + starts]
         around = {"PATH": "/usr/bin:/bin:/usr/sbin", "HOME": "/root", **(environment or {})}
@@ -56,7 +55,7 @@ def commands(script: Path, folder: Path, environment: dict[str, str] | None = No
 
 
 def _traced(trace: str) -> list[str]:
-    """The trace by commands: a word with a new line in it goes over several lines."""
+    """The commands in a trace, in which an argument with a newline spans several lines."""
     found: list[str] = []
     for line in trace.split("\n"):
         if line.startswith("+") and not (found and _open(found[-1])):

@@ -1,8 +1,8 @@
-"""What batches cost and gain: the default strategy with one host and with several, in virtual time on a landscape.
+"""Compares the default strategy on one host and on several, in virtual time on a landscape.
 
-An experiment takes as long as the landscape says its metric is; a host that is free asks at once, with what is still
-running as pending, as a session does (the reference alone comes first). Prints, over seeds: experiments until within
-1 % of the optimum, one at a time and side by side, and the share of the time for which hosts were busy.
+An experiment takes as long as its metric in the landscape. As in a session, the reference runs first and alone; then a
+free host asks for the next configuration at once, with the running ones as pending. Prints, over seeds: experiments
+until within 1 % of the optimum, sequentially and in parallel, and the hosts' utilization.
 
     python tests/tools/batches.py [--job fixtures/jobs/tiny-gpt-cpu.toml] [--hosts 2] [--seeds 20] [--budget 60]
 """

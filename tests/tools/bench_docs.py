@@ -3,8 +3,7 @@
     python tests/tools/bench_docs.py [--seeds 20] [--landscapes ../shared/data/landscapes] [--only NAME,NAME]
 
 A block of the page begins with `<!-- bench NAME -->` and ends with `<!-- end -->`; what is between them is replaced by
-the command and what it printed. Finished runs are kept in build/bench, so that it may be killed and run again.
-"""
+the command and what it printed. Finished runs are kept in build/bench, so the program can be killed and restarted."""
 
 import argparse
 import os

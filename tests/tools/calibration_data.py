@@ -1,4 +1,4 @@
-"""The tables of single kernels and collectives that fit_hardware.py reads, and what they call each device."""
+"""The tables of single kernels and collectives that fit_hardware.py reads, and their names for each device."""
 
 import csv
 import gzip
@@ -20,10 +20,10 @@ DEVICES = {
     "l4": ("", "", "L4", 121, 300, 58),
     "v100": ("", "", "V100-SXM2-32GB", 125, 900, 80),
 }
-BORROWED = {  # what a device has no table for: (device whose tables are used instead)
+BORROWED = {  # device without tables → the device whose tables are used instead
     "a40": "A100-SXM-80GB",
     "a10g": "A100-SXM-80GB",
-    "l4": "L40S",  # of its generation
+    "l4": "L40S",  # of the same generation
     "v100": "A100-SXM-80GB",
 }
 MIST_SHAPES = {"gpt_1_3B": 2048, "gpt_2_6B": 2560, "gpt_6_7B": 4096, "gpt_13B": 5120, "gpt_22B": 6144, "gpt_40B": 8192}

@@ -1,4 +1,4 @@
-"""Error rates and power of the confirmation, simulated with the very code that decides: docs/statistics.md.
+"""Simulates error rates and power of the confirmation with the code that sessions use: docs/statistics.md.
 
 python tests/tools/confirm_rates.py
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscout.tuning.trial import Trial
 
-# (log-cost noise of n measurements one after the other); the sd of one measurement is `level` in all of them.
+# A regime returns the log-cost noise of n successive measurements; one measurement has standard deviation `level`.
 Regime = Callable[[np.random.Generator, float, int], np.ndarray]
 
 
@@ -19,13 +19,13 @@ def independent(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
 
 
 def drifting(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
-    """A walk that goes as far as `level` in ten measurements, a slope beside it, and a fifth of it as noise."""
+    """A random walk that moves by `level` in ten measurements, plus a linear trend, plus noise of `level` / 5."""
     walk = np.cumsum(rng.standard_normal(n)) * level / np.sqrt(10)
     return walk + rng.normal(0, level / 10) * np.arange(n) + 0.2 * level * rng.standard_normal(n)
 
 
 def bursty(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
-    """Quiet (a tenth of `level`), but every tenth measurement begins a burst that slows it and, on average, the next
+    """Low noise (`level` / 10), but every tenth measurement starts a burst that slows it and, on average, the next
     three by one to three times `level`."""
     log, left, by = np.zeros(n), 0, 0.0
     for i in range(n):
@@ -42,17 +42,17 @@ def heavy_tailed(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
 
 
 def bimodal(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
-    """Half of the runs take 1.2 times the time; `level` is the noise beside."""
+    """Half of the runs take 1.2 times the time, in addition to noise of `level`."""
     return level * rng.standard_normal(n) + np.log(1.2) * (rng.random(n) < 0.5)
 
 
 def skewed(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
-    """Nothing is faster than the machine can be, and each run waits for something else: exponential delays."""
+    """Runs never beat the machine's speed; each is delayed by an exponentially distributed time."""
     return level * rng.standard_exponential(n)
 
 
 def periodic(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
-    """A load that comes and goes within thirty measurements, and noise beside it; half of the variance is of each."""
+    """A load with a period of thirty measurements plus noise, each with half of the variance."""
     wave = np.sin(2 * np.pi * (np.arange(n) / 30 + rng.random()))
     return level * wave + level / np.sqrt(2) * rng.standard_normal(n)
 
@@ -72,7 +72,7 @@ ANCHORS = 3
 def confirmation(
     rng: np.random.Generator, regime: Regime, level: float, gains: list[float], limit: int
 ) -> tuple[Trial, list[list[tuple[str, float]]], int]:
-    """One confirmation of finalists that are cheaper by `gains` (log) than the reference; how many runs it took."""
+    """One confirmation of finalists that are cheaper than the reference by `gains` (log), with its number of runs."""
     names = [f"f{i}" for i in range(len(gains))]
     log = {"ref": 0.0} | {name: -gain for name, gain in zip(names, gains, strict=True)}
     noise = regime(rng, level, 400)
@@ -90,7 +90,7 @@ def confirmation(
 def rates(
     regime: str, level: float, gains: list[float], limit: int, trials: int, seed: int = 0
 ) -> tuple[float, float, float]:
-    """(share of confirmations that called something faster, mean rounds, mean runs)."""
+    """(share of confirmations with a finalist declared faster, mean rounds, mean runs)."""
     rng = np.random.default_rng((seed, int(level * 1000), len(gains), list(REGIMES).index(regime)))
     faster = rounds_made = runs_made = 0
     for _ in range(trials):
@@ -102,8 +102,8 @@ def rates(
 
 
 def found_in_80(regime: str, level: float, limit: int, trials: int) -> float:
-    """The smallest gain (log, within 4 %) of one finalist, beside two equals, that is called faster in 80 % of
-    confirmations; infinite where none is that was tried."""
+    """The smallest gain (log, within 4 %) of one of three finalists, the others without gain, with which 80 % of
+    confirmations declare a finalist faster; inf if no tried gain suffices."""
     low, high, found = level / 10, max(40 * level, 1.0), np.inf
     for _ in range(8):
         middle = float(np.sqrt(low * high))

@@ -1,11 +1,11 @@
-"""Do two sessions of one job on a machine that changes say opposite things? In pairs, the second knowing the first.
+"""Checks whether two sessions of a job on a drifting machine contradict each other; the second knows the first's
+results.
 
-    python tests/tools/contradictions.py                        ten pairs, recorded values under two drifts each
-    python tests/tools/contradictions.py --real 3 --job JOB     three pairs measured here, others' load in the second
+    python tests/tools/contradictions.py                        ten pairs on recorded values, with two drifts each
+    python tests/tools/contradictions.py --real 3 --job JOB     three pairs measured here, with other load in the second
 
-A contradiction: of one configuration the one session proves that it is faster than the reference, the other that it is
-slower. The exit code says whether there was one.
-"""
+A contradiction is a configuration that one session proves faster than the reference and the other slower. The exit code
+is 1 if there was one."""
 
 import argparse
 import contextlib
@@ -33,7 +33,7 @@ from tests.tools.confirm_rates import REGIMES
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures/recorded/smallest-cpu.jsonl"
-# Busy for 5 to 15 seconds, quiet for as long, on both cores, until its parent ends it.
+# Loads both cores for 5 to 15 seconds, then idles for 5 to 15 seconds, until its parent ends it.
 LOAD = """
 import multiprocessing, random, time
 def burn(seed):
@@ -48,12 +48,12 @@ time.sleep(1e6)
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Of configurations, by id: what a session's rounds prove."""
+    """What a session's final rounds prove, by configuration id."""
 
     faster: set[str]
     slower: set[str]
     sentence: str
-    foreign: float  # median share of the CPU time that others took
+    foreign: float  # median share of CPU time used by other processes
 
 
 def said(journal: Path) -> Said:
@@ -86,8 +86,8 @@ def said(journal: Path) -> Said:
 
 
 def replayed(kb: Path, seed: int, regime: str, level: float, near: bool) -> Said:
-    """A session over recorded values, times what the machine does meanwhile. `near`: among configurations that are near
-    each other, so that there is little to find; in the whole space there is a clear gain."""
+    """A session over recorded values, multiplied by the machine's simulated drift. `near`: only similar configurations,
+    among which hardly any is faster; the whole space has a clear gain."""
     recorded = {
         e.measurement.configuration.id: e.measurement
         for e in journals.events(RECORDED)
@@ -119,7 +119,7 @@ def load(wanted: bool) -> Iterator[None]:
 
 
 def measured(kb: Path, job: str, profiles: int, seed: int, loaded: bool) -> Said:
-    """A session on this machine."""
+    """A real session on this machine. `loaded`: with other load."""
     words = ["tune", job, "--no-tui", "--kb", str(kb), "--profiles", str(profiles), "--seed", str(seed)]
     before = set((kb.parent / "sessions").glob("*")) if kb.parent.exists() else set()
     with load(loaded):

@@ -1,11 +1,10 @@
-"""Figure 1 of the paper for the tools at hand: how many settings vLLM and Megatron-core expose.
+"""Figure 1 of the paper for the installed releases: the number of settings that vLLM and Megatron-core expose.
 
     python tests/tools/count_knobs.py [WHEEL…]
 
-Counted in the source, nothing is imported: of the versions that .venv and .venv-vllm have, and of wheels named on the
+Settings are counted in the source, without imports: of the versions in .venv and .venv-vllm, and of wheels on the
 command line (`pip download --no-deps megatron-core==0.9.0`). vLLM: fields of EngineArgs, each an argument of the engine
-and a flag of `vllm serve`. Megatron-core: fields of the configuration classes that a training run fills in.
-"""
+and a flag of `vllm serve`. Megatron-core: fields of the configuration classes that a training run fills in."""
 
 import ast
 import sys
@@ -13,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Per tool, classes by file; a class and those that it inherits from stand together, since they share fields.
+# Classes by file, per tool. A class and its base classes are one entry, because they share fields.
 MEGATRON = [
     {
         "megatron/core/model_parallel_config.py": "ModelParallelConfig",
@@ -24,7 +23,7 @@ MEGATRON = [
 ]
 VLLM = [{"vllm/engine/arg_utils.py": "EngineArgs"}]
 TOOLS = {"Megatron-core": ("megatron_core-", ".venv", MEGATRON), "vLLM": ("vllm-", ".venv-vllm", VLLM)}
-_BAR = 5  # settings per character
+_BAR = 5  # settings per character of the printed bar
 
 
 def settings(read: Callable[[str], str | None], families: list[dict[str, str]]) -> int:
@@ -49,7 +48,7 @@ def fields(source: str, name: str) -> set[str]:
 
 
 def installed() -> Iterator[tuple[str, str, int]]:
-    """(tool, version, settings) of what is installed beside us."""
+    """(tool, version, settings) of each installed tool."""
     for tool, (name, environment, families) in TOOLS.items():
         for packages in Path(environment).glob("lib/python3*/site-packages"):
             for info in packages.glob(f"{name}*.dist-info"):

@@ -1,4 +1,5 @@
-"""How many configurations the jobs have: as shipped, with Transformer Engine, and with the paper's Table 1 alone.
+"""Counts the configurations of the jobs: as shipped, with Transformer Engine, and with the knobs of the paper's Table
+1.
 
 PYTHONPATH=. python tests/tools/count_spaces.py
 """
@@ -11,8 +12,8 @@ from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Job, SpaceLimits
 
 PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3-8b-serve")
-# Table 1: pp tp dp ep cp sp ar mbs ddp tp_comm ddp_bucket; `ar` on or off, buckets of 1 to 8 MiB. What else there is
-# stays as it is without being asked.
+# Table 1: pp tp dp ep cp sp ar mbs ddp tp_comm ddp_bucket; `ar` on or off, buckets of 1 to 8 MiB. Other knobs keep
+# their defaults.
 TABLE_1 = SpaceLimits(
     fix={
         "vpp": 1,
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def of_catalog(path: Path) -> Job:
-    """The job with the space of its catalog's release of Megatron-core, whichever is installed."""
+    """The job with the space of its catalog's release of Megatron-core, independent of the installed one."""
     job = load_job(path)
     if job.target != "megatron":
         return job

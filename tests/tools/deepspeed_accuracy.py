@@ -1,13 +1,13 @@
-"""How far the predictions of DeepSpeed jobs are from what DeepSpeed's own autotuner measured: GPT-2 in four sizes on a
-DGX-2 (16 V100), from the READMEs of DeepSpeedExamples, training/autotuning/hf, at commit 45b4b715. And from the two
-grids of fixtures/deepspeed, on two CPU ranks, with their [model] added: medians of ten runs each.
+"""Compares predictions of DeepSpeed jobs with measurements by DeepSpeed's autotuner: GPT-2 in four sizes on a DGX-2 (16
+V100), from the READMEs of DeepSpeedExamples, training/autotuning/hf, at commit 45b4b715; and with the two grids of
+fixtures/deepspeed on two CPU ranks, with their [model] added: medians of ten runs each.
 
     PYTHONPATH=. python tests/tools/deepspeed_accuracy.py
 
-The jobs are what `init` makes of its test_tune.sh: fp16, 1,024 tokens; Transformers 4.12, whose attention is not fused.
-The samples a second of its experiments leave out what lies between DeepSpeed's forward, backward and step, those of the
-hand-tuned runs do not. No constant was fitted to any of these; the record `second` gave that of ZeRO-3's hooks.
-"""
+The jobs are drafted by `init` from its test_tune.sh: fp16, 1,024 tokens; Transformers 4.12, whose attention is not
+fused. The autotuner's samples per second exclude the time between DeepSpeed's forward, backward and step; those of the
+manually tuned runs include it. No constant was fitted to these runs, except that of ZeRO-3's hooks, to the grid
+`second`."""
 
 import csv
 import json
@@ -26,7 +26,8 @@ from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from kb.records import Configuration, Job, Model, Traffic
 
 SIZES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20), "gpt2-xl": (48, 1600, 25)}
-# (model, stage, micro batch, samples/s of its experiments): the best of each stage, the largest that ran or nearly so.
+# (model, ZeRO stage, micro batch, samples/s in the autotuner's experiments): the best of each stage, with about the
+# largest micro batch that ran.
 MEASURED = [
     *(("gpt2", 0, 11, 441.693), ("gpt2", 1, 15, 452.004)),
     *(("gpt2-medium", 0, 5, 167.688), ("gpt2-medium", 1, 6, 175.46), ("gpt2-medium", 2, 6, 161.619)),
@@ -39,7 +40,7 @@ TRAINED = [
     *(("gpt2-large", 1, 2, 56.797), ("gpt2-large", 1, 3, 69.061), ("gpt2-xl", 1, 1, 27.497)),
 ]
 WITHIN_90 = 1.645
-EAGER = " --attn_implementation eager"  # what Transformers 4.12 did, where 4.36 and later do not
+EAGER = " --attn_implementation eager"  # the behaviour of Transformers 4.12; 4.36 and later differ
 MICRO = [1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 14, 15, 16, 20, 24, 32]
 
 
@@ -86,7 +87,7 @@ class Predicted:
 
 
 def recorded(grid: str, layers: int, hidden: int, length: int, batch: int) -> None:
-    """One of our own grids: off in the median, and the rank correlation over its configurations."""
+    """Prints the median error and the rank correlation over the configurations of one of our own grids."""
     folder = Path(__file__).parents[2] / "fixtures" / "deepspeed"
     job = load_job(folder / f"{grid}.toml")
     model = Model(layers=layers, hidden=hidden, heads=hidden // 16, vocab=2048, ffn=4 * hidden, dtype="fp32")

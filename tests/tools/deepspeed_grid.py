@@ -1,10 +1,9 @@
-"""Measures every configuration of a DeepSpeed job again and again, for a table that searches are compared on.
+"""Measures every configuration of a DeepSpeed job repeatedly, for a table on which searches are compared.
 
 python tests/tools/deepspeed_grid.py JOB.toml OUT.csv [--repeats 10]
 
-In rounds, each in another order, so that what else the machine does spreads over all; resumable. One row a run:
-round, the configuration's name, its knobs, status, step_time_s (median of its iterations), seconds of the run.
-"""
+It runs in rounds of random order, so that other load affects all configurations equally, and can be resumed. A row per
+run: round, the configuration's name, its knobs, status, step_time_s (median of its iterations), seconds of the run."""
 
 import argparse
 import csv

@@ -1,9 +1,8 @@
-"""How much of grid search's count on a recorded DeepSpeed grid is the order that its lists happen to have.
+"""How much the number of experiments of grid search on a recorded DeepSpeed grid depends on the order of its lists.
 
 python tests/tools/deepspeed_orders.py GRID.csv [--orders 1000]
 
-Of each order of the four settings' values, and of the settings: experiments until within 5 % of the best.
-"""
+Prints the experiments until within 5 % of the best, for orders of the four settings' values and of the settings."""
 
 import argparse
 import csv
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from deepspeed_ours import WITHIN, medians
 
-# As its generator nests them; of a grid those that are its columns.
+# In the order in which DeepSpeed's generator nests them; a grid's are those among its columns.
 SETTINGS = ("stage", "offload_optimizer", "reduce_bucket", "allgather_bucket", "persistence", "mbs")
 
 

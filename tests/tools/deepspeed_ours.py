@@ -1,4 +1,4 @@
-"""Our searches on a recorded DeepSpeed grid: how many experiments until within 5 % of its best.
+"""Runs our searches on a recorded DeepSpeed grid and counts the experiments until within 5 % of its best.
 
 python tests/tools/deepspeed_ours.py JOB.toml GRID.csv [--seeds 20] [--strategies autoscout,…]
 """
@@ -26,8 +26,8 @@ def medians(path: Path) -> dict[str, float]:
 
 
 def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, start: str) -> int:
-    """Until one is within 5 %; one more than there are configurations if none ever is. `start`: the advice of
-    DeepSpeed's guides, as a session begins, the first value of each list, or a configuration at random."""
+    """The number of experiments until one is within 5 %; the number of configurations + 1 if none is. `start`: the
+    advice of DeepSpeed's guides (as in a session), the first value of each list, or a random configuration."""
     best, count = min(known.values()), 0
     starts = {"advice": space.recipes[0], "lists' first": space.recipes[-1]}
     begun = starts.get(start) or space.sample(np.random.default_rng(seed))

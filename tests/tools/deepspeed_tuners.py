@@ -1,11 +1,10 @@
-"""DeepSpeed's own three tuners, its code unchanged, on a recorded grid: how many experiments until within 5 %.
+"""Runs DeepSpeed's three tuners, unchanged, on a recorded grid and counts experiments until within 5 % of the best.
 
 ENVIRONMENT/bin/python tests/tools/deepspeed_tuners.py GRID.csv OUT.json [--seeds 20] [--batch 16]
 
-Needs DeepSpeed with XGBoost, and nothing of AutoScout. Its resource manager alone is replaced: what it would launch is
-answered from the record (median of the repeats). Early stopping is off, so every tuner may go on to the end; what its
-default of 5 would have missed is counted apart.
-"""
+Needs DeepSpeed with XGBoost, and nothing of AutoScout. Only DeepSpeed's resource manager is replaced: it returns
+recorded results (medians of the repeats) instead of launching. Early stopping is off, so every tuner runs to the end;
+the searches that its default of 5 would have stopped too early are counted separately."""
 
 import argparse
 import csv
@@ -22,8 +21,8 @@ import numpy as np
 WITHIN = 1.05
 
 
-# Column → its field of zero_optimization and DeepSpeed's default, in the order in which its generator nests them. Where
-# a setting does not act it stands with its default: their model takes only configurations of one shape.
+# Column → its field of zero_optimization and DeepSpeed's default, in the order in which its generator nests them.
+# Settings without effect get their defaults, because DeepSpeed's model needs the same keys in all configurations.
 FIELDS: dict[str, tuple[str, int]] = {
     "reduce_bucket": ("reduce_bucket_size", 500_000_000),
     "allgather_bucket": ("allgather_bucket_size", 500_000_000),
@@ -32,7 +31,7 @@ FIELDS: dict[str, tuple[str, int]] = {
 
 
 def costs_of(path: Path, batch: int) -> dict[str, tuple[dict[str, Any], float]]:
-    """Name → its ds_config as DeepSpeed's generator writes it, and seconds a step."""
+    """Configuration name → (its ds_config as DeepSpeed's generator writes it, seconds per step)."""
     times: dict[str, list[float]] = {}
     configs: dict[str, dict[str, Any]] = {}
     for row in csv.DictReader(path.open()):
@@ -55,7 +54,7 @@ def costs_of(path: Path, batch: int) -> dict[str, tuple[dict[str, Any], float]]:
 
 
 def _key(config: dict[str, Any]) -> list[Any]:
-    """Its generator's order: stage by stage, the product of the lists within."""
+    """A sort key for the order of DeepSpeed's generator: by stage, then the product of the lists."""
     zero = config["zero_optimization"]
     device = zero.get("offload_optimizer", {}).get("device", "")
     sizes = [zero[name] for name, _ in FIELDS.values() if name in zero]
@@ -63,7 +62,7 @@ def _key(config: dict[str, Any]) -> list[Any]:
 
 
 class Record:
-    """In place of deepspeed.autotuning.scheduler.ResourceManager."""
+    """Replaces deepspeed.autotuning.scheduler.ResourceManager: returns recorded results."""
 
     def __init__(self, seconds: dict[str, float], folder: str) -> None:
         self.seconds, self.exps_dir, self.visited = seconds, folder, []
@@ -136,7 +135,7 @@ def main() -> None:
 
 
 def _stops(order: list[float], hit: int | None, patience: int = 5) -> bool:
-    """Whether its default early stopping would have ended the search before the hit."""
+    """Whether DeepSpeed's default early stopping would have ended the search before the hit."""
     best_at, best = 0, float("inf")
     for i, cost in enumerate(order, 1):
         if cost < best:

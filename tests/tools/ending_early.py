@@ -1,12 +1,11 @@
-"""What ending early saves on real jobs, and what it does to the verdict: a table of docs/your-own-script.md.
+"""How much device time early stopping saves on real jobs, and how it changes the result: a table of
+docs/your-own-script.md.
 
     PYTHONPATH=. python tests/tools/ending_early.py JOB.toml … [--most 10] [--orders 500] [--keep build/ending-early]
 
-Of each job up to `--most` configurations are run for real and in full, once each (kept, so that it goes on after a
-stop). Then the very rule of the profiler (running/early.py) is told their iterations one by one, in `--orders` random
-orders in which a search may have tried them, the reference first: a run is cut where the rule ends it. Device time is
-that of the whole run, its start included.
-"""
+Up to `--most` configurations of each job are run once in full (and stored, so that the program can be resumed). Then
+the profiler's rule (running/early.py) gets their iterations one by one, in `--orders` random orders of a search, the
+reference first: a run is cut where the rule ends it. Device time includes the start of a run."""
 
 import argparse
 import contextlib
@@ -25,8 +24,8 @@ from kb.records import Job, Measurement
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """One order replayed. `spent`, `full`: seconds of the device; `ended`: runs that were cut; `best`: the cost of what
-    is best among those that were not, as a multiple of the best of all."""
+    """One replayed order. `spent`, `full`: device seconds with and without early stopping; `ended`: number of cut runs;
+    `best`: lowest cost among the full runs, as a multiple of the lowest cost of all."""
 
     spent: float
     full: float
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def in_full(job: Job, most: int, keep: Path) -> list[Measurement]:
-    """Those that worked; the reference is the first."""
+    """The measurements of the configurations that worked; the reference is the first."""
     space = JobSpace.of_job(job)
     drawn = [space.of_codes(row.tolist()) for row in space.sample_many(20 * most, np.random.default_rng(0))]
     wanted = list({c.id: c for c in [space.reference, *drawn]}.values())[:most]

@@ -1,13 +1,12 @@
-"""What ending runs early saves of whole sessions, and whether it says the same: a table of docs/your-own-script.md.
+"""How much early stopping saves in whole sessions, and whether they agree: a table of docs/your-own-script.md.
 
     PYTHONPATH=. python tests/tools/ending_pairs.py [JOB.toml …] [--pairs 1] [--profiles 8] [--python PYTHON]
         [--iterations 10]
 
-Of each job pairs of real sessions, one with `launch.end_early` and one without, each with a knowledge base of its own.
-Both run at once and take the devices in turns, an experiment each, so that they meet the same machine. Search and
-rounds at the end are counted apart: seconds of devices are what the runs took by the clock times their devices; of CPU,
-of the session with all that it starts.
-"""
+Runs pairs of real sessions of each job, one with `launch.end_early` and one without, with separate knowledge bases.
+Both run concurrently and alternate on the devices, one experiment each, so that the machine's state is the same. The
+search and the final rounds are counted separately. Device seconds: wall time of the runs × devices; CPU seconds: of the
+session and its subprocesses."""
 
 import argparse
 import os
@@ -28,7 +27,7 @@ JOBS = ["fixtures/own/ddp.toml", "fixtures/own/sft.toml", "fixtures/jobs/tiny-gp
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """One session: seconds of devices by part, of CPU; runs, those given up; what it says."""
+    """One session: device seconds by phase, CPU seconds, runs, runs that were stopped early, and its result."""
 
     search_s: float
     rounds_s: float
@@ -44,7 +43,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Running:
-    """One session of a pair, in a folder of its own."""
+    """One running session of a pair, in its own folder."""
 
     def __init__(self, path: Path, end_early: bool, given: argparse.Namespace, seed: int) -> None:
         self._name = tempfile.TemporaryDirectory()
@@ -78,7 +77,7 @@ class Running:
         )
 
     def spent(self) -> Spent:
-        """Waits for its end. Errors: SystemExit when it failed."""
+        """Waits for the session's end. Errors: SystemExit if it failed."""
         _, status, usage = os.wait4(self._process.pid, 0)
         if status:
             raise SystemExit(f"a session failed with {os.waitstatus_to_exitcode(status)}")

@@ -1,10 +1,9 @@
-"""What the simulators are worth on measured tables, and what each member earns: the tables of docs/lab/simulators.md.
+"""The accuracy of the ensemble and of each member on measured tables: the tables of docs/lab/simulators.md.
 
     python -m tests.tools.ensemble_accuracy [FOLDER]     FOLDER: ../shared/data, or another with the same files
 
-Learned members never see the model that they are scored on ("leave one model out"), or only the stated number of rows
-of the job that they are scored on.
-"""
+Learned members are not fitted on the model that they are scored on ("leave one model out"), or only on the stated
+number of rows of the job that they are scored on."""
 
 import sys
 import time
@@ -98,7 +97,7 @@ def accuracy(scores: Scores) -> None:
 
 
 def sources(rows: MeasuredRows) -> None:
-    """The ensemble, and each of the members that matter as an ensemble of itself."""
+    """Prints the accuracy of the ensemble, and of each relevant member alone."""
     found = [("ensemble", *held_out(rows, lambda: Ensemble(members_of(rows.metric)), "source"))]
     for i, member in enumerate(members_of(rows.metric)):
         if member.name.startswith("analytic"):
@@ -127,7 +126,8 @@ def ablation(rows: MeasuredRows) -> None:
 
 
 class Network:
-    """What the ensemble does without: two layers of 64 units on the logarithms of all columns, for log(value)."""
+    """A neural network for comparison, not in the ensemble: two layers of 64 units, from the logs of all columns to
+    log(value)."""
 
     name, min_rows = "network", 40
 
@@ -155,7 +155,7 @@ class Network:
 
 
 def held_out(rows: MeasuredRows, make: Callable[[], Ensemble], by: str = "model") -> tuple[float, float]:
-    """MAPE and coverage, each model (or source) predicted by an ensemble of the others."""
+    """(MAPE, coverage) if each model (or source) is predicted by an ensemble fitted on the others."""
     names, of = np.unique(rows.groups[by], return_inverse=True)
     misses, inside = [], []
     for fold in range(min(len(names), 8)):
@@ -171,7 +171,7 @@ def held_out(rows: MeasuredRows, make: Callable[[], Ensemble], by: str = "model"
 
 
 def judge(member: Member, rows: MeasuredRows, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log(predicted / measured), and the error claimed."""
+    """(log(predicted / measured), stated error) of the rows `which`."""
     said = member.predict(take(rows.columns, which))
     return np.log(said.value / rows.values[which]), said.error
 
@@ -181,7 +181,8 @@ def by_model_and_devices(rows: MeasuredRows) -> np.ndarray:
 
 
 def few_rows(rows: MeasuredRows, job: np.ndarray, seeds: int = 3) -> None:
-    """One job: a model on so many devices. Alone, and with the rows of the other models in the knowledge base."""
+    """Prints the accuracy after a few rows of a job (a model on a number of devices), without and with the rows of the
+    other models in the knowledge base."""
     past = {
         model: PastJobs(members_of(rows.metric), take(rows.columns, others), rows.values[others], job[others])
         for model in np.unique(rows.groups["model"])
@@ -231,7 +232,7 @@ def summary(found: list[tuple[float, float]]) -> tuple[str, str]:
 
 
 def speed(rows: MeasuredRows) -> None:
-    """10,000 rows to fit (the table's, repeated with 5 % noise), and 100,000 rows to predict."""
+    """Times the fit of 10,000 rows (the table's, repeated with 5 % noise) and the prediction of 100,000 rows."""
     rng = np.random.default_rng(0)
     many = rng.integers(0, len(rows.values), 10_000)
     columns, values = take(rows.columns, many), rows.values[many] * np.exp(0.05 * rng.standard_normal(10_000))

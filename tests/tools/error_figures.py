@@ -1,11 +1,10 @@
-"""Error figures of the analytic simulators by source, as they are before any row is known: the gate of the test suite.
+"""Errors of the analytic simulators by source, without measurements of the job: the regression test of the test suite.
 
     python -m tests.tools.error_figures [--data ../shared/data] [--write]
 
-Prints what rose against tests/autoscout/error_figures.json (exit code 1 where something did); --write commits the new
-figures to that file. A source fails when its error rises by two points or by a tenth (the lesser of both, but never by
-less than half a point), when rows that were predicted no longer are, or when its 90 % interval holds 5 points less.
-"""
+Prints increases over tests/autoscout/error_figures.json (exit code 1 if there are any); --write writes the new figures
+to that file. A source fails if its error rises by two points or a tenth (the smaller of both, but at least half a
+point), if fewer rows are predicted, or if its 90 % interval contains 5 points less of the rows."""
 
 import argparse
 import sys
@@ -30,14 +29,14 @@ TABLES = (
     "validation/megatron_ci_golden_large_models.csv",
     "validation/serve_end_to_end.csv.gz",
 )
-TRAINING = TABLES[:-1]  # what the test suite has the time for; serving is simulated event by event
+TRAINING = TABLES[:-1]  # fast enough for the test suite, unlike serving, which is simulated event by event
 POINTS, SHARE, LEAST = 2.0, 0.1, 0.5
-SERVING_STEP = 24  # every so many rows of serving tables: each is simulated event by event
+SERVING_STEP = 24  # one in this many rows of serving tables is used, because event simulation is slow
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """Of one source and metric: `mape` in percent over `rows`; `rank` and regret of the favourite (percent) within its
-    jobs; `inside`: percent of rows in their 90 % interval."""
+    """Errors of one source and metric: `mape` in percent over `rows`; `rank` correlation, and regret of the predicted
+    best (percent) within its jobs; `inside`: percent of rows in their 90 % interval."""
 
     rows: int
     mape: float
@@ -79,7 +78,7 @@ def figures(data: Path, tables: Sequence[str] = TABLES) -> dict[str, Figure]:
 
 
 def risen(before: dict[str, Figure], now: dict[str, Figure]) -> list[str]:
-    """One sentence for each source that became worse."""
+    """A sentence for each source whose errors increased."""
     worse = []
     for name, old in before.items():
         new = now.get(name)

@@ -1,5 +1,5 @@
-"""Fits what the code of a plain PyTorch trainer does not tell of its memory: four constants of
-autoscout/simulate/training/rank_memory.py, on litgpt's LoRA and QLoRA rows, and again leaving one model out.
+"""Fits four memory constants of plain PyTorch trainers that do not follow from their code (in
+autoscout/simulate/training/rank_memory.py), on litgpt's LoRA and QLoRA rows, and again leaving one model out.
 
     python tests/tools/fit_adapters.py [FOLDER]     FOLDER: ../shared/data, or another with the same files
 """
@@ -23,7 +23,7 @@ def main() -> None:
     rows = next(rows for name, rows in memories(folder).items() if name.startswith("litgpt"))
     peak = peak_gib(rows)
     rows, peak = [r for r, p in zip(rows, peak, strict=True) if np.isfinite(p)], peak[np.isfinite(peak)]
-    # The model is linear in them.
+    # The peak is linear in the four constants.
     fixed = peaks(rows, np.zeros(4))
     parts = np.array([peaks(rows, one) - fixed for one in np.eye(4)]).T
     found = fit(fixed, parts, peak)
@@ -56,7 +56,7 @@ def peaks(rows: list[dict[str, str]], values: np.ndarray) -> np.ndarray:
 
 
 def fit(fixed: np.ndarray, parts: np.ndarray, peak: np.ndarray) -> np.ndarray:
-    """Constants with the least log errors."""
+    """The constants with the smallest log errors."""
     start = np.array([10.0, 4.0, 2.0, 0.7])
     return least_squares(
         lambda p: np.log(fixed + parts @ p) - np.log(peak), start, bounds=(0, 60), loss="soft_l1", f_scale=0.05

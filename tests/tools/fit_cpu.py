@@ -1,10 +1,9 @@
-"""Fits the constants of fixtures/hardware/cpu.toml from runs of the tiny Megatron jobs on this kind of machine.
+"""Fits the constants of fixtures/hardware/cpu.toml to runs of the tiny Megatron jobs on this kind of machine.
 
     PYTHONPATH=. python tests/tools/fit_cpu.py [--facts ../shared/facts]
 
-Kernels of a CPU were not timed one by one, so its few constants are fitted end to end, on the idle machine's runs
-(megatron-cpu-grid-idle.csv); the loaded machine's runs say what the fit is worth elsewhere. Prints the constants.
-"""
+Single kernels were not timed on CPUs, so the few constants are fitted end to end, on runs of the idle machine
+(megatron-cpu-grid-idle.csv), and validated on those of the loaded machine. Prints the constants."""
 
 import argparse
 import csv
@@ -57,7 +56,7 @@ def cpu_rows(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def cpu_hardware(p: np.ndarray, base: Hardware) -> Hardware:
-    """`p`: logs of TFLOP/s, GB/s, µs per operator forward and backward, µs per collective of 2, 4 and 8 ranks, of a
+    """`p`: logs of TFLOP/s, GB/s, µs per operator forward and backward, µs per collective of 2, 4 and 8 ranks, µs per
     send, bus GB/s, ms per step."""
     peak, bandwidth, forward, backward, two, four, eight, send, bus, step = np.exp(p)
     curve = Curve([two, four, eight], [bus] * 3)
@@ -79,7 +78,7 @@ def cpu_hardware(p: np.ndarray, base: Hardware) -> Hardware:
 
 
 def fit_cpu(facts: Path) -> str:
-    """On the runs of the idle machine; how well it orders those of the loaded machine says what it is worth."""
+    """Fits the constants on the idle machine's runs, and prints the rank correlation on the loaded machine's."""
     base = known.all_hardware()["cpu"]
     columns, seconds = cpu_rows(facts / "megatron-cpu-grid-idle.csv")
     start = np.log([0.05, 10, 60, 80, 150, 500, 2000, 200, 1.0, 20])

@@ -3,10 +3,10 @@
     python tests/tools/fit_hardware.py [--data ../shared/data/calibration] [--write]
 
 Reads the calibration tables in place and prints, per device, the fitted sections of its record with the error of every
-fit; --write puts them there, but for what the record that it is like has. It never opens the tables that the simulators
-are tested on (validation/*, landscapes/*): single operators and collectives go in, end-to-end times are predicted.
-What no table measures for a device is taken from the nearest one that it does, and says so.
-"""
+fit; --write writes them to the record, except values that it inherits from the record it is `like`. It never opens the
+tables that the simulators are tested on (validation/*, landscapes/*): single operators and collectives go in,
+end-to-end times are predicted. Constants that no table has for a device are taken from the most similar device, with a
+remark."""
 
 import argparse
 import re
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def said(text: str) -> dict[str, str]:
-    """The comments of each section, in one sentence."""
+    """The comments of each section, joined into one sentence."""
     found: dict[str, list[str]] = {}
     section = ""
     for line in text.splitlines():

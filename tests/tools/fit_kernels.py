@@ -1,4 +1,4 @@
-"""Fused attention, kernels bound by memory, and what the host needs to issue an operator."""
+"""Fits constants of fused attention, memory-bound kernels, and the host's time to issue an operator."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -52,11 +52,12 @@ def attention_lines(data: Data, device: str, peak: float, sms: int) -> list[str]
 
 
 def elementwise_lines(data: Data, device: str) -> list[str]:
-    """Shares of the memory's bandwidth, by training kernels of known traffic on tensors far larger than the caches."""
+    """Shares of the memory bandwidth that training kernels of known traffic reach, on tensors that exceed the
+    caches."""
     gpu = DEVICES[device][2] or "A100-SXM4-40GB"
     bandwidth = {"A100-SXM4-40GB": 1555, "A10G": 600, "L4": 300, "V100-SXM2-32GB": 900}[gpu]
     traffic: dict[str, tuple[str, Callable[[float, float], float]]] = {
-        # op: (share that it measures, MiB moved, from input and output as the table states them)
+        # operator → (share that it determines, MiB moved, from the table's sizes of input and output)
         "enc-1st-layernorm": ("norm_bandwidth", lambda _in, out: out),
         "enc-MLP-gelu": ("bandwidth", lambda wide, _out: 2 * wide),
         "enc-attention-dropout": ("bandwidth", lambda scores, _out: 2.5 * scores),
@@ -77,8 +78,8 @@ def elementwise_lines(data: Data, device: str) -> list[str]:
 
 
 def host_lines(data: Data) -> list[str]:
-    """What PyTorch and Megatron need per operator when the device does not hold them up: for every operator the least
-    time that any device and size took, which no longer depends on either; the median over operators."""
+    """CPU time of PyTorch and Megatron per operator when the device is not the bottleneck: the median over operators of
+    the shortest time on any device and with any size, which depends on neither."""
     lines = [
         "[host]",
         "# least times per operator over all devices and sizes of op_mist_superscaler.csv.gz, median over operators",

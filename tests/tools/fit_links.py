@@ -1,4 +1,4 @@
-"""Collectives inside a node: latency and bus bandwidth by group size, and what they cost more inside a layer."""
+"""Fits collectives inside a node: latency and bus bandwidth by group size, and additional latency inside a layer."""
 
 from collections import defaultdict
 
@@ -30,7 +30,7 @@ def link_lines(data: Data, device: str) -> list[str]:
             bus.append(round(b / 1e9, 2))
             errors.append(error)
         lines.append(f"{kind} = {{ latency_us = {latency}, bus_gb_s = {bus} }}")
-    # Where no sends were timed: what a pair exchanges in an all-to-all.
+    # If no sends were timed, the all-to-all of two ranks is used instead.
     a, b, _ = fit_line(points["send", 2] if ("send", 2) in points else points["all_to_all", 2])
     lines.append(f"send = {{ latency_us = [{1e6 * a:.1f}], bus_gb_s = [{b / 1e9:.2f}] }}")
     lines.append("# more inside layers: op_mist_superscaler.csv.gz, row-parallel products with tensor parallelism")
@@ -40,9 +40,9 @@ def link_lines(data: Data, device: str) -> list[str]:
 
 
 def inside_us(data: Data, device: str) -> list[float]:
-    """Latency that an all-reduce has inside a layer, beyond one that is timed alone: its ranks arrive one after the
-    other, and the next product waits for the last. From row-parallel products with tensor parallelism (Mist), less the
-    same product without: seconds = latency + bytes / bandwidth by group size, less the latency fitted alone."""
+    """Additional latency of an all-reduce inside a layer, where ranks arrive at different times and the next product
+    waits for the last. Fitted to the difference of row-parallel products with and without tensor parallelism (Mist):
+    seconds = latency + bytes / bandwidth by group size, minus the latency of the collective alone."""
     gpu, of = ("V100-SXM2-32GB", "v100") if device == "v100" else ("A100-SXM4-40GB", "a100-40g")
     isolated, _, mist, peak, bandwidth, sms = DEVICES[of]
     constants, _ = fit_gemm(gemm_rows(data, isolated, "", mist), peak, bandwidth, sms)
@@ -77,7 +77,7 @@ def vidur_sends(data: Data, gpu: str) -> list[tuple[float, float]]:
 
 
 def nccl_points(data: Data, gpu: str) -> dict:
-    """{(collective, ranks): [(bytes moved per rank, seconds)]}. The table counts elements of two bytes."""
+    """{(collective, ranks): [(bytes moved per rank, seconds)]}. The table counts 2-byte elements."""
     points = defaultdict(list)
     names = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "alltoall": 1}
     for r in data.read("op_aiconfigurator_nccl_perf.csv.gz"):
@@ -100,13 +100,14 @@ def mist_points(data: Data, gpu: str) -> dict:
             points["send", 2].append((size * 2**20, size * 2**20 / (value * 1e9)))
         elif r["collective"] in passes and r["set"] in ("a10g", "l4", "v100-sxm2-32gb-seq2048"):
             n = int(r["n_gpus"])
-            whole = size * n if r["collective"] == "all_gather" else size  # the table counts what a rank brings along
+            # the table counts the bytes of one rank's input
+            whole = size * n if r["collective"] == "all_gather" else size
             points[r["collective"], n].append((passes[r["collective"]] * (n - 1) / n * whole * 2**20, value / 1e3))
     return points
 
 
 def vidur_points(data: Data) -> dict:
-    """One machine only: its `source_ref`s belong together (../shared/data/PROVENANCE.md)."""
+    """Points of one machine only, whose `source_ref`s are listed in ../shared/data/PROVENANCE.md."""
     points = defaultdict(list)
     machine = ("64804b56b2", "c8245bbc42")
     for r in data.read("comm_vidur.csv.gz"):
@@ -120,8 +121,8 @@ def vidur_points(data: Data) -> dict:
 
 
 def fit_line(points: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """(latency, bus bandwidth, error) of seconds = latency + bytes / bandwidth, in log space, for messages of at
-    least 256 KiB: training sends nothing smaller that matters, and small ones take other protocols."""
+    """(latency, bus bandwidth, error) of seconds = latency + bytes / bandwidth, in log space, for messages of at least
+    256 KiB: smaller ones hardly matter in training and use other protocols."""
     moved, seconds = np.array([p for p in points if p[0] >= 2**18]).T
 
     def predicted(p: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Matrix products: the constants of gemm in simulate/hardware/roofline.py, and how fast they are inside layers."""
+"""Fits matrix products: the constants of gemm in simulate/hardware/roofline.py, and their speed inside layers."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ def gemm_source(isolated: str, vidur: str, mist: str) -> str:
 
 
 def gemm_rows(data: Data, isolated: str, vidur: str, mist: str) -> np.ndarray:
-    """(shapes, 4): m, n, k, seconds. Training sizes only: at least 256 each way."""
+    """(shapes, 4): m, n, k, seconds. Only sizes of training: each at least 256."""
     best: dict[tuple[float, float, float], float] = {}
     if isolated:
         rows = data.read("op_aiconfigurator_gemm_perf.csv.gz")
@@ -54,7 +54,7 @@ def vidur_products(data: Data, gpu: str) -> Iterable[tuple[float, float, float, 
 
 
 def mist_products(data: Data, gpu: str) -> Iterable[tuple[float, float, float, float]]:
-    """Forward products without tensor parallel (with it, their times contain communication)."""
+    """Forward products without tensor parallelism (with it, times include communication)."""
     outputs = {
         "enc-attention-qkv": (3, 1),
         "enc-attention-dense": (1, 1),
@@ -75,7 +75,8 @@ def mist_products(data: Data, gpu: str) -> Iterable[tuple[float, float, float, f
 
 
 def gemm_seconds(p: np.ndarray, rows: np.ndarray, peak: float, bandwidth: float, sms: int) -> np.ndarray:
-    """As simulate/hardware/roofline.py has it. `p`: logs of overhead, share of bandwidth, extra k, efficiencies."""
+    """Seconds by the formula of simulate/hardware/roofline.py. `p`: logs of overhead, share of bandwidth, extra k,
+    efficiencies."""
     overhead, share, extra, *efficiency = np.exp(p)
     m, n, k = rows[:, 0], rows[:, 1], rows[:, 2]
     compute = np.full(len(rows), np.inf)
@@ -124,8 +125,8 @@ def in_place_ratios(data: Data, device: str, p: np.ndarray) -> list[float]:
 
 
 def in_place(data: Data, device: str, constants: dict) -> str:
-    """Products timed one by one run cool; inside a model the power limit lowers the clock. How far: the median ratio
-    on the same device between products timed inside layers (Vidur, Mist) and what the fit above says."""
+    """The factor by which the power limit lowers clocks inside a model, compared to products timed alone: the median
+    ratio on the same device between products timed inside layers (Vidur, Mist) and the fit above."""
     isolated, vidur, mist, *_ = DEVICES[device]
     if not isolated:
         return "# products were timed inside layers already\nsustained = 1.0" + (L4_IN_STEPS if device == "l4" else "")
@@ -133,7 +134,7 @@ def in_place(data: Data, device: str, constants: dict) -> str:
         return "# no layers were timed on this device: as on A100\nsustained = 0.85"
     if device in ("h100", "h200"):
         # Vidur's ratio is 0.86, but it timed one layer for moments, and an H100 at 700 W clocks lower after minutes.
-        # 0.70 is what the four H100 rows of fms-fsdp say; they are not among those that the simulators are tested on.
+        # 0.70 follows from the four H100 rows of fms-fsdp, on which the simulators are not tested.
         return "# from four end-to-end rows (fms-fsdp, H100), which are not tested on\nsustained = 0.7"
     ratios = in_place_ratios(data, device, as_logs(constants))
     text = ", ".join(f"{r:.3f}" for r in ratios)

@@ -4,10 +4,9 @@
     PYTHONPATH=.:tests/tools .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration \
         aiconfigurator/systems/data [--write]
 
-Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), Blackwell's from a release of
-the latter that has them. Prints each group with the median error of the fit and the rows it used; --write puts them
-into the records. It takes about three minutes.
-"""
+Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), Blackwell's from the release of
+aiconfigurator above. Prints each group with the median error of the fit and the number of rows; --write writes them to
+the records. It takes about three minutes."""
 
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 
 # Record → its name in the tables.
 DEVICES = {"a100": "A100-SXM-80GB", "a40": "A40", "h100": "H100-SXM-80GB", "l40s": "L40S"}
-# The same of the newer tables, in its folders.
+# Record → folder of aiconfigurator's newer tables.
 NEWER = {"b200": "b200_sxm/vllm/0.14.1", "gb200": "gb200/vllm/0.14.0", "gb300": "gb300/vllm/0.14.0"}
 SOURCE = "microsoft/vidur (MIT) and ai-dynamo/aiconfigurator (Apache-2.0)"
 FOUR_BITS = ("vllm/0.14.1", "vllm/0.19.0", "trtllm/1.0.0rc6", "trtllm/1.2.0rc5")  # of b200_sxm
@@ -42,7 +41,7 @@ class Tables:
 
 
 class Newer(Tables):
-    """Of one device and engine, as a release of aiconfigurator has them; `float16` is their name of 16 bits."""
+    """A release of aiconfigurator's tables for one device and engine, which call 16-bit values `float16`."""
 
     def rows(self, columns: str, table: str, where: str) -> np.ndarray:
         path = self.folder / f"{table.removeprefix('op_aiconfigurator_')}.txt"
@@ -54,7 +53,7 @@ class Newer(Tables):
 
 
 def fit(model: Any, start: list[float], measured: np.ndarray, low: list[float], high: list[float]) -> tuple[Any, float]:
-    """Constants that minimise the robust log error, and the median relative error."""
+    """(constants with the smallest robust log error, median relative error)."""
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         return np.log(model(np.exp(logs))) - np.log(measured)
@@ -66,7 +65,7 @@ def fit(model: Any, start: list[float], measured: np.ndarray, low: list[float], 
 
 
 def gemm(tables: Tables, name: str, sms: int, tflops: float, gb_s: float) -> dict[str, Any]:
-    """cuBLAS under vLLM 0.14 (aiconfigurator) and the linear layers of eight models (Vidur)."""
+    """Fits products: cuBLAS in vLLM 0.14 (aiconfigurator) and linear layers of eight models (Vidur)."""
     m, n, k, us = _gemm_rows(tables, name).T
 
     def model(x: np.ndarray) -> np.ndarray:
@@ -87,15 +86,15 @@ def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
         ("ffn * (CASE WHEN use_gated_mlp THEN 2 ELSE 1 END) / tp", "hidden", "mlp_up_proj_ms"),
         ("hidden", "ffn / tp", "mlp_down_proj_ms"),
     ):
-        # One token in sixteen counts: the table is dense in tokens, and the engine runs at few or at many.
+        # Above 64 tokens, only multiples of 256 are used, because the table has far more sizes than the fit needs.
         some = f"gpu = '{name}' AND {time} > 0 AND num_tokens <= 8192 AND (num_tokens <= 64 OR num_tokens % 256 = 0)"
         found.append(tables.rows(f"num_tokens, {n}, {k}, {time} * 1000", "op_vidur_mlp", some))
     return np.vstack([f for f in found if len(f)])
 
 
 def four_bits(tables: Tables, name: str, ours: op.ServingGemm, sms: int, gb_s: float) -> tuple[float, float]:
-    """(how much faster products in NVFP4 are than `ours` in 16 bits, median error), beside what it costs to bring
-    activations to four bits: bytes of each, at `gb_s`, and one kernel."""
+    """(speed of NVFP4 products relative to `ours` in 16 bits, median error), without the quantization of activations to
+    4 bits: a kernel that moves their bytes at `gb_s`."""
     where = f"gpu = '{name}' AND gemm_dtype = 'nvfp4' AND n BETWEEN {_MIN_DIM} AND 32768 AND k BETWEEN 1024 AND 32768"
     m, n, k, us = tables.rows("m, n, k, latency * 1000", "op_aiconfigurator_gemm_perf", where).T
 
@@ -109,7 +108,7 @@ def four_bits(tables: Tables, name: str, ours: op.ServingGemm, sms: int, gb_s: f
 
 
 def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
-    """Two norms, rotary positions, activation and two adds of one layer (Vidur)."""
+    """Fits two norms, rotary positions, the activation and two additions of one layer (Vidur)."""
     parts = "input_layernorm_ms + post_attention_layernorm_ms + attn_rope_ms + mlp_act_ms + 2 * add_ms"
     columns = f"num_tokens, hidden, hidden * (1 + 2.0 * kv_heads / heads) / tp, ffn / tp, 1000 * ({parts})"
     rows = tables.rows(columns, "op_vidur_mlp", f"gpu = '{name}' AND use_gated_mlp AND num_tokens <= 8192")
@@ -126,7 +125,7 @@ def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
 
 
 def elementwise_bytes(tokens: Any, hidden: Any, qkv: Any, ffn: Any) -> Any:
-    """Read and written by the six kernels with 2-byte values; see `Engine.elementwise_bytes`."""
+    """Bytes that the six kernels read and write, with 2-byte values; see `Engine.elementwise_bytes`."""
     return 2 * tokens * (10 * hidden + 2 * qkv + 3 * ffn)
 
 
@@ -196,9 +195,9 @@ def experts(tables: Tables, name: str, tflops: float, gb_s: float) -> dict[str, 
 
 
 def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
-    """Median microseconds by message size and devices: vLLM's own kernel in a CUDA graph where it has one."""
+    """Median microseconds by message size and devices, with vLLM's own kernel (in a CUDA graph) if it exists."""
     knots = [2**e for e in range(12, 28, 2)]
-    columns = "num_gpus, 2 * message_size, 1000 * latency"  # which the tables count in elements of 16 bits
+    columns = "num_gpus, 2 * message_size, 1000 * latency"  # in bytes; tables count 16-bit elements
     rows = tables.rows(columns, "op_aiconfigurator_custom_allreduce_perf", f"gpu = '{name}' AND backend = 'vllm_graph'")
     if name == "A40":
         vidur = "collective = 'all_reduce' AND source_ref LIKE 'data/profiling/a40%081347e9b9'"  # with NVLink pairs
@@ -216,10 +215,9 @@ def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
 
 
 def host(tables: Tables, ours: str) -> dict[str, Any] | None:
-    """Milliseconds of CPU per step and per running sequence: schedule, prepare, sample, process (Vidur, medians).
+    """CPU milliseconds per step and per running sequence to schedule, prepare, sample and process (medians, Vidur).
 
-    Ray's share is left out: vLLM's workers talk through shared memory.
-    """
+    Ray's share is excluded, because vLLM's workers communicate through shared memory."""
     path = f"cpu_overheads/{ours}__cpu_overheads"
     if not (tables.folder / f"{path}.csv.gz").exists():
         return None
@@ -236,7 +234,8 @@ def host(tables: Tables, ours: str) -> dict[str, Any] | None:
 
 
 def _launch_us(tables: Tables) -> float:
-    """One operator of vLLM outside a CUDA graph, on the A100's host: small all-reduces, eager against recorded."""
+    """Microseconds to launch an operator of vLLM without a CUDA graph on the A100's host: small all-reduces without and
+    with a graph."""
     small = "gpu = 'A100-SXM-80GB' AND message_size <= 65536 AND backend = "
     eager, graph = (
         np.median(tables.rows("1000 * latency", "op_aiconfigurator_custom_allreduce_perf", f"{small}'{how}'"))
@@ -264,17 +263,16 @@ def _put(device: str, group: str, constants: dict[str, Any] | None, write: bool)
 
 
 def _digits(value: float) -> float | int:
-    """Four of them, more than is measured."""
+    """Rounds to four digits, more than the precision of the measurements."""
     short = float(f"{value:.4g}") if value < 1e4 else int(value)
     return int(short) if short == int(short) else short
 
 
 def memory_share(tables: Tables) -> float:
-    """Of the data sheet's bandwidth that a plain kernel reaches: large additions on the A100-80GB (Vidur).
+    """Share of the data sheet's bandwidth that a plain kernel reaches: large additions on the A100-80GB (Vidur).
 
-    On the A100-40GB, whose memory is slower and whose kernels nobody published, it bounds cuBLAS and attention too: on
-    the 80 GB device those are held back by latency at 1.55 TB/s, which is all that the 40 GB one's memory has.
-    """
+    On the A100-40GB, whose memory is slower and whose kernels are not published, this share also bounds cuBLAS and
+    attention: on the 80 GB device, latency limits them to 1.55 TB/s, the full bandwidth of the 40 GB device."""
     where = "gpu = 'A100-SXM-80GB' AND num_tokens BETWEEN 4096 AND 8192 AND hidden >= 4096"
     rows = tables.rows("num_tokens * hidden * 6, add_ms", "op_vidur_mlp", where)
     return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / all_hardware()["a100"].memory_gb_s
@@ -291,7 +289,7 @@ def main() -> None:
 
 
 def _print_four_bits(folder: Path) -> None:
-    """Of kernels.four_bits."""
+    """Prints the constants of kernels.four_bits."""
     hw = all_hardware()["b200"]
     fitted = gemm(Newer(folder / FOUR_BITS[0]), folder.name, hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s)
     ours = op.ServingGemm(**{name: fitted[name] for name in op.ServingGemm.__struct_fields__})

@@ -1,6 +1,6 @@
-"""Two real vLLM servers on this CPU behind a real vllm-router, held against a shadow of the fleet: requests, steps,
-preemptions and cached tokens of each engine (docs/lab/serving-shadow.md). One user asks, so that no count depends on
-the duration of a step. Needs vllm-router next to vLLM (pip install vllm-router==0.1.17).
+"""Compares two real vLLM servers on this CPU behind a real vllm-router with a shadow (simulated run) of the fleet:
+requests, steps, preemptions and cached tokens of each engine (docs/lab/serving-shadow.md). There is one user, so that
+no count depends on the duration of a step. Needs vllm-router next to vLLM (pip install vllm-router==0.1.17).
 
     PYTHONPATH=. python tests/tools/fleet_accuracy.py [PYTHON of vLLM]
 """
@@ -31,7 +31,7 @@ sys.path.insert(0, "autoscout/targets/vllm/worker")
 import prompts
 
 _ENGINES, _POLICIES, _LIMIT_S = 2, ("round_robin",), 600
-_COUNTED = {  # as served.EngineCounts has them, and vLLM's own metrics
+_COUNTED = {  # field of served.EngineCounts → vLLM's metric
     "steps": "vllm:iteration_tokens_total_count",
     "preemptions": "vllm:num_preemptions_total",
     "asked": "vllm:prefix_cache_queries_total",
@@ -85,7 +85,7 @@ def _shadow(job: Job, configuration: Configuration, plan: dict[str, Any], python
 
 
 def _served(job: Job, configuration: Configuration, plan: dict[str, Any], python: Path, policy: str) -> list[list[int]]:
-    """What each engine's own counters say of the load."""
+    """Each engine's counters after the load."""
     given, model = arguments.engine_arguments(job, configuration), str(random_model(job))
     ports = [processes.free_port() for _ in range(_ENGINES)]
     front = processes.free_port()

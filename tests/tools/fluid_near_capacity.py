@@ -1,11 +1,10 @@
-"""How far the serving fluid is from the event simulation as an open load comes near to what can be answered: a table of
+"""Compares the fluid model of serving with the event simulation for open loads near the capacity: a table of
 docs/lab/simulators-serving.md.
 
     PYTHONPATH=. .venv/bin/python -m tests.tools.fluid_near_capacity [--chosen-on]
 
-Mean |log| of the fluid over the events' geometric mean over four draws, on models, traffic, limits and draws that
-nothing of the fluid was chosen on; --chosen-on: on those that it was.
-"""
+Prints the mean |log| of the fluid model's results over the geometric mean of four event simulations, on held-out
+models, traffic, limits and draws; --chosen-on: on those by which the fluid model's constants were chosen."""
 
 import argparse
 from itertools import product
@@ -34,8 +33,8 @@ _SHAPES = {
 
 
 class Loads(NamedTuple):
-    """Models with their device and tp; lengths of prompts and answers; (max_num_seqs, max_num_batched_tokens); draws;
-    requests of a load, in turn."""
+    """Models with device and tp; lengths of prompts and answers; (max_num_seqs, max_num_batched_tokens); random seeds;
+    numbers of requests."""
 
     models: tuple[tuple[str, str, float], ...]
     traffic: tuple[tuple[Any, Any], ...]
@@ -82,7 +81,7 @@ def columns_of(model: str, gpu: str, tp: float, limits: tuple[float, float]) -> 
 
 
 def errors(loads: Loads) -> dict[float, list[list[float]]]:
-    """By use: log of fluid over events, of each load and metric."""
+    """By utilization: log(fluid / events) of each load and metric."""
     found: dict[float, list[list[float]]] = {use: [] for use in _USES}
     for i, (model, lengths, limits) in enumerate(product(loads.models, loads.traffic, loads.limits)):
         columns, on = columns_of(*model, limits), device(model[1])

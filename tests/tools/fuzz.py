@@ -1,12 +1,11 @@
-"""Inputs that somebody broke, over all verbs: every one must end with a sentence and a documented exit code.
+"""Fuzzes all commands with broken inputs: each must end with a message and a documented exit code.
 
     python tests/tools/fuzz.py [--inputs 5000] [--seed 0] [--kinds job,line] [--only N] [--json]
 
-Journals, lake files, tables, logs, job files, launch lines, model files, SQL and arguments are mutated from good ones:
-bytes flipped and cut, numbers put out of all bounds, types exchanged, nests, control characters, lone surrogates. Each
-input is a process of its own. A fault is a traceback or an internal error, an exit code that is not documented, or more
-than ten seconds.
-"""
+Journals, lake files, tables, logs, job files, launch commands, model files, SQL and arguments are mutated from valid
+ones: flipped and deleted bytes, huge numbers, wrong types, deep nesting, control characters, lone surrogates. Each
+input runs in its own process. A fault is a traceback or internal error, an undocumented exit code, or a duration above
+ten seconds."""
 
 import argparse
 import contextlib
@@ -30,7 +29,7 @@ import fuzzed_jobs  # noqa: E402
 _ROOT = Path(__file__).parents[2]
 _JOB = _ROOT / "fixtures" / "jobs" / "smallest-cpu-replay.toml"
 _JOURNAL = _ROOT / "fixtures" / "recorded" / "tiny-gpt-session.jsonl"
-_LINES = 40  # of the journal
+_LINES = 40  # of the journal that are used
 _LIMIT_S = 10.0
 _CODES = {0, 1, 2, 3, 130}
 _ODD: list[Any] = [
@@ -68,7 +67,7 @@ Case = list[str]  # the arguments of `autoscout`
 
 
 def mutated(text: bytes, chance: random.Random) -> bytes:
-    """A few bytes flipped, cut out, doubled, or the end missing."""
+    """The text with a few bytes flipped, deleted or doubled, or without its end."""
     data = bytearray(text)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data) + 1)
@@ -89,7 +88,7 @@ def mutated(text: bytes, chance: random.Random) -> bytes:
 
 
 def odd(value: Any, chance: random.Random) -> Any:
-    """The same document with one value in it exchanged."""
+    """The document with one value replaced."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(list(value))
         if chance.random() < 0.1:
@@ -102,7 +101,7 @@ def odd(value: Any, chance: random.Random) -> Any:
 
 
 def _broken(text: str, chance: random.Random) -> bytes:
-    """A file of one JSON document a line."""
+    """A broken file of JSON lines."""
     if chance.random() < 0.4:
         return mutated(text.encode(), chance)
     lines = text.splitlines()
@@ -187,7 +186,7 @@ def _arguments(folder: Path, chance: random.Random) -> Case:
     def word() -> str:
         value = chance.choice(_ODD)
         text = value if isinstance(value, str) else json.dumps(value)
-        return text.replace("\ud800", "\udcff")[:300]  # as a shell's odd bytes arrive
+        return text.replace("\ud800", "\udcff")[:300]  # as Python decodes a shell's invalid bytes
 
     return chance.choice([["kb", "forget", word(), "--yes"], ["kb", "undelete", word()],
                           ["kb", "trust", word(), "answer"], ["kb", "pull", word()], ["why", word()],
@@ -205,7 +204,7 @@ _KINDS: dict[str, Callable[[Path, random.Random], Case]] = {
 
 
 def prepared(folder: Path) -> None:
-    """A small knowledge base that each input gets a copy of."""
+    """Creates a small knowledge base, of which each input gets a copy."""
     from kb import store
 
     path = folder / "sessions" / "good" / "journal.jsonl"
@@ -278,7 +277,7 @@ def _fault(pid: int, out: Path) -> str:
 def fuzz(
     inputs: int, seed: int, on_fault: Callable[[int, str, list[str], str], None], kinds: Sequence[str] = tuple(_KINDS)
 ) -> dict[str, Any]:
-    import duckdb  # noqa: F401 - once, for all that are forked from here
+    import duckdb  # noqa: F401 - imported once for all forked processes
     import numpy  # noqa: F401
 
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Job files with odd values in every table, and launch lines with odd quoting: two kinds of inputs for `fuzz.py`."""
+"""Job files with odd values in every table, and launch commands with odd quoting: two kinds of inputs for `fuzz.py`."""
 
 import random
 import tomllib
@@ -152,7 +152,7 @@ Case = list[str]  # the arguments of `autoscout`
 
 
 def job(folder: Path, chance: random.Random) -> Case:
-    """A good job file, ours or one that has every table, with one to three values exchanged."""
+    """A valid job file, a shipped one or one with every table, with one to three values replaced."""
     shipped = sorted((_ROOT / "fixtures" / "jobs").glob("*.toml"))
     ours = chance.choice((_TRAINING, _SERVING))
     content = tomllib.loads(ours if chance.random() < 0.6 else chance.choice(shipped).read_text())
@@ -173,7 +173,7 @@ def job(folder: Path, chance: random.Random) -> Case:
 
 
 def _odd(content: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """One value of it exchanged, at any depth, or one key renamed or left out."""
+    """The content with one value replaced, at any depth, or one key renamed or removed."""
     key = chance.choice(list(content)) if content else "x"
     value = content.get(key)
     roll = chance.random()
@@ -192,12 +192,12 @@ def _odd(content: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 
 def _finite_names(text: str) -> str:
-    """Numbers that JSON has no word for, as TOML writes them; `null` stays, as what TOML does not know."""
+    """Converts infinite and NaN numbers to TOML's spelling; `null` stays, as an invalid value in TOML."""
     return text.replace("-Infinity", "-inf").replace("Infinity", "inf").replace("NaN", "nan")
 
 
 def line(folder: Path, chance: random.Random) -> Case:
-    """A launch line with odd pieces in it: as words, as one word, in a script, in a manifest, or as a job's line."""
+    """A launch command with odd fragments: as arguments, as one argument, in a script, a manifest, or a job file."""
     text = chance.choice(_LINES)
     kind = chance.choice(("words", "word", "script", "manifest", "current", "command"))
     if kind == "script":
@@ -230,12 +230,12 @@ def line(folder: Path, chance: random.Random) -> Case:
 
 
 def _passed(word: str) -> str:
-    """An argument as a process can be given one."""
+    """The text without characters that a process argument cannot have."""
     return word.replace("\x00", "")
 
 
 def _broken(text: str, chance: random.Random) -> str:
-    """Some odd pieces put in, a stretch cut out or said again."""
+    """The text with odd fragments inserted, or a section deleted or repeated."""
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(text) + 1)
         end = min(len(text), at + chance.randint(1, 20))

@@ -1,12 +1,11 @@
-"""Gates of real jobs on CPUs that are slowed down by a known share: docs/lab/testing.md.
+"""Runs gates of real CPU jobs that are slowed down by a known share: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/gate_injected.py megatron --gates 2 --slower 0 0.01 0.03 0.05
 
-loop: numpy, timed by the processor's clock, since whatever else runs on a shared machine doubles steps of the wall.
-ddp: fixtures/own/ddp.py on two ranks; megatron: a tiny GPT on two ranks; vllm: a tiny Llama (`make .venv-vllm/ready`).
-Both sides of these three start through the same wrapper, which makes each optimizer step, or step of vLLM's engine,
-wait for the share of the time that the iteration took.
-"""
+loop: numpy, timed by CPU time, because other load on a shared machine can double wall times. ddp: fixtures/own/ddp.py
+on two ranks; megatron: a tiny GPT on two ranks; vllm: a tiny Llama (`make .venv-vllm/ready`). In the last three, both
+versions start through the same wrapper, which delays each optimizer step, or step of vLLM's engine, by the given share
+of its duration."""
 
 import argparse
 import json
@@ -103,7 +102,7 @@ loss = 'loss ([\\d.]+)'
 [space]
 knob = [{ name = "slower", values = [0.0, 0.01, 0.03, 0.05], sets = "--slower" }]
 """
-# The job, what is changed in it, and its interpreter: more iterations a run, since each run starts anew.
+# kind → (job, replacements in it, interpreter). Runs get more iterations, to outweigh their start.
 JOBS = {
     "ddp": ("fixtures/own/ddp.toml", {"iterations = 5": "iterations = 40", "ddp.py": "{here}/fixtures/own/ddp.py"}, ""),
     "megatron": ("fixtures/jobs/tiny-gpt-cpu.toml", {"count = 4": "count = 2"}, sys.executable),
@@ -112,7 +111,7 @@ JOBS = {
 
 
 def prepared(folder: Path, kind: str) -> None:
-    """Writes job.toml, and what makes it slower."""
+    """Writes job.toml and the wrapper that makes it slower."""
     if kind == "loop":
         (folder / "train.py").write_text(LOOP)
         (folder / "job.toml").write_text(LOOP_JOB)
@@ -140,7 +139,7 @@ def side(folder: Path, kind: str, slower: float) -> str:
 
 
 def noise(found: dict, name: str) -> float:
-    """Standard deviation of one log cost, from the interval of the mean of the pairs' differences."""
+    """Standard deviation of one log cost, from the interval of the mean difference of the pairs."""
     part = next(each for each in found["parts"] if each["name"] == name)
     half = math.log(part["high"] / part["low"]) / 2
     return half * math.sqrt(found["pairs"] / 2) / float(stdtrit(found["pairs"] - 1, 0.975))

@@ -1,9 +1,8 @@
-"""Error rates, power and cost of `autoscout gate`, simulated with the very code that decides: docs/lab/testing.md.
+"""Simulates error rates, power and cost of `autoscout gate` with the code that decides: docs/lab/testing.md.
 
-PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000
-PYTHONPATH=. python tests/tools/gate_rates.py --fixed     # beside two samples of a size that is fixed before
-PYTHONPATH=. python tests/tools/gate_rates.py --bisect    # which of 64 changes is it?
-"""
+PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000 PYTHONPATH=. python tests/tools/gate_rates.py --fixed #
+compared to two samples of fixed size PYTHONPATH=. python tests/tools/gate_rates.py --bisect # finds the slow one among
+64 changes"""
 
 import argparse
 import math
@@ -29,7 +28,7 @@ def gate(rng: np.random.Generator, regime: str, level: float, slower: float, mar
 
 
 def fixed(rng: np.random.Generator, regime: str, level: float, slower: float, margin: float, n: int) -> str:
-    """n runs of A, then n of B, and one t-test (Welch) in either direction at the error of a gate."""
+    """The result of n runs of A, then n of B, and a one-sided t-test in each direction with the gate's error rate."""
     noise = REGIMES[regime](rng, level, 2 * n)
     a, b = noise[:n], noise[n:] + math.log1p(slower)
     error = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n)
@@ -41,7 +40,7 @@ def fixed(rng: np.random.Generator, regime: str, level: float, slower: float, ma
 def bisection(
     rng: np.random.Generator, regime: str, level: float, slower: float, changes: int, limit: int, sure: float = 0.95
 ) -> tuple[bool, bool, int]:
-    """Whether the change that is likeliest at the end is it, whether it was found within the limit, and pairs."""
+    """(whether the most probable change is the right one, whether it was found within the limit, number of pairs)."""
     change, search = int(rng.integers(1, changes + 1)), changepoint.ChangeSearch(changes)
     noise, pair, before = REGIMES[regime](rng, level, 2 * limit), 0, search.p
     while pair < limit and np.minimum(search.p, before).max() < sure:
@@ -53,7 +52,7 @@ def bisection(
     return int(search.p.argmax()) + 1 == change, float(search.p.max()) >= sure, pair
 
 
-_MOST, _FIXED = 100, 4_000  # runs of each side, and trials of a size
+_MOST, _FIXED = 100, 4_000  # limit on runs of each version, and trials per size
 
 
 def share(
@@ -64,8 +63,8 @@ def share(
 
 
 def beside_fixed(asked: argparse.Namespace) -> None:
-    """One size for all slowdowns, since nobody knows before by how much B is slower: the least that is right as often
-    as the gate at each of them."""
+    """Prints the smallest fixed sample size that is right as often as the gate at each slowdown. It is one size for all
+    slowdowns, because the slowdown is not known in advance."""
     print("| noise | regime | slower | gate: right · pairs | two fixed samples: right | runs of each | gate's runs |")
     print("|---|---|---|---|---|---|---|")
     for level in asked.levels:

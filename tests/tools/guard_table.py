@@ -1,11 +1,10 @@
-"""How far correct layouts deviate from one rank, and how far traps do: what the guard's tolerances rest on.
+"""How far correct layouts and traps deviate from a single rank, from which the guard's tolerances were chosen.
 
-    python tests/tools/guard_table.py run [DTYPE HIDDEN]     trains what the fixture lacks, of that width only
+    python tests/tools/guard_table.py run [DTYPE HIDDEN]     trains the models that the fixture lacks, of this width
     python tests/tools/guard_table.py          the table of docs/lab/gpu-check.md, from the fixture
 
-A trap is a layout that Megatron-core runs to the end without complaint and that computes something else; the rules of
-the catalog exclude them.
-"""
+A trap is a layout that Megatron-core runs without an error, but that computes something else; the catalog's rules
+exclude traps."""
 
 import csv
 import sys
@@ -59,7 +58,7 @@ class Row(NamedTuple):
     layers: int
     experts: int
     layout: str
-    trap: str  # "" a correct layout
+    trap: str  # the broken rule; "": a correct layout
     losses: list[float]
     norms: list[float]
 
@@ -70,7 +69,7 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
         hidden=hidden,
         heads=hidden // 64,
         vocab=512,
-        ffn=2 * hidden if hidden <= 1024 else hidden,  # torch's bf16 backward on CPUs is slow beyond
+        ffn=2 * hidden if hidden <= 1024 else hidden,  # torch's bf16 backward pass on CPUs is slow for larger sizes
         gated=True,
         norm="rmsnorm",
         bias=False,
@@ -90,7 +89,7 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
 
 
 def layouts(hidden: int, layers: int, experts: int) -> list[tuple[str, dict[str, Any]]]:
-    """(the rule that a trap breaks or "", knobs); the first is the reference."""
+    """(the rule that a trap breaks, or "", and the knobs); the first is the reference."""
     some = EXPERTS if experts else [knobs for knobs in DENSE if int(knobs.get("pp", 1)) <= layers]
     traps = [("M18", NOT_SUMMED)] if experts else [("P9", MIXED_UP)] if layers >= 4 else []
     return [("", {}), *(("", knobs) for knobs in some), *traps]
@@ -155,7 +154,7 @@ def groups() -> dict[tuple[str, int, int, int], list[Row]]:
 
 
 def shares(reference: Row, row: Row) -> dict[str, tuple[float, float]]:
-    """Of each thing that is compared (deviation, share of its tolerance), the largest over the steps that it is of."""
+    """Compared quantity → (deviation, deviation / tolerance), the largest over its steps."""
     check = Losses(row.dtype, row.hidden, row.layers)
     found: dict[str, tuple[float, float]] = {}
     for what, tolerances, expected, values in (

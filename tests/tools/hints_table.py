@@ -1,15 +1,14 @@
-"""What hints gain and cost: experiments to one within 1 % of the best, beside a cold search's, by kind of hint.
+"""Gain and cost of hints: experiments until one within 1 % of the best, relative to a search without, by kind of hint.
 
     PYTHONPATH=. python tests/tools/hints_table.py [--tables ../shared/data/landscapes] [--of serving,dense16] \
         [--draws 0,2] [--seeds 0-7] [--kinds good,random,worst,failing] [--keep FILE] [STRATEGY]
 
 Landscapes are measured tables (`--tables`) and draws of search_generated.py, of which even ones are for choosing and
-odd ones are held out; seeds below 1000 are for choosing. Kinds are those of autoscout/studies/bench/hints.py. What is
-told carries 2 % noise, a run that gets nowhere in 200 experiments counts 201. Columns: experiments of a cold search
-to one within 1 %, and what searches with hints took beside it (ratios of means); the same to 5 %. Below, the geometric
-mean of these ratios over the landscapes, with a 95 % interval by resampling seeds within landscapes, and the ratio of
-sums. `--keep` adds finished runs to a file and does not repeat those that it has.
-"""
+odd ones are held out; seeds below 1000 are for choosing. Kinds are those of autoscout/studies/bench/hints.py.
+Measurements have 2 % noise; a run that does not reach the target in 200 experiments counts as 201. Columns: experiments
+of a search without hints until one within 1 %, and those with hints relative to it (ratios of means); the same for 5 %.
+Last lines: the geometric mean of these ratios over the landscapes, with a 95 % interval from resampled seeds within
+landscapes, and the ratio of sums. `--keep` adds finished runs to a file and does not repeat them."""
 
 import argparse
 import json
@@ -34,7 +33,7 @@ _TABLES = {  # file → metric, goal, status column, groups
     "moot_PostgreSQL": ("Performance-", "min", None, []),
     "vtrain_a100_single_node": ("s_per_sample", "min", None, ["layers", "hidden", "n_gpus"]),
 }
-_LEAST = 40  # configurations of a landscape: below, hints are a large part of all there is
+_LEAST = 40  # smallest landscape: in a smaller one, hints would be a large share of it
 
 
 def tables(folder: Path, names: list[str]) -> Iterator[Landscape]:
@@ -47,8 +46,8 @@ def tables(folder: Path, names: list[str]) -> Iterator[Landscape]:
 
 
 def sliced(land: Landscape, rows: int, number: int) -> Landscape:
-    """The part of a draw where some knobs have one value each, so that at most `rows` are left and the knobs that stay
-    have all their values; without simulators, which a cold search lacks."""
+    """The part of a landscape in which some knobs have a fixed value, so that at most `rows` configurations are left
+    and the other knobs keep all values; without simulators."""
     feasible, rng = land.space.feasible, np.random.default_rng((number, 17))
     kept = np.arange(len(land.truth))
     for column in rng.permutation(feasible.codes.shape[1]):
@@ -72,7 +71,7 @@ def sliced(land: Landscape, rows: int, number: int) -> Landscape:
 
 
 def spent(land: Landscape, strategy: str, seed: int) -> list[int]:
-    """Experiments to one within 1 % and to one within 5 %."""
+    """[experiments until one within 1 %, until one within 5 %]."""
     found, none = run(land, strategy, seed, _SETTINGS)[0], _SETTINGS.budget + 1
     return [found.evaluations_to_target or none, found.evaluations_to_5pct or none]
 
@@ -81,7 +80,8 @@ def ratio(cells: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, flo
     """(geometric mean over landscapes of hinted ÷ cold, its 95 % interval) of (hinted, cold) per landscape."""
     rng, draws = np.random.default_rng(0), []
     for hinted, cold in cells:
-        seeds = rng.integers(0, len(cold), (4000, len(cold)))  # a seed's searches have their noise in common
+        # searches of a seed share their noise, so seeds are resampled
+        seeds = rng.integers(0, len(cold), (4000, len(cold)))
         draws.append(np.log(hinted[seeds].mean(axis=1) / cold[seeds].mean(axis=1)))
     low, high = np.exp(np.percentile(np.mean(draws, axis=0), [2.5, 97.5]))
     return float(np.exp(np.mean([np.log(h.mean() / c.mean()) for h, c in cells]))), float(low), float(high)

@@ -1,10 +1,9 @@
-"""What the engine costs where the valid configurations cannot be listed: CPU time of one core, and memory.
+"""CPU time (one core) and memory of the search in spaces whose valid configurations cannot be listed.
 
     PYTHONPATH=. python tests/tools/huge_space.py [--steps 60] [--seeds 3]      a table in Markdown, for docs/spaces.md
 
-Each job is a process of its own. Measurements are those of the simulator itself, with 2 % noise; what it predicts to be
-out of memory fails as out of memory.
-"""
+Each job runs in its own process. Measurements are the simulator's predictions with 2 % noise; configurations that it
+predicts to be out of memory fail with this status."""
 
 import argparse
 import json
@@ -29,7 +28,7 @@ JOBS = {  # model, nodes of 8 H100, sequence, batch
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """CPU seconds."""
+    """CPU seconds of a call."""
     begin = time.process_time()
     work()
     return time.process_time() - begin

@@ -1,14 +1,13 @@
-"""How much the training model's 90 % intervals hold, source by source, and what a source would be given if its claimed
-errors were chosen by the other sources: the table of docs/lab/simulators-training.md, "What the intervals hold".
+"""The coverage of the training model's 90 % intervals by source, and that with errors chosen on the other sources: the
+table of docs/lab/simulators-training.md, "What the intervals hold".
 
     PYTHONPATH=. python -m tests.tools.interval_coverage [--data ../shared/data] [--dgxc CLONE] [--mlperf PAGES]
         [--sweep DATA]
 
---dgxc, --mlperf and --sweep: clones as published_training_dgxc, published_training_mlperf and layout_sweep take them.
+--dgxc, --mlperf and --sweep: clones, as for published_training_dgxc, published_training_mlperf and layout_sweep.
 
-Chosen by: the mean over sources of the logarithm of the interval score (width, and twenty times what a row lies
-outside; Gneiting and Raftery 2007), so that every source counts as much as any other.
-"""
+The criterion is the mean over sources of the log interval score (width plus twenty times a row's distance outside;
+Gneiting and Raftery 2007), so that every source counts equally."""
 
 import argparse
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from tests.tools.error_figures import DATA, TRAINING
 
 Array = np.ndarray
 WITHIN_90 = 1.645
-# Doubts that several sources say something of, and what they may be.
+# Doubts (additional errors) on which several sources have rows, and their candidate values.
 CHOICES = {
     "experts": (0.15, 0.2, 0.25),
     "context parallelism": (0.0, 0.05, 0.1),
@@ -41,7 +40,7 @@ USUALS = (0.06, 0.065, 0.07, 0.08, 0.09, 0.1)
 
 
 class Rows(NamedTuple):
-    """Of one source: log(measured / predicted), the error that is claimed, and each doubt's part of it; (n,) each."""
+    """Rows of one source: log(measured / predicted), the stated error, and each doubt's part of it; (n,) each."""
 
     off: Array
     claimed: Array
@@ -58,7 +57,7 @@ def of_columns(columns: Columns, seconds: Array) -> Rows:
 
 
 def _doubted(columns: Columns, n: int) -> dict[str, Array]:
-    """(n,) each."""
+    """Doubt → its (n,) part of the stated error."""
     found: dict[str, Array] = {}
     for rows, some in by_precision(columns):
         x = complete(some)
@@ -97,7 +96,7 @@ def sources(options: argparse.Namespace) -> Iterator[tuple[str, Rows]]:
 
 
 def chosen(rows: Rows, usual: float, doubted: dict[str, float]) -> Array:
-    """The error that would be claimed with other constants."""
+    """(n,) the error that would be stated with other constants."""
     variance = rows.claimed**2 - USUAL**2 + usual**2
     for name, error in doubted.items():
         old = rows.doubted.get(name, np.zeros(1))

@@ -1,13 +1,12 @@
-"""Everything that writes a knowledge base, killed with -9 at a random moment and begun again: is anything lost?
+"""Kills each command that writes to a knowledge base with -9 at a random moment, repeats it, and checks for losses.
 
     python tests/tools/kb_kills.py [--kills 1000] [--seed 0] [--json]
 
-In turn: a session's writer, a migration from schema 2, an import, push, pull, forget, undelete, redact, restore and
-trust. Each has a folder as it was before; the moment is drawn from the time that it takes. The machine's clock steps
-between processes: each that writes has one that is right, 10 s or a day behind, or a day ahead. After the kill, what
-was there before must be there, each once; then the same command is given again, as a person would, and must lead to
-where it leads undisturbed, with a sound file. A process that was through before its kill is counted apart.
-"""
+The commands are, in turn, a session's writer, a migration from schema 2, an import, push, pull, forget, undelete,
+redact, restore and trust. Each starts from a fresh folder, and is killed at a random moment of its usual duration. The
+clock changes between processes: it is right, 10 s or a day behind, or a day ahead. After the kill, all earlier
+measurements must exist once; then the repeated command must have the same result as without the kill, with an intact
+file. Processes that finished before the kill are counted separately."""
 
 import argparse
 import contextlib
@@ -39,9 +38,10 @@ _OLD = Path(__file__).parents[1] / "kb" / "past" / "schema-2.sql"
 
 
 class Work(NamedTuple):
-    prepare: Callable[[Path], object]  # in an empty folder
-    do: Callable[[Path], object]  # again and again leads to the same
-    stays: Callable[[Path], set[str]]  # of the prepared folder: measurements (`_key`) that no kill may touch
+    prepare: Callable[[Path], object]  # creates the state before the command in an empty folder
+    do: Callable[[Path], object]  # the command, which is idempotent
+    # keys (`_key`) of the measurements in the prepared folder that must survive any kill
+    stays: Callable[[Path], set[str]]
 
 
 def _kb(folder: Path) -> Path:
@@ -49,7 +49,7 @@ def _kb(folder: Path) -> Path:
 
 
 def _key(measured: Measurement) -> str:
-    """Who a measurement is, whatever the clock was when it was made."""
+    """Identifies a measurement independently of its time."""
     return str(measured.metrics.get("number", measured.id))
 
 
@@ -70,7 +70,8 @@ def _measured(number: int, evidence: str = "", at: float = 0.0) -> Measurement:
 
 
 def _session(folder: Path, name: str, numbers: range, said: Path | None = None, evidence: str = "") -> None:
-    """Like a session: into the journal, from there into the knowledge base, then it is acknowledged in `said`."""
+    """Like a session, writes measurements to the journal, then to the knowledge base, and acknowledges them in
+    `said`."""
     path = store.sessions_folder(_kb(folder)) / name / "journal.jsonl"
     known = {
         event.number for event, _ in journals.read(path) if isinstance(event, journals.ExperimentEnded)
@@ -103,7 +104,7 @@ def _sessions(folder: Path) -> None:
 
 
 def _bring_in(folder: Path) -> None:
-    rows = (_measured(10_000 + i, at=1.0) for i in range(500))  # what a file says changes with no clock
+    rows = (_measured(10_000 + i, at=1.0) for i in range(500))  # imported times do not depend on the clock
     imports.store_import(_kb(folder), _IMPORT, JOB, {"path": "t.csv"}, 1.0, rows)
 
 
@@ -150,12 +151,12 @@ def _lake(folder: Path) -> None:
 
 
 def _push(folder: Path) -> None:
-    """And a colleague gets all of it."""
+    """Pushes, and lets a colleague pull everything."""
     lake.push(_kb(folder), folder / "lake")
 
 
 def _with_secret(folder: Path) -> None:
-    """As an older AutoScout left it: a secret in the journal and the rows of one session, and in a log."""
+    """Writes a secret to the journal and rows of one session and to a log, as an older AutoScout did."""
     _session(folder, "leaky", range(300, 340), evidence=_MARK)
     path = store.sessions_folder(_kb(folder)) / "leaky" / "journal.jsonl"
     path.write_bytes(seals.anew(path.read_bytes().replace(_MARK.encode(), _SECRET.encode()).splitlines()))
@@ -175,7 +176,7 @@ def _trust(folder: Path) -> None:
 
 
 def _left_wrong(name: str, folder: Path, leads_to: list[str]) -> list[str]:
-    """What else is wrong after the second time, by verb."""
+    """Remaining errors after the repeated command."""
     if name == "push":
         colleague = folder / "colleague"
         lake.pull(_kb(colleague), folder / "lake")
@@ -257,7 +258,7 @@ def _begun(work: Work, folder: Path, step_s: float = 0.0) -> int:
 def one(
     name: str, made: Prepared, folder: Path, after_s: float, steps_s: tuple[float, float]
 ) -> tuple[bool, list[str]]:
-    """Was it killed in the middle, and what is wrong then; `steps_s`: of the clocks of the first and second process."""
+    """(whether the process was killed before its end, errors). `steps_s`: clock errors of the two processes."""
     work, wrong = _WORKS[name], []
     shutil.copytree(made.folder, folder)
     pid = _begun(work, folder, steps_s[0])
@@ -287,7 +288,7 @@ def one(
 
 
 def kills(folder: Path, number: int, seed: int) -> dict[str, Any]:
-    """The figures; `folder` is empty."""
+    """Runs all kills in the empty `folder` and returns the figures."""
     chance, killed, late = random.Random(seed), Counter[str](), 0
     stepped = 0
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""Answers the questions of docs/knowledge-base.md as the page says, and writes the answers into it.
+"""Runs the commands of docs/knowledge-base.md and writes their output into the page.
 
 python tests/tools/kb_questions.py
 """
@@ -18,7 +18,7 @@ _QUESTION = re.compile(r"### (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.+?)```\n(?:\n
 
 
 def commands(kb: Path) -> None:
-    """Those of the page."""
+    """Runs the commands of the page."""
     page = DOCS.read_text().split("## Ten questions")[1].split("```")[1]
     for line in page.strip().splitlines()[1:]:
         command = line.replace("/tmp/demo", str(kb.parent)).replace("autoscout", f"{sys.executable} -m tui.cli", 1)

@@ -1,12 +1,11 @@
-"""A knowledge base of ten million measurements, made up, and how long the usual questions take on it.
+"""Times the usual questions on a synthetic knowledge base of ten million measurements.
 
     python tests/tools/kb_scale.py [--rows 10000000] [--folder /tmp/autoscout-kb-scale] [--json]
 
-A fiftieth of the rows are sessions of our own: numbers in full precision, series, periods and values per rank, a
-journal's decisions. The others are imported tables: times with six significant digits, memory with two decimals, as
-result files have them; one in a hundred was imported twice. Times are CPU seconds of one thread's work or of several
-together, the least of three runs, the file opened each time.
-"""
+2 % of the rows are from sessions: numbers in full precision, series, periods, values per rank, and decisions. The
+others are from imported tables: times with six significant digits, memory with two decimals, as in result files; one in
+a hundred was imported twice. Times are CPU seconds summed over threads, the minimum of three runs that each open the
+file."""
 
 import argparse
 import json
@@ -18,7 +17,7 @@ from typing import Any
 from kb import connect, outcomes, query, similar
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
-_IMPORT, _SESSION = 20_000, 100  # rows of each
+_IMPORT, _SESSION = 20_000, 100  # rows of each import and session
 _DOCS = Path(__file__).parents[2] / "docs" / "knowledge-base.md"
 
 _JOBS = """
@@ -150,7 +149,7 @@ FROM run, range(71) AS r(s) WHERE NOT imported;
 
 
 def build(kb: Path, rows: int) -> None:
-    """Makes the file; the measurements of a fiftieth of the rows come from sessions."""
+    """Creates the file; 2 % of the rows are from sessions."""
     numbers = {
         "jobs": max(rows // 50_000, 5),
         "imports": max(rows * 49 // 50 // _IMPORT, 1),
@@ -182,7 +181,7 @@ def job_like_one() -> Job:
 
 
 def questions() -> list[tuple[str, str]]:
-    """(question, SQL) of docs/knowledge-base.md, asked about a job that is in this knowledge base."""
+    """(question, SQL) of docs/knowledge-base.md, for a job in this knowledge base."""
     found = []
     for part in _DOCS.read_text().split("\n### ")[1:]:
         title, _, rest = part.partition("\n")

@@ -1,12 +1,11 @@
-"""Many processes on one knowledge base, killed with -9 at random and started again: is anything lost?
+"""Many processes use one knowledge base, are killed with -9 at random and restarted; checks that nothing is lost.
 
     python tests/tools/kb_stress.py [--minutes 5] [--writers 8] [--readers 4] [--pause 0.5] [--json]
 
-A writer does what a session does: a measurement into its journal, from there into the knowledge base, then it says so
-(the acknowledgement, on disk). `--pause` is the mean time of its made-up experiment. A reader asks SQL. About twice a
-second one of them is killed. At the end every acknowledged measurement must be there, each once, and the file sound.
-The waits are for the lock: from asking for it to having it.
-"""
+A writer acts like a session: it writes a measurement to its journal, then to the knowledge base, and acknowledges it on
+disk. `--pause` is the mean duration of its pretended experiment. A reader runs SQL. About twice a second, one of them
+is killed. At the end, every acknowledged measurement must exist once, in an intact file. The printed waits are times
+until a process gets the lock."""
 
 import argparse
 import contextlib
@@ -119,7 +118,7 @@ def child(kb: Path, role: str, name: str, pause: float, path: Path) -> None:
 
 
 def stress(folder: Path, seconds: float, writers: int, readers: int, pause: float, seed: int = 0) -> dict[str, Any]:
-    """The figures; `folder` is empty."""
+    """Runs the processes in the empty `folder` and returns the figures."""
     kb, logs = folder / "kb.duckdb", folder / "logs"
     logs.mkdir()
     store.mark(kb)

@@ -1,5 +1,5 @@
-"""The first megatron-core that has each field which a knob of the catalog sets, asked of Megatron-LM's tags; writes the
-table of docs/lab/knobs.md, and says where a catalog's `since` is earlier than that.
+"""Finds the first megatron-core release with each field that a knob of the catalog sets, in Megatron-LM's tags. Writes
+the table of docs/lab/knobs.md, and reports where a catalog's `since` is too early.
 
     PYTHONPATH=. python tests/tools/knob_versions.py CHECKOUT-OF-MEGATRON-LM
 """
@@ -21,7 +21,7 @@ FILES = (
 
 
 def texts(checkout: str) -> dict[str, str]:
-    """Where fields and flags are declared, by release."""
+    """Release → the source code that declares fields and flags."""
     found = {}
     for release in RELEASES:
         parts = [
@@ -35,7 +35,7 @@ def texts(checkout: str) -> dict[str, str]:
 
 
 def first(field: str, known: dict[str, str]) -> str:
-    """ "0.14", or "older" than the first that is asked."""
+    """The first release with the field, or "older" if the first searched release has it."""
     release = next((r for r in known if re.search(rf"\b_*{field}\b", known[r])), "")
     return "older" if release == RELEASES[0] else release.rpartition(".")[0] or "none"
 

@@ -1,11 +1,11 @@
-"""Reads a published sweep of layouts (Hagemann et al. 2023, 984 trials of 13B to 65B models on A100) and says how right
-the analytic models are on it before any row and with three rows of a job: a table of docs/lab/simulators.md.
+"""Reads a published sweep of layouts (Hagemann et al. 2023, 984 trials of 13B to 65B models on A100) and prints the
+errors of the analytic models on it, without and with three rows of a job: a table of docs/lab/simulators.md.
 
     git clone https://github.com/Aleph-Alpha/NeurIPS-WANT-submission-efficient-parallelization-layouts sweep
     python -m tests.tools.layout_sweep sweep/data [--csv sweep.csv]
 
-The sheets are CC BY-NC-SA: none of their rows is here. --csv writes them for `autoscout predict --against sweep.csv`.
-"""
+The sheets are CC BY-NC-SA, so this repository contains none of their rows. --csv writes them for `autoscout predict
+--against sweep.csv`."""
 
 import argparse
 import csv
@@ -25,12 +25,12 @@ from autoscout.simulate.validation.training_tables import columns_of, step_secon
 
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 SHAPES = {"13B": (40, 5120, 40, 13824), "30B": (60, 6656, 52, 17920), "65B": (80, 8192, 64, 22016)}
-LOOKED_AT = "llama-13B"  # whose residuals were seen while the models were made
+LOOKED_AT = "llama-13B"  # whose residuals were seen during development
 DRAWS, GIVEN = 5, 3
 
 
 def cells(path: Path) -> list[dict[str, str]]:
-    """The rows of a sheet by the names in its second line; the first is a title."""
+    """The rows of a sheet, by the column names in its second line; the first is a title."""
     with zipfile.ZipFile(path) as file:
         texts = ElementTree.fromstring(file.read("xl/sharedStrings.xml"))
         shared = ["".join(t.text or "" for t in text.iter(f"{SHEET}t")) for text in texts.iter(f"{SHEET}si")]
@@ -48,7 +48,7 @@ def cells(path: Path) -> list[dict[str, str]]:
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
-    """As a table of measured runs: batch, vocabulary and ZeRO-1 as the paper has them (its section 3)."""
+    """The trials as rows of a table of measured runs, with batch, vocabulary and ZeRO-1 of the paper's section 3."""
     found = []
     for path in sorted(folder.rglob("*.xlsx")):
         model = path.name.split("_")[1]
@@ -60,7 +60,7 @@ def trials(folder: Path) -> list[dict[str, Any]]:
         )
         for row in cells(path):
             seconds = row["Average Step Time"]
-            # Others: "Kernel not available", "Other Error".
+            # Other texts are "Kernel not available" and "Other Error".
             status = "oom" if seconds == "OOM Error" else "ok" if number(seconds) else "failed"
             layout = {
                 "n_gpus": row["World Size"],
@@ -77,7 +77,7 @@ def trials(folder: Path) -> list[dict[str, Any]]:
 
 
 def judged(rows: list[dict[str, Any]]) -> list[tuple[str, int, float]]:
-    """(what, rows, percent), of the models that were held out and of all."""
+    """(what, rows, percent), for the held-out models and for all."""
     columns, seconds = columns_of(rows), step_seconds(rows)
     model, job, status = (np.array([row[name] for row in rows]) for name in ("model", "source", "status"))
     told, chance = Training().predict(columns), Memory().oom_probability(columns)
@@ -122,7 +122,7 @@ def with_rows(columns: dict[str, np.ndarray], seconds: np.ndarray, job: np.ndarr
 
 
 def with_runs(columns: dict[str, np.ndarray], died: np.ndarray, job: np.ndarray) -> list[tuple[str, int, float]]:
-    """Of the models held out, when some runs of a job told whether they ran; none of the sweep says its peak."""
+    """(what, rows, percent) for the held-out models, given whether some of a job's runs fitted (there are no peaks)."""
     rng = np.random.default_rng(1)
     chances, deaths = [], []
     for one in np.repeat(np.unique(job), DRAWS):

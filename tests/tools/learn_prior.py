@@ -1,8 +1,8 @@
-"""The prior of the belief's hyper-parameters, learned from landscapes drawn by seed (search_generated.py).
-Only even draws: the others are held out.
+"""Learns the prior of the belief's hyper-parameters from generated landscapes (search_generated.py). Only even draws
+are used; odd ones are held out.
 
-Of each landscape the posterior is fitted on rows as a search has them: some far and wide, and more of the better ones.
-What comes out is averaged over landscapes: medians and spreads of the logarithms, for `Prior` in belief/posterior.py.
+On each landscape, the posterior is fitted to rows like a search's: some random ones, and more of the better ones.
+Prints medians and standard deviations of the logs over landscapes, for `Prior` in belief/posterior.py.
 
     python tests/tools/learn_prior.py --draws 10,12,14,16 --rows 100
 """
@@ -21,7 +21,7 @@ WIDE = Prior(effects=(0.4, 1.5), residual=(0.7, 1.5), rough=(0.3, 1.5), noise=(0
 
 
 def fitted(family: str, draw: int, rows: int) -> tuple[Theta, list[bool]]:
-    """θ, and of each axis whether its knob is sparse."""
+    """(θ, whether each axis belongs to a sparse knob)."""
     land = search_generated.landscape(family, draw)
     rng = np.random.default_rng(draw)
     pool = CandidatePool(land.space, rng)

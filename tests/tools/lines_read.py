@@ -1,21 +1,20 @@
-"""How other people's launch lines are read by `autoscout init`: read whole, asked about, or wrong, by framework.
+"""How `autoscout init` interprets public launch commands, by framework: entirely ("whole"), with a question ("asked"),
+wrongly.
 
     PYTHONPATH=. python tests/tools/lines_read.py FOLDER [--half mine|kept|both] [--only NAME] [--verbs]
                                                   [--show wrong|asked|whole] [--sample N] [--take N]
 
-A line that another target can tune, too, is read by `init --target` of that one as well, in a row of its own.
+A command ("line") that another target can tune is also interpreted with `init --target`, in a separate row.
 
-FOLDER holds a checkout of each framework under its repository's name (Megatron-LM, verl, …); nothing of it is copied,
-and nothing of it is run but bash, alone in an empty root folder (bash_reads.py). A script, a YAML file that a program
-trains by, or a block of a page that launches something is a line; half of each framework's, chosen by the hash of its
-name, is kept back from whoever mends what is found (`--half kept`).
+FOLDER holds a checkout of each framework under its repository's name (Megatron-LM, verl, …); nothing of it is copied or
+run, except by bash in an empty root folder (bash_reads.py). A line is a script, a program's YAML file, or a code block
+of a page that launches something. Half of each framework's lines, chosen by the hash of their names, are held out from
+whoever fixes errors (`--half kept`).
 
-A line is wrong where a word of what bash hands over is lost or added without a note about it, where ranks, batch, model
-or degrees differ from a second reading by a few patterns, where the launch of today's configuration has another value
-of a flag than the line, or none, and nothing says so, or where the job that `init` writes is refused by the next verb.
-A job that waits for a config.json gets one that has nothing to do with it. It is asked about where `init` ends with one
-sentence, or a note names what it cannot know.
-"""
+A line is wrong if an argument that bash passes is lost or added without a note, if ranks, batch, model or degrees
+differ from a second reading by simple patterns, if the launch of today's configuration changes or drops a flag of the
+line without a note, or if the next command rejects the job that `init` writes. A job that needs a config.json gets an
+arbitrary one. A line is "asked" if `init` ends with a question, or a note names a value that it cannot know."""
 
 import argparse
 import contextlib
@@ -56,7 +55,7 @@ _STARTS = re.compile(
 )
 _NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which|usage:)$")
 _BLOCK = re.compile(r"^([ \t>]*)```(?:bash|shell|sh|console)[^\n]*\n(.*?)^[ \t>]*```", re.DOTALL | re.MULTILINE)
-# Where the lines of each framework are: patterns of scripts, pages with blocks, and YAML files with what starts them.
+# Framework → (patterns of scripts, of pages with code blocks, YAML files → the command that uses them).
 _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "Megatron-LM": (["examples/**/*.sh"], ["examples/**/*.md"], {}),
     "Megatron-Bridge": (["examples/**/*.sh", "examples/**/*.sbatch"], ["docs/**/*.md"], {}),
@@ -138,20 +137,20 @@ _WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
 }
 
 
-_SHORT = {  # SGLang's, of which a job has one spelling
+_SHORT = {  # SGLang's short flags → the spelling in a job
     **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
     **dict.fromkeys(("--dp", "--dp-size"), "--data-parallel-size"),
     **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
     **dict.fromkeys(("--ep", "--ep-size", "--expert-parallel-size"), "--expert-parallel-size"),
 }
-# Notes that every line gets on a machine without GPUs, or without its users.
+# Notes that every line gets on a machine without GPUs or traffic data.
 _ALWAYS = re.compile(
     r"cluster: this machine shows no GPU|this machine shows no GPU|traffic: the tokens of your users|"
     r"objective: add the limits|"
     r"launch.python: the interpreter|launch.path: your checkout|launch.metrics|launch: the container's image"
 )
 
-# Flags by what a job calls the size.
+# Flag → the name of the size in a job.
 _SIZES = {
     "num-layers": "layers",
     "hidden-size": "hidden",
@@ -163,7 +162,7 @@ _SIZES = {
     "moe-ffn-hidden-size": "expert_ffn",
     "seq-length": "seq_len",
 }
-# Heads that divide by every degree, and small enough for every line.
+# The arbitrary model: heads that every degree divides, and small enough for every line.
 _STAND_IN = {
     "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
     "head_dim": 128, "num_attention_heads": 64, "num_key_value_heads": 8, "num_experts": 256, "num_experts_per_tok": 8,
@@ -177,7 +176,7 @@ _TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes"
 
 
 class Given(NamedTuple):
-    """A line of `framework`: the words that `init` is given in `folder`, and the script that says it in bash."""
+    """A line of `framework`: the arguments of `init`, run in `folder`, and the script with this command for bash."""
 
     framework: str
     name: str
@@ -188,8 +187,8 @@ class Given(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a line: its kind ("whole", "asked" or "wrong"), and why. `waits`: the job is refused until what a
-    note asks for is written. `engines`: other targets that could tune it."""
+    """The result of a line: its kind ("whole", "asked" or "wrong") and the reason. `waits`: the job is rejected until a
+    value that a note asks for is filled in. `engines`: other targets that could tune it."""
 
     given: Given
     kind: str
@@ -199,7 +198,7 @@ class Read(NamedTuple):
 
 
 def lines(folder: Path, made: Path) -> Iterator[Given]:
-    """Of all frameworks below `folder`; the text of blocks is put into files of `made`."""
+    """The lines of all frameworks below `folder`; code blocks are written to files in `made`."""
     for framework, (scripts, pages, files) in _WHERE.items():
         root = folder / framework
         for path in _files(root, scripts):
@@ -219,7 +218,7 @@ def lines(folder: Path, made: Path) -> Iterator[Given]:
             for path in _files(root, [pattern]):
                 name = str(path.relative_to(root))
                 text = path.read_text(errors="replace")
-                if program.startswith("# "):  # lines that a settings file's comments tell to type
+                if program.startswith("# "):  # commands in the comments of a settings file
                     for number, found in enumerate(re.findall(rf"^#\s+({program[2:]} .*)", text, re.MULTILINE)):
                         script = made / f"{framework}-{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{number}.sh"
                         script.write_text(found)
@@ -246,7 +245,7 @@ def read(given: Given, verbs: bool) -> Read:
         return Read(given, "asked", [f"init: {error}"])
     made = tomllib.loads(text)
     started = launched(given)
-    if given.engine == "megatron":  # whose job holds the script and what comes after it
+    if given.engine == "megatron":  # whose job contains the script and its arguments
         started = started[next((i for i, word in enumerate(started) if word.endswith(".py")), 0) :]
     wrong = [*_of_words(made, started, notes), *_of_numbers(made, started, notes)]
     refused, other = _loaded(text, notes, verbs)
@@ -259,7 +258,7 @@ def read(given: Given, verbs: bool) -> Read:
 
 
 def launched(given: Given) -> list[str]:
-    """The words of the last command that starts ranks or a server, by bash itself; [] where none is started."""
+    """The arguments of the last command that starts ranks or a server, according to bash; [] if there is none."""
     if given.script is None:
         return []
     around = {name: os.environ[name] for name in ("HOME",)}
@@ -269,14 +268,14 @@ def launched(given: Given) -> list[str]:
 
 
 def _of_words(made: dict[str, Any], started: list[str], notes: list[str]) -> list[str]:
-    """Words that were lost, and words that nobody wrote."""
+    """A sentence on the arguments that bash passes and the job lacks."""
     if not started:
         return []
     launch = made["launch"]
     told = " ".join(notes)
     line = launch.get("current") or launch.get("command", "")
     copied = [each["from"] for each in launch.get("render", [])]
-    if "{port}" in line:  # the job's own launcher, whose ranks are counted
+    if "{port}" in line:  # the job's own launcher, whose ranks are compared elsewhere
         started = started[next((i for i, word in enumerate(started) if word.endswith(".py")), 0) :]
     ours = Counter(_parts(shlex.split(line)))
     theirs = Counter(w for w in _parts(started) if not any(f"/{path}".endswith(f"/{w}") for path in copied))
@@ -285,14 +284,15 @@ def _of_words(made: dict[str, Any], started: list[str], notes: list[str]) -> lis
     lost = [w for w in (theirs - ours - prefix) if w not in environment and not _elsewhere(w, made) and w not in told]
     unread = [w for w in ours if re.search(r"[$`]", w)]
     if lost and unread and any(note.startswith(("launch.current", "launch.environment")) for note in notes):
-        return []  # asked for: bash has nothing to put there either
+        return []  # the user is asked, because bash does not know the value either
     if lost and any("conditions of the script" in note or "run as a whole" in note for note in notes):
         return []
     return [f"lost: {shlex.join(lost)[:300]}"] if lost else []
 
 
 def _elsewhere(word: str, made: dict[str, Any]) -> bool:
-    """What a job says in other places: the server's program, ports and hosts, a script's interpreter."""
+    """Whether the job has this argument in other fields: the server's program, ports and hosts, a script's
+    interpreter."""
     name = Path(word).name
     programs = (
         "python",
@@ -312,7 +312,7 @@ def _elsewhere(word: str, made: dict[str, Any]) -> bool:
 
 
 def _parts(words: list[str]) -> Iterator[str]:
-    """--flag=value as two words, in one spelling of flags, paths and braces."""
+    """The arguments with normalized flags, paths and braces, and --flag=value as two arguments."""
     for word in words:
         flag, equals, value = word.partition("=")
         for part in (flag, value) if equals and flag.startswith("-") else (word,):
@@ -322,7 +322,7 @@ def _parts(words: list[str]) -> Iterator[str]:
 
 
 def _of_numbers(made: dict[str, Any], started: list[str], notes: list[str]) -> list[str]:
-    """Ranks and samples a step that a second reading has otherwise, and no note speaks of."""
+    """Sentences on ranks and samples per step that differ from the second reading without a note."""
     line = " ".join(started)
     found = []
     ranks, counts = ranks_of(line), [node["count"] for node in made["cluster"]["nodes"]]
@@ -340,7 +340,7 @@ def _of_numbers(made: dict[str, Any], started: list[str], notes: list[str]) -> l
 
 
 def ranks_of(line: str) -> int:
-    """The ranks or GPUs that a line says; 0 where it does not."""
+    """The number of ranks or GPUs in a line; 0 if it states none."""
     nodes = _number(line, "(?:nnodes|num_nodes|num_machines|trainer.nnodes)") or 1
     if each := _number(line, "(?:nproc[-_]per[-_]node|num_gpus|trainer.n_gpus_per_node)"):
         return nodes * each
@@ -365,8 +365,8 @@ def _number(line: str, name: str, dash: str = "--") -> int:
 
 
 def _loaded(text: str, notes: list[str], verbs: bool) -> tuple[str, list[str]]:
-    """(why the verbs after `init` refuse its job, once the kind of GPU and a config.json are filled in; what today's
-    configuration has otherwise than the line, and nothing says)."""
+    """(why the commands after `init` reject its job, once the kind of GPU and a config.json are filled in; differences
+    between today's configuration and the line without a note)."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "job.toml"
         path.write_text(re.sub('"(GPU|cpu)"', '"b300"', text))
@@ -384,12 +384,12 @@ def _loaded(text: str, notes: list[str], verbs: bool) -> tuple[str, list[str]]:
             return "", [*_of_model(job), *_of_launch(job, space, said)]
         except AutoscoutError as error:
             return str(error).replace(str(path), "job.toml"), []
-        except Exception as error:  # a defect of ours, whatever it is
+        except Exception as error:  # any exception is a defect of AutoScout
             return f"{type(error).__name__}: {error}", []
 
 
 def _of_model(job: Job) -> list[str]:
-    """Sizes that the line says otherwise than the job."""
+    """Sentences on sizes that differ between line and job."""
     line = job.launch.current or job.launch.command
     ours = {**msgspec.to_builtins(job.model), "seq_len": job.traffic.seq_len} if job.model.layers else {}
     theirs = {name: _number(line, flag) for flag, name in _SIZES.items()}
@@ -401,14 +401,14 @@ def _of_model(job: Job) -> list[str]:
 
 
 def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
-    """Flags of the line that the launch of today's configuration has with another value, or not at all."""
+    """Sentences on flags of the line that the launch of today's configuration lacks or changes."""
     reference = space.reference
     if reference is None or not job.launch.current:
         return []
     launch = target_of(job).launch(job, reference)
     words = (*launch.program, *(word for each in launched_words(launch) for word in each))
     line, exported = line_of(job), Line(words)
-    if job.target == "vllm":  # whose line has no placeholders
+    if job.target == "vllm":  # whose launch command has no placeholders
         given, there = flags_in(line), flags_in(exported.of(["vllm", "serve", *words]))
         nested = {flag: words[0] for flag, words in there.items() if len(words) == 1}
         fields = {name: [value] for flag, word in nested.items() for name, value in spread(flag, word).items()}
@@ -420,7 +420,7 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
     program = {"vllm": "vllm", "megatron": "megatron-lm"}.get(job.target, "")
     known = arguments(program) if program else {}
     told = " ".join([*said, *launch.missing])
-    nearest = "not valid" in told  # and what stands for it
+    nearest = "not valid" in told  # the launch is of the nearest valid configuration
     there = {_spelt(flag): words for flag, words in there.items()}
     wrong = []
     for flag, words in given.items():
@@ -441,7 +441,7 @@ def _of_launch(job: Job, space: JobSpace, said: list[str]) -> list[str]:
 
 
 def _named(line: Line) -> dict[str, list[str]]:
-    """The line's flags and its words name=value, each with its words."""
+    """The line's flags and name=value arguments, each with its values."""
     flags = {flag: [word for word in words if not _SETTING.match(word)] for flag, words in line.flags.items()}
     return flags | {
         name: [value] for name, equals, value in (w.partition("=") for w in line.words) if _SETTING.match(name + equals)
@@ -449,7 +449,7 @@ def _named(line: Line) -> dict[str, list[str]]:
 
 
 def _unbraced(word: str) -> str:
-    """Without the doubled braces of a job's text."""
+    """The argument without the doubled braces of a job file."""
     return word.replace("{{", "{").replace("}}", "}")
 
 

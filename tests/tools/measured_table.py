@@ -1,4 +1,4 @@
-"""Worst, default and best configuration of the tiny jobs, tuned and then re-measured in turns on this machine.
+"""Tunes the tiny jobs, then re-measures their worst, default and best configurations alternately on this machine.
 
 make table        writes the table of docs/lab/measured.md to stdout
 """
@@ -17,7 +17,7 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 
 REPEATS = 5
-UNLUCKY = ({"tp": 4, "mbs": 1}, {"tp": 4, "mbs": 1, "ar": "full"})  # what a space of this size still allows
+UNLUCKY = ({"tp": 4, "mbs": 1}, {"tp": 4, "mbs": 1, "ar": "full"})  # bad configurations that the space allows
 
 
 def main() -> None:

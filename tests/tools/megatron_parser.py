@@ -1,11 +1,10 @@
-"""What Megatron-LM's own argument code makes of the flags that we export, beside what our worker makes of them.
+"""Compares how Megatron-LM's own argument code and our worker interpret the flags that we export.
 
-    python tests/tools/megatron_parser.py CHECKOUT     asks Megatron-LM anew (core_v0.16.1) and writes the fixture
-    python tests/tools/megatron_parser.py              the table, field by field, of the fixture and our worker
+    python tests/tools/megatron_parser.py CHECKOUT     runs Megatron-LM's code (core_v0.16.1) and writes the fixture
+    python tests/tools/megatron_parser.py              the table of fields of the fixture and our worker
 
-The wheel of megatron-core has no `megatron/training`, so its answers are recorded with the flags that they were given
-for; tests/autoscout/test_megatron_lm.py holds the worker against them in every run.
-"""
+The wheel of megatron-core has no `megatron/training`, so its results are recorded with the flags;
+tests/autoscout/test_megatron_lm.py compares the worker with them in every run."""
 
 import ast
 import dataclasses
@@ -35,17 +34,18 @@ WORKER = ROOT / "autoscout" / "targets" / "megatron" / "worker"
 VERSION = "core_v0.16.1"
 JOBS = {"llama-3.2-3b": 16, "qwen3-30b-a3b": 16, "tiny-gpt-cpu": 8, "tiny-moe-cpu": 8, "../spaces/own-knob": 8}
 JOBS |= {"deepseek-v2-lite": 8}
-JOBS |= {"llama-3.2-3b+": 24, "qwen3-30b-a3b+": 24}  # +: with every knob that has to be allowed
-# Only the person knows them; the worker has synthetic batches and small steps.
+JOBS |= {"llama-3.2-3b+": 24, "qwen3-30b-a3b+": 24}  # +: with all knobs that a job must enable explicitly
+# Fields that only the user knows; the worker has synthetic batches and small steps.
 OF_THE_PERSON = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5"]
-# Where the worker is not Megatron-LM, and why.
+# Intended differences between the worker and Megatron-LM, with reasons.
 INTENDED = {
     "init_method": "the worker's weights are drawn by name, so that all layouts start from the same model",
     "output_layer_init_method": "the same",
     "embedding_init_method": "the same",
     "deallocate_pipeline_outputs": "gloo may still be sending what is freed (CPU ranks with overlapped sends only)",
 }
-UNSEEN = {"use_cpu_initialization"}  # how the weights that weights.py overwrites are made: on CPU ranks, on the CPU
+# where initial weights are created, which weights.py overwrites: CPU ranks create them on the CPU
+UNSEEN = {"use_cpu_initialization"}
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def job(name: str) -> Job:
         fix: dict = {"vpp": 1, "ar_method": "block", "mbs": 1, "distopt": True, "ce_fusion": False, "sp": False}
         limits = SpaceLimits(fix=fix if found.model.experts == 0 else fix | {"etp": 1, "tp": 1}, allow=asking)
         return msgspec.structs.replace(found, launch=launch, cluster=h100, space=limits)
-    if any(node.device != "cpu" for node in found.cluster.nodes):  # everything that Transformer Engine activates
+    if any(node.device != "cpu" for node in found.cluster.nodes):  # all knobs that Transformer Engine makes available
         launch = msgspec.structs.replace(found.launch, transformer_engine=True)
         fix = {"vpp": 1, "ar_method": "block"} if found.model.experts else {}
         return msgspec.structs.replace(found, launch=launch, space=SpaceLimits(fix=fix))
@@ -85,14 +85,14 @@ def asked() -> list[dict[str, Any]]:
 
 
 def flags_now(row: dict[str, Any]) -> arguments.Flags:
-    """Those of the catalog's release, whichever is installed."""
+    """The flags of the catalog's release, independent of the installed one."""
     own = job(row["job"])
     of_catalog = msgspec.structs.replace(own, launch=msgspec.structs.replace(own.launch, command_prefix=["env"]))
     return arguments.flags(of_catalog, Configuration(row["knobs"]))
 
 
 def tokenizers(row: dict[str, Any]) -> list[int]:
-    """Sizes of tokenizers for the job's model: as large as it, some tokens less (Qwen's: 271), and half."""
+    """Tokenizer sizes for the job's model: its vocabulary, some tokens less (Qwen's: 271), and half."""
     vocab = job(row["job"]).model.vocab
     return [vocab, vocab - 7, max(vocab - 271, 1), vocab // 2 + 1]
 
@@ -108,7 +108,7 @@ def plain(value: Any) -> Any:
 
 
 def fields(*configs: Any) -> dict[str, Any]:
-    """{"TransformerConfig.hidden_size": 64}"""
+    """The configurations' values by qualified name, as in {"TransformerConfig.hidden_size": 64}."""
     return {
         f"{type(config).__name__.removeprefix('Adam').removeprefix('MLA')}.{field.name}": plain(
             getattr(config, field.name)
@@ -120,7 +120,7 @@ def fields(*configs: Any) -> dict[str, Any]:
 
 def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:
     sys.path.insert(0, str(WORKER))
-    import configs  # type: ignore  # the worker's, which runs without our packages
+    import configs  # type: ignore  # the worker's module, which runs without our packages
 
     pretend_transformer_engine()
     given = configs.read({"arguments": row["flags"]})["given"]
@@ -129,7 +129,7 @@ def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(recorded: dict[str, Any], worker: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """field → (Megatron-LM's, the worker's) where they are not the same."""
+    """field → (Megatron-LM's value, the worker's value), where they differ."""
     return {
         name: (value, worker.get(name, "—"))
         for name, value in recorded.items()
@@ -144,7 +144,7 @@ def answers() -> list[dict[str, Any]]:
 
 
 def their_padding(checkout: str) -> Any:
-    """Megatron-LM's _vocab_size_with_padding; its file imports all tokenizers."""
+    """Megatron-LM's _vocab_size_with_padding, extracted because its file imports all tokenizers."""
     text = Path(checkout, "megatron/training/tokenizer/tokenizer.py").read_text()
     (function,) = (part for part in ast.parse(text).body if getattr(part, "name", "") == "_vocab_size_with_padding")
     made: dict[str, Any] = {"math": math}
@@ -156,14 +156,15 @@ def their_padding(checkout: str) -> Any:
 
 
 def ask(checkout: str) -> None:
-    """Runs in a process of its own per world: stdin rows, stdout rows with Megatron-LM's `fields` or `refused`."""
+    """Runs in a separate process per world size: reads rows from stdin, writes them with Megatron-LM's `fields` or
+    `refused`."""
     rows = json.load(sys.stdin)
     sys.path.insert(0, checkout)
     import torch
 
     torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
     torch.cuda.get_device_properties = lambda *a, **k: types.SimpleNamespace(major=9, minor=0)  # type: ignore
-    package: Any = types.ModuleType("megatron.training")  # without what its __init__ imports: data, tokenizers
+    package: Any = types.ModuleType("megatron.training")  # without its __init__, which imports data and tokenizers
     package.__path__ = [f"{checkout}/megatron/training"]
     package.get_args = package.get_timers = package.get_adlr_autoresume = package.get_tokenizer = None
     sys.modules["megatron.training"] = package
@@ -178,14 +179,14 @@ def ask(checkout: str) -> None:
     pretend_transformer_engine()
     padded = their_padding(checkout)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # it prints its arguments
+    os.dup2(2, 1)  # Megatron-LM prints its arguments to stdout
     for row in rows:
         os.environ.update(WORLD_SIZE=str(row["world"]), RANK="0", LOCAL_RANK="0", **row["variables"])
         sys.argv = ["pretrain_gpt.py", *words(row["flags"]), *OF_THE_PERSON]
         try:
             args = parse_args()
             validate_args(args, {})
-            # training.py, get_model and get_megatron_optimizer_config, word for word
+            # copied from get_model and get_megatron_optimizer_config in training.py
             ddp = {
                 f.name: getattr(args, f.name)
                 for f in dataclasses.fields(DistributedDataParallelConfig)

@@ -1,5 +1,5 @@
-"""The closed form of memory on recipes of Megatron-LM's CI, the last rank's as CI writes it: a table of
-docs/lab/simulators-training.md. Where a recipe leaves the number of GPUs open it is inferred (shadow_recipes.py).
+"""Compares the analytic memory model with peaks of the last rank in Megatron-LM's CI: a table of
+docs/lab/simulators-training.md. If a recipe leaves the number of GPUs open, it is inferred (shadow_recipes.py).
 
     PYTHONPATH=.:tests/tools python tests/tools/memory_of_recipes.py
 """

@@ -1,5 +1,5 @@
-"""Configurations of submissions to MLPerf Inference, read without running them: NVIDIA's Python of v4.1 (classes) and
-since v5.1 (dictionaries), AMD's YAML since v5.1, RedHat's deployments (typed)."""
+"""Reads configurations of submissions to MLPerf Inference without executing them: NVIDIA's Python of v4.1 (classes) and
+since v5.1 (dictionaries), AMD's YAML since v5.1. RedHat's deployments are copied here manually."""
 
 import ast
 import re
@@ -9,12 +9,13 @@ from typing import Any
 import yaml
 
 Settings = dict[str, Any]
-_OF_PYTHON = {"moe_backend", "cuda_graph_batch_sizes", "torch_compile_config"}  # only its backend of PyTorch knows them
-_ENDPOINTS = ("deepseek-r1", "gpt-oss-120b")  # whose DEFAULT_CORE_TYPE is trtllm-serve
+# settings of TensorRT-LLM's PyTorch backend only
+_OF_PYTHON = {"moe_backend", "cuda_graph_batch_sizes", "torch_compile_config"}
+_ENDPOINTS = ("deepseek-r1", "gpt-oss-120b")  # models whose DEFAULT_CORE_TYPE is trtllm-serve
 _COUNTS = {"tensor_parallelism": "tp", "pipeline_parallelism": "pp", "moe_expert_parallelism": "ep"}
 
 
-# vLLM 0.10.0 with one device, as RedHat's code/llama3.1-8b/README.md has its commands.
+# vLLM 0.10.0 on one device, from the commands in RedHat's code/llama3.1-8b/README.md.
 _FP8 = {"framework": "vLLM", "tp": 1, "quantization": "fp8"}
 _REDHAT: dict[tuple[str, str], Settings] = {
     ("H100", "Offline"): _FP8 | {"max_num_seqs": 1024, "max_num_batched_tokens": 4096, "kv_dtype": "fp8"},
@@ -30,7 +31,7 @@ _REDHAT: dict[tuple[str, str], Settings] = {
     | {"max_num_seqs": 512, "max_num_batched_tokens": 16384, "kv_dtype": "fp8", "long_prefill": 256},
     ("l40s", "Server"): _FP8 | {"max_num_seqs": 256, "kv_dtype": "fp8", "gpu_memory_utilization": 0.96, "served": 1},
 }
-# vLLM 0.14.1 behind llm-d 0.5.0, as src/gpt-oss-120b/setup/llm-d/*/override_*.yaml of v6.0 has its arguments.
+# vLLM 0.14.1 behind llm-d 0.5.0, with the arguments in src/gpt-oss-120b/setup/llm-d/*/override_*.yaml of v6.0.
 _GPT_OSS = {"framework": "vLLM", "tp": 1, "quantization": "mxfp4", "gpu_memory_utilization": 0.95, "served": 1}
 _LLM_D: dict[tuple[str, str], Settings] = {
     ("H200", "Offline"): _GPT_OSS | {"max_num_seqs": 320, "max_num_batched_tokens": 8192},
@@ -43,7 +44,7 @@ _YAML = ("code*/{model}*/harness_llm/models/{model}", "src/{model}*", "src/code/
 
 
 def told(folder: Path, system: str, model: str, scenario: str) -> Settings | str:
-    """By a table's names, of `folder`, a submitter's; a reason where there is none."""
+    """The settings by a table's names from a submitter's `folder`, or the reason why there are none."""
     file = model.replace("3.1", "3_1")
     files = [path for name in (file, model) for path in sorted(folder.glob(f"configs/*/{scenario}/{name}.py"))]
     near = [
@@ -61,7 +62,7 @@ def told(folder: Path, system: str, model: str, scenario: str) -> Settings | str
     device = next(iter(re.findall(r"mi3\d\dx", system.lower())), "")
     for place in _YAML if device else ():
         path = f"{place.format(model=model)}/{scenario.lower()}_{device}.yaml"
-        capitals = path.replace(device, device.upper())  # beside another submitter's, its own
+        capitals = path.replace(device, device.upper())  # its own, not another submitter's
         if yamls := sorted(folder.glob(capitals)) or sorted(folder.glob(path)):
             return _of_vllm(yaml.safe_load(yamls[0].read_text(encoding="utf-8")), model)
     if folder.name == "RedHat" and model in _TYPED:
@@ -116,7 +117,7 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
     engine, harness = said["vllm_engine_config"], said.get("harness_config") or {}
     apart = said.get("vllm_env_config") or {}
     stored = engine.get("quantization", "none")
-    if stored == "quark":  # the folder's name says which of its formats
+    if stored == "quark":  # Quark's format is in the folder's name
         stored = "mxfp4" if model.startswith("gpt-oss") else "fp4" if "fp4" in engine["model"] else "fp8"
     return {
         "tp": engine.get("tensor_parallel_size", 1),
@@ -127,15 +128,15 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
         "prefix_caching": int(bool(engine.get("enable_prefix_caching"))),
         "block_size": engine.get("block_size", 16),
         "quantization": stored,
-        "kv_dtype": engine.get("kv_cache_dtype", "fp8"),  # as its common/config.yaml has it
+        "kv_dtype": engine.get("kv_cache_dtype", "fp8"),  # the default in AMD's common/config.yaml
         "eager": int(bool(engine.get("enforce_eager"))),
         **_graphs(engine.get("compilation_config") or {}),
         "scheduler_steps": engine.get("num_scheduler_steps", 1),
-        # Its fork's scheduler: a step of prompts follows another at once only where so many wait.
+        # The scheduler of AMD's fork: a step with prompts directly follows another one only if this many wait.
         "prompts_apart": apart.get("VLLM_LLAMA2_MLPERF_MIN_REQUIRE_PREFILL_QUERY", 10)
         if apart.get("VLLM_LLAMA2_MLPERF_SCHED")
         else 0,
-        # Of version 1: so many steps have none after one with prompts, where so many requests run.
+        # Its engine of version 1: after a step with prompts, this many steps have none if this many requests run.
         "decodes_between": apart.get("VLLM_SUBSEQUENT_DECODE_STEPS", 0),
         "decodes_between_from": apart.get("VLLM_MIN_REQUEST_DECODE_STEP", 0),
         "devices": harness.get("device_count"),
@@ -144,14 +145,14 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
 
 
 def _graphs(said: Settings) -> Settings:
-    """The largest step that is recorded, of sizes or of a range from the largest on."""
+    """The largest step with a CUDA graph, from a list of sizes, or a range that starts with the largest."""
     sizes = said.get("cudagraph_capture_sizes") or said.get("cudagraph_capture_range") or []
     largest = [max(size) if isinstance(size, list) else size for size in sizes]
     return {"max_cudagraph_capture_size": max(largest)} if largest else {}
 
 
 def _of_dictionaries(path: Path) -> Settings:
-    """Of EXPORTS, what is said of an accuracy of 99 % at full power."""
+    """The settings in EXPORTS for an accuracy of 99 % without a power limit."""
     known: dict[str, Any] = {}
     for line in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(line, ast.Assign):
@@ -203,7 +204,7 @@ def _value(node: ast.expr, known: dict[str, Any]) -> Any:
 
 
 def _of_classes(path: Path, system: str) -> Settings:
-    """Of the class that is of this system, at full power unless the system's name says MaxQ."""
+    """The settings of this system's class, without a power limit unless the system's name contains MaxQ."""
     known: dict[str, Any] = {}
     for file in (path.parents[1] / "__init__.py", path):
         for line in ast.parse(file.read_text(encoding="utf-8")).body:

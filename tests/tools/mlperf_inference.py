@@ -1,9 +1,9 @@
-"""Runs of large language models in MLPerf Inference, closed division, as rows: clones of v4.1's, v5.1's and v6.0's
-results, and of a dashboard that has the tokens of each request of the data sets ("lengths"). Their text stays outside.
+"""Reads runs of language models in MLPerf Inference (closed division) as rows, from clones of v4.1's, v5.1's and v6.0's
+results, and of a dashboard with the tokens of each request of the data sets ("lengths"). Their text is not in this
+repository.
 
-A row has a table's names (see serving_tables.py), `held_out`, the lengths of its requests, and what was measured by our
-metrics' names. What cannot be expressed is a reason instead.
-"""
+A row has a table's columns (see serving_tables.py), `held_out`, the lengths of its requests, and measurements by our
+metrics' names. A run that cannot be expressed is a reason instead."""
 
 import csv
 import json
@@ -23,11 +23,11 @@ from tests.tools.mlperf_configs import told
 
 Row = dict[str, Any]
 
-# Set before any prediction of it was made. Of v4.1 and v5.1 these were other submitters' rows, and two models: in sight
-# since v6.0.
+# Chosen before any prediction of it was made. Until v6.0, it was other submitters' rows and two models of v4.1 and
+# v5.1.
 HELD_OUT = ("v6.0",)
 
-# Where a clone of openshift-psap/performance-dashboard has the tokens of a data set's prompts; the longest answer.
+# data set → (file with the tokens of its prompts in openshift-psap/performance-dashboard, longest answer)
 DATA_SETS = {
     "llama2-70b": ("mlperf-data/summaries/llama2-70b-99.csv", 1024),
     "mixtral-8x7b": ("mlperf-data/summaries/mixtral-8x7b.csv", 1024),
@@ -46,7 +46,7 @@ _MEASURED = {
     "Mean Time per Output Token (ns)": "tpot_mean_ms",
     "99.00 percentile time to output token (ns)": "tpot_p99_ms",
 }
-# TensorRT's release, which `systems` has → TensorRT-LLM's that was built with it (its release notes).
+# TensorRT's release in `systems` → the release of TensorRT-LLM that was built with it (by its release notes).
 _RELEASES = {
     "9": "0.9",
     "10.2": "0.12",
@@ -59,7 +59,7 @@ _RELEASES = {
 
 
 def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
-    """(rows, reasons) of all rounds below a folder."""
+    """(rows, reasons for excluded runs) of all rounds below a folder."""
     rows, reasons, seen = list[Row](), Counter[str](), set[Any]()
     for path in sorted(folder.glob("*/closed/*/results/*/*/*/performance/run_1/mlperf_log_summary.txt")):
         scenario, model, system = path.parts[-4].capitalize(), path.parts[-5], path.parts[-6]
@@ -133,8 +133,8 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
 
 
 def _version(framework: str, settings: Row, round_: str) -> str:
-    """Of the engine. TensorRT-LLM's since 1.0 stands for its backend in Python, which some used before (v6.0's
-    is 1.2's, by its containers' names), and 0.21 for its compiled engines, which some use still."""
+    """The engine's release. For TensorRT-LLM, 1.0 or newer represents its PyTorch backend, even if an older release ran
+    it (v6.0 used 1.2, by its containers' names), and 0.21 its compiled engines, even if a newer one ran them."""
     if settings["framework"] == "vLLM":
         return (re.search(r"vllm[- ]([\d.]+)", framework, re.I) or ["", "0.14" if round_ == "v6.0" else "0.6"])[1]
     tensorrt = (re.search(r"TensorRT (\d+\.\d+)", framework) or ["", ""])[1]
@@ -146,16 +146,16 @@ def _version(framework: str, settings: Row, round_: str) -> str:
 
 @cache
 def prompts(model: str, folder: Path) -> list[int]:
-    """Tokens of a data set's prompts, at quantiles that lie evenly."""
+    """Tokens of a data set's prompts, at evenly spaced quantiles."""
     with (folder / "lengths" / DATA_SETS[model][0]).open(encoding="utf-8", newline="") as rows:
         lengths = np.array([float(row["input_length"]) for row in csv.DictReader(rows)])
     return _scaled(np.quantile(lengths, _EVENLY), float(lengths.mean()), lengths.max())
 
 
 def answers(model: str, mean: float, folder: Path) -> list[int]:
-    """As those of test TEST06, which each submission has of a hundred requests, with the log's mean. GPT-OSS has no
-    such test: 99 % of its requests take 1.59 times as long as the mean one at most, 90 % 1.29 times, which is a
-    deviation of 0.22."""
+    """Lengths like those of test TEST06 (a hundred requests in each submission), scaled to the log's mean. GPT-OSS has
+    no such test: 99 % of its requests take at most 1.59 times the mean time, 90 % at most 1.29 times, which corresponds
+    to a standard deviation of 0.22."""
     lengths = _sampled(folder, model)
     spread = np.quantile(lengths, _EVENLY) if len(lengths) else 1 + _UNSAID * norm.ppf(_EVENLY)
     return _scaled(spread, mean, DATA_SETS[model][1])
@@ -169,7 +169,7 @@ def _scaled(lengths: np.ndarray, mean: float, longest: int) -> list[int]:
 
 @cache
 def _sampled(folder: Path, model: str) -> np.ndarray:
-    """Tokens of the answers of all such tests of a model (4 bytes each, in hexadecimal digits)."""
+    """Tokens of the answers in all TEST06 logs of a model (4 bytes each, in hexadecimal)."""
     lengths = []
     for path in sorted(folder.glob("*/closed/*/compliance/*/*/*/TEST06/accuracy/mlperf_log_accuracy.json")):
         if path.parts[-5].replace("3_1", "3.1").startswith(model):

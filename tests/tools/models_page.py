@@ -1,4 +1,4 @@
-"""The page of the models that a config.json can be of, by its model_type: docs/lab/models.md.
+"""Prints the page of supported models by config.json's model_type: docs/lab/models.md.
 
 PYTHONPATH=. python tests/tools/models_page.py > docs/lab/models.md
 """

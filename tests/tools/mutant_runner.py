@@ -1,8 +1,7 @@
-"""Runs tests of the tree in the working directory whenever asked, each time in a child forked from a process that has
-already imported all libraries: starting an interpreter with numpy, scikit-learn and DuckDB costs more than most tests.
+"""Runs tests of the tree in the working directory on request, each time in a child forked from a process that has
+already imported all libraries, because these imports take longer than most tests.
 
-Standard input: a JSON list of pytest's names a line. Standard output: "noticed" or "survived" a line.
-"""
+Standard input: a JSON list of pytest's names per line. Standard output: "noticed" or "survived" per line."""
 
 import contextlib
 import json
@@ -28,14 +27,14 @@ NOTHING_FAILED = (int(pytest.ExitCode.OK), int(pytest.ExitCode.NO_TESTS_COLLECTE
 
 
 def passes(tests: list[str]) -> bool:
-    """Whether none of them fails; a run that takes TIMEOUT_S is a fault that was noticed."""
+    """Whether all tests pass; a run of TIMEOUT_S counts as failed."""
     child = os.fork()
     if not child:
         os.setsid()
         quiet = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)
-        # The mutated file alone has no bytecode that fits it, and must not leave any.
+        # The mutated file must not leave bytecode, which would be used after the mutation is undone.
         sys.dont_write_bytecode = True
         os._exit(pytest.main(["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-m", PLAIN, *tests]))
     ends = time.monotonic() + TIMEOUT_S
@@ -51,7 +50,7 @@ def passes(tests: list[str]) -> bool:
             break
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # whatever the tests started
+        os.killpg(child, signal.SIGKILL)  # with all processes that the tests started
     return code in NOTHING_FAILED
 
 

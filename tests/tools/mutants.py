@@ -1,9 +1,8 @@
-"""Do the tests notice a small fault? A seeded sample of mutations, as many of each kind in each room, each met by the
-tests that run its line; what survives is listed with its line. `make mutants`; docs/lab/testing.md has the score.
+"""Mutation testing: a seeded sample of mutations, equally many of each kind in each package, each run against the tests
+that cover its line; prints the surviving ones. `make mutants`; docs/lab/testing.md has the score.
 
-The operators are Cosmic Ray's that look like faults people make: another arithmetic operator, a comparison turned or
-moved by one, and for or, a number one more or less, a condition negated, True for False.
-"""
+The operators are those of Cosmic Ray that resemble human errors: another arithmetic operator, another comparison, `and`
+for `or`, a number changed by one, a negated condition, True for False."""
 
 import argparse
 import ast
@@ -64,13 +63,13 @@ KINDS = {
     ),
     "number": ("NumberReplacer",),
 }
-MOST_S = 60.0  # of tests run against one mutation, quickest first
+MOST_S = 60.0  # seconds of tests per mutation, fastest first
 
 
 class Mutation(NamedTuple):
     room: str
     kind: str
-    path: str  # from the root
+    path: str  # relative to the root
     line: int
     operator: str
     occurrence: int
@@ -78,7 +77,7 @@ class Mutation(NamedTuple):
 
 def mutations(room: str) -> Iterator[Mutation]:
     for path in sorted((ROOT / room).rglob("*.py")):
-        if "worker" in path.parts:  # runs under other interpreters
+        if "worker" in path.parts:  # runs in other interpreters, without coverage
             continue
         text = path.read_text().splitlines()
         nodes = list(ast_nodes(get_ast(path.read_text())))
@@ -87,15 +86,15 @@ def mutations(room: str) -> Iterator[Mutation]:
             places = [start for node in nodes for start, _ in positions(node)]
             for occurrence, (line, column) in enumerate(places):
                 before, after = text[line - 1][:column], text[line - 1][column:]
-                if before.endswith("strict="):  # of zip: an assertion, which no correct code trips
+                if before.endswith("strict="):  # zip's assertion, which correct code never violates
                     continue
-                if after.startswith("*,"):  # between parameters, where it multiplies nothing
+                if after.startswith("*,"):  # a separator of parameters, not a product
                     continue
                 yield Mutation(room, kind, str(path.relative_to(ROOT)), line, name, occurrence)
 
 
 def sampled(count: int, seed: int, under: str) -> list[Mutation]:
-    """The same number of each kind in each room; within these each mutation with the same probability."""
+    """A random sample with the same number of each kind in each package."""
     rng, chosen = random.Random(seed), []
     pools = [[each for each in mutations(room) if each.path.startswith(under)] for room in ROOMS]
     pools = [pool for pool in pools if pool]
@@ -107,16 +106,16 @@ def sampled(count: int, seed: int, under: str) -> list[Mutation]:
 
 
 class Watched(NamedTuple):
-    """Which tests run which line, and how long each takes beside coverage."""
+    """The tests that run each line, and their times under coverage."""
 
-    runs: dict[tuple[str, int], list[str]]  # tests by file of the rooms and line
+    runs: dict[tuple[str, int], list[str]]  # (file, line) → tests
     took: dict[str, float]  # s
 
     def tests_of(self, mutation: Mutation) -> list[str]:
-        """pytest's names of the tests that run the line, quickest first, a minute's worth.
+        """pytest's names of the tests that run the line, fastest first, up to MOST_S.
 
-        What runs on import is run by no test, or by the one that happens to import it first: it is met by those that
-        run the function or class whose header it is in, or a line that names what it defines, too."""
+        Lines that run on import are attributed to no test, or to the first that imports them. For these, the tests are
+        added that run the function or class of the definition, or a line that contains its name."""
         path, line = mutation.path, mutation.line
         found = set(self.runs.get((path, line), []))
         if defined := definition(path, line):
@@ -134,7 +133,7 @@ class Watched(NamedTuple):
 
 @functools.cache
 def words(path: str) -> dict[int, frozenset[str]]:
-    """Those of each line."""
+    """The identifiers in each line of a file."""
     lines = (ROOT / path).read_text().splitlines()
     return {i: frozenset(re.findall(r"\w+", line)) for i, line in enumerate(lines, 1)}
 
@@ -146,10 +145,10 @@ class Definition(NamedTuple):
 
 @functools.cache
 def definition(path: str, line: int) -> Definition | None:
-    """The innermost constant, field, class or function of whose definition a line that is run on import is a part; None
-    for the lines of a function's body."""
+    """The innermost constant, field, class or function whose definition contains a line that runs on import; None for
+    lines in a function's body."""
     found = Definition(frozenset(), range(0))
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):  # from the outside in
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):  # outer nodes come first
         if not isinstance(node, ast.stmt):
             continue
         decorators = getattr(node, "decorator_list", [])
@@ -168,7 +167,7 @@ def definition(path: str, line: int) -> Definition | None:
 
 
 def watch(file: str) -> tuple[Path, Path]:
-    """One file of tests beside coverage: what ran, and the times; kept until the file changes or they are removed."""
+    """Runs one test file under coverage: (covered lines, times), cached until the file changes."""
     data, times = (BUILD / f"{Path(file).stem}.{kind}" for kind in ("coverage", "xml"))
     if times.exists() and times.stat().st_mtime > (ROOT / file).stat().st_mtime:
         return data, times
@@ -201,7 +200,7 @@ def watched(at_once: int) -> Watched:
 
 
 def _name(file: str, case: ElementTree.Element) -> str:
-    """pytest's name of a test without its parameters, as coverage's contexts have it."""
+    """pytest's name of a test without its parameters, as in coverage's contexts."""
     of_class = (case.get("classname") or "").rpartition(Path(file).stem)[2].strip(".")
     return "::".join(filter(None, (file, of_class, (case.get("name") or "").partition("[")[0])))
 
@@ -217,7 +216,7 @@ class Copy:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.root / name)
         subprocess.run([sys.executable, "-m", "compileall", "-q", "kb", "autoscout", "tui", "tests"], cwd=self.root)
-        # The package that is installed is the tree's; the copy's goes first.
+        # The installed package is the tree's; the path puts the copy's first.
         self.runner = subprocess.Popen(
             ["env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPATH={self.root}", sys.executable, str(RUNNER)],
             cwd=self.root,
@@ -240,7 +239,7 @@ class Copy:
             return self.runner.stdout.readline().strip() == "survived"
         finally:
             file.write_text(code)
-            os.utime(file, (times.st_atime, times.st_mtime))  # its bytecode is the right one again
+            os.utime(file, (times.st_atime, times.st_mtime))  # the old bytecode is valid again
 
 
 def survives(copies: "SimpleQueue[Copy]", tests_of: Callable[[Mutation], list[str]], mutation: Mutation) -> bool:

@@ -1,12 +1,10 @@
-"""Hosts made of namespaces: each with a network, a hostname, processes and mounts of its own, and an sshd.
+"""Simulated hosts in Linux namespaces: each has its own network, hostname, processes and mounts, and an sshd.
 
-    python tests/tools/namespace_hosts.py [--hosts 2] [--private FOLDER] [--] COMMAND…    COMMAND runs on the first, h0
+    python tests/tools/namespace_hosts.py [--hosts 2] [--private FOLDER] [--] COMMAND…    COMMAND runs on h0
 
-h0, h1, … know each other by name and log in to each other as root. `--private`: a folder that they do not share. Needs
-root, iproute2, util-linux and openssh-server. Nothing has a name outside: when a host's first process ends the kernel
-ends all that ran there, and the namespaces with it, so a host is "killed" by killing one process, and so is everything
-when this one is killed.
-"""
+h0, h1, … know each other by name and can log in to each other as root. `--private`: a folder that they do not share.
+Needs root, iproute2, util-linux and openssh-server. When a host's first process ends, the kernel ends all of its
+processes and namespaces; all first processes end with this process."""
 
 import argparse
 import contextlib
@@ -22,7 +20,7 @@ from pathlib import Path
 
 _SSHD, _SSH = "/usr/sbin/sshd", "/usr/bin/ssh"
 _LIMIT_S = 20.0
-_TIED = ("setpriv", "--pdeathsig", "KILL")  # to this process
+_TIED = ("setpriv", "--pdeathsig", "KILL")  # ends a host together with this process
 _UNSHARE = ("unshare", "-n", "-m", "-u", "-p", "-f")
 _SSHD_CONFIG = """Port 22
 HostKey {folder}/host_key
@@ -42,7 +40,7 @@ _SSH_CONFIG = """Host h*
   UserKnownHostsFile /dev/null
   LogLevel ERROR
 """
-# The first process of a host. It waits for its network, which is given to it from outside.
+# The first process of a host. It waits for its network, which is created from outside.
 _BEGIN = """set -e
 hostname {name}
 mount -t tmpfs tmpfs /run
@@ -59,7 +57,7 @@ exec {sshd} -D -f {folder}/sshd_config
 
 
 def missing() -> str:
-    """ "" or why there can be no such hosts here."""
+    """ "", or the reason why such hosts cannot be created here."""
     if os.geteuid() != 0:
         return "needs root"
     for program in ("setpriv", "unshare", "nsenter", "ip", _SSH, _SSHD):
@@ -70,7 +68,7 @@ def missing() -> str:
 
 
 class Hosts:
-    """`pids`: of the first process of each, as seen from here."""
+    """`pids`: of each host's first process, outside of its namespace."""
 
     def __init__(self, folder: Path, count: int, private: str, size: str) -> None:
         self._folder, self._private, self._size = folder, private, size
@@ -79,7 +77,7 @@ class Hosts:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._written()
         hub = self._begun("exec sleep infinity")
-        self.bin = folder / "bin"  # with an ssh that goes out from the first host
+        self.bin = folder / "bin"  # contains an `ssh` that connects from the first host
         self.bin.mkdir()
         self._in(hub, "ip", "link", "add", "br0", "type", "bridge")
         self._in(hub, "ip", "link", "set", "br0", "up")
@@ -90,22 +88,22 @@ class Hosts:
         ssh.chmod(0o755)
 
     def command(self, host: int, *words: str) -> list[str]:
-        """What runs a command there, without ssh."""
+        """The command that runs `words` on a host without ssh."""
         return ["nsenter", "-t", str(self.pids[host]), "-n", "-m", "-u", "-p", "--", *words]
 
     def kill(self, host: int) -> None:
-        """As if its power failed; it can be started again."""
+        """Simulates a power failure; the host can be restarted."""
         os.kill(self.pids[host], signal.SIGKILL)
 
     def start_again(self, host: int) -> None:
         self.pids[host] = self._host(host)
 
     def pull(self, host: int, out: bool = True) -> None:
-        """Its network cable: nothing comes through, and nobody is told."""
+        """Disconnects a host's network cable (or reconnects it): packets are lost silently."""
         self._in(self._hub, "ip", "link", "set", f"v{host}", "down" if out else "up")
 
     def processes(self, host: int) -> list[str]:
-        """Command lines of what runs there, without its sshd."""
+        """Command lines of a host's processes, without sshd."""
         said = subprocess.run(self.command(host, "ps", "axo", "args="), capture_output=True, text=True).stdout
         return [line for line in said.splitlines() if not line.startswith(("sshd:", "ps axo"))]
 
@@ -115,7 +113,7 @@ class Hosts:
             process.wait()
 
     def wait_for(self, host: int) -> None:
-        """Until its sshd answers."""
+        """Waits until a host's sshd answers."""
         until = time.monotonic() + _LIMIT_S
         while subprocess.run(self.command(host, _SSH, self.names[host], "true"), capture_output=True).returncode:
             if time.monotonic() > until:
@@ -132,13 +130,14 @@ class Hosts:
             private=private if self._private and i else "",
         )
         pid = self._begun(script)
-        peer = ("name", "eth0", "address", f"02:00:00:00:00:{i + 1:02x}", "netns", str(pid))  # the same after a restart
+        # the same address after a restart
+        peer = ("name", "eth0", "address", f"02:00:00:00:00:{i + 1:02x}", "netns", str(pid))
         self._in(self._hub, "ip", "link", "add", f"v{i}", "type", "veth", "peer", *peer)
         self._in(self._hub, "ip", "link", "set", f"v{i}", "master", "br0", "up")
         return pid
 
     def _begun(self, script: str) -> int:
-        """The pid of the first process, as seen from here."""
+        """Starts a host; returns the pid of its first process, outside of its namespace."""
         process = subprocess.Popen(
             [*_TIED, *_UNSHARE, "--mount-proc", "--kill-child", "bash", "-c", script],
             stdin=subprocess.DEVNULL,
@@ -155,7 +154,7 @@ class Hosts:
         return int(found[0])
 
     def _in(self, pid: int, *words: str) -> None:
-        """`ip` of the network of a process; the processes are ours, so that `netns PID` means what it says."""
+        """Runs `ip` in the network namespace of a process."""
         subprocess.run(["nsenter", "-t", str(pid), "-n", "--", *words], check=True, capture_output=True)
 
     def _written(self) -> None:
@@ -171,7 +170,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(count: int = 2, private: str = "", size: str = "1g") -> Iterator[Hosts]:
-    """`private`: a folder that each but the first has for itself, of this `size`."""
+    """`private`: a folder of this `size` that every host except the first has separately."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         found = Hosts(Path(folder), count, private, size)
         try:

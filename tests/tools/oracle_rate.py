@@ -1,4 +1,4 @@
-"""How often the space and the target give the same answer, and every class of disagreement with its reason.
+"""How often the space and the target agree on whether a configuration is valid, and each class of disagreement.
 
 PYTHONPATH=. python tests/tools/oracle_rate.py [megatron] [vllm]
 """

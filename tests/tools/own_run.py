@@ -1,11 +1,10 @@
-"""What measuring a person's own command costs: a table of docs/your-own-script.md.
+"""The overhead of measuring a user's own command: a table of docs/your-own-script.md.
 
     PYTHONPATH=. python tests/tools/own_run.py [--repeats 9] [--megabytes 2000]
 
-The least of several, since other programs disturb: of reading a log that is fed as bytes, of the same log printed by a
-command and read through its pipe, with the peak memory of the process that reads, and of an experiment over the bare
-command (both by the clock, in turns, and in CPU time).
-"""
+Prints minima of several runs, because other programs disturb: of reading a log from memory; of reading the same log
+through a command's pipe, with the reader's peak memory; and of an experiment over the bare command (run alternately;
+wall and CPU time)."""
 
 import argparse
 import resource
@@ -58,7 +57,7 @@ def main() -> None:
 
 
 def piece() -> bytes:
-    """A megabyte with ten lines that matter."""
+    """A megabyte of log with ten lines that match the patterns."""
     part = b"".join(_LINE % i for i in range(1000)) + _STEP % 7
     return (part * 11)[: 2**20].rpartition(b"\n")[0] + b"\n"
 
@@ -126,7 +125,7 @@ def _overhead(folder: Path, repeats: int) -> None:
 
 
 def _least(what: Callable[[], object], repeats: int, children: bool = False) -> tuple[float, float]:
-    """(seconds by the clock, of CPU), each the least."""
+    """(wall seconds, CPU seconds), the minima over repeats."""
     clocks, used = [], []
     for _ in range(repeats):
         began, cpu = time.perf_counter(), _cpu(children)
@@ -142,7 +141,7 @@ def _cpu(children: bool) -> float:
 
 
 def _rss() -> float:
-    """Peak, in MB."""
+    """Peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 

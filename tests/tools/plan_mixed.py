@@ -1,4 +1,4 @@
-"""What is predicted best for jobs on clusters that mix kinds of device, by which kinds are used: docs/clusters.md.
+"""The predicted best configurations of jobs on mixed clusters, by the kinds of device in use: docs/clusters.md.
 
 PYTHONPATH=. python tests/tools/plan_mixed.py [JOB.toml …]
 """
@@ -18,7 +18,7 @@ PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b")
 
 
 def planned(path: str) -> None:
-    """The configuration of the shortest predicted step, of those that fit, for each choice of kinds."""
+    """Prints, for each choice of kinds, the fitting configuration with the shortest predicted step."""
     space = JobSpace.load(path)
     columns = {n: v for n, v in space.attributes.items() if n != "degrees"} | space.feasible.columns()
     predicted = Training.of_job(space.job).predict(columns).value

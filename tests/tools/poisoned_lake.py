@@ -1,12 +1,11 @@
-"""A colleague's lake lies: does a session still end on what it would have ended on?
+"""Checks whether a session reaches the same result if a colleague's lake has wrong measurements.
 
     python tests/tools/poisoned_lake.py [--seeds 20] [--word hint|answer] [--json]
 
-The landscape is the measured one of fixtures/jobs/smallest-cpu-replay.toml. Of its 15 best configurations the lake says
-that five are four times as slow as they are, five run out of memory and five compute something wrong, in the very
-context of the session. `--word`: how much the author is trusted. A seed holds when the verdict is the same as without
-the lake and the recommended configuration is no more than 2 % slower.
-"""
+The landscape is the measured one of fixtures/jobs/smallest-cpu-replay.toml. According to the lake, of its 15 best
+configurations five are four times as slow as in truth, five run out of memory and five have a wrong loss, in the same
+context as the session. `--word`: the level of trust in the author. A seed passes if the verdict is the same as without
+the lake and the recommended configuration is at most 2 % slower."""
 
 import argparse
 import json
@@ -33,7 +32,7 @@ _BUDGET = 25  # experiments
 
 
 def true_times() -> dict[str, Measurement]:
-    """The recorded runs that were ok, by configuration."""
+    """The successful recorded runs, by configuration."""
     found = (e.measurement for e in journal.events(_RECORDED) if isinstance(e, ExperimentEnded))
     return {m.configuration.id: m for m in found if m.status == "ok"}
 
@@ -46,7 +45,7 @@ def verdict(job: Job, kb: Path, seed: int) -> tuple[Confirmed, SessionStarted]:
 
 
 def poison(kb: Path, like: SessionStarted) -> None:
-    """A knowledge base in which the best configurations are the worst."""
+    """Writes a knowledge base in which the best configurations appear to be the worst."""
     best = sorted(true_times().values(), key=lambda m: m.metrics["step_time_s"])[:_WORST]
     lies = []
     for i, m in enumerate(best):

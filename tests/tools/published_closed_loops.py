@@ -1,12 +1,12 @@
-"""How far the serving simulator is from 787 closed loops whose requests are all alike, which somebody measured.
+"""Compares the serving simulator with 787 published measurements of closed loops of equal requests.
 
     git clone https://github.com/wbing520/ai-performance-engineering pages/nim; cd pages/nim
     git show 0e25b2e:code/ch10_inference/inference_gpu_cluster_sizing/dataset/nim.csv > ../nim.csv
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_closed_loops pages/nim.csv [--held-out] [--rows]
 
-NIM of 2024 (TensorRT-LLM behind Triton), Llama-3 8B and 70B on A100 and H100, 1 to 250 users. Its engines take 32,768
-tokens of whole prompts a step, and its front end 4 ms: both chosen by the four deployments in sight.
-"""
+NIM of 2024 (TensorRT-LLM behind Triton), Llama-3 8B and 70B on A100 and H100, 1 to 250 users. Its engines process up to
+32,768 tokens of whole prompts per step, and its front end takes 4 ms: both chosen on the four deployments that were not
+held out."""
 
 import csv
 from pathlib import Path
@@ -20,9 +20,10 @@ from tests.tools.published_serving import METRICS, asked, compare, of_serving
 
 Row = dict[str, Any]
 
-IN_SIGHT = ("8b a100 x1 fp16", "8b a100 x2 fp16", "70b a100 x4 fp16", "8b h100 x1 fp8")  # before any residual was seen
+# chosen before any residual was seen
+IN_SIGHT = ("8b a100 x1 fp16", "8b a100 x2 fp16", "70b a100 x4 fp16", "8b h100 x1 fp8")
 _STEP, _FRONT_END_MS, _REQUEST_MS = 32768, 4.0, 0.3
-_SECONDS, _ROUNDS = 100, 3  # of a measurement, as its numbers of requests say; at least so many rounds
+_SECONDS, _ROUNDS = 100, 3  # seconds of a measurement, by its number of requests; minimum of requests per user
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -59,7 +60,7 @@ def _row(said: dict[str, str]) -> Row:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation)."""
+    """Our metric → (prediction, its log standard deviation)."""
     columns, _ = columns_of_rows([{**row, "requests": 1}])
     columns |= {"front_end_ms": np.array([_FRONT_END_MS]), "request_ms": np.array([_REQUEST_MS])}
     traffic = Traffic(**{name: row[name] for name in ("concurrency", "input_len", "output_len", "requests")})

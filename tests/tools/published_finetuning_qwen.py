@@ -1,17 +1,16 @@
-"""How far the training and memory models are from Qwen's own table of fine-tuning: LoRA, Q-LoRA and all parameters of
-1.8B to 14B models, Hugging Face's trainer on one and two A100, 256 to 8,192 tokens. Its page stays outside (Tongyi
+"""Compares the training and memory models with Qwen's table of fine-tuning: LoRA, Q-LoRA and all parameters of 1.8B to
+14B models, Hugging Face's trainer on one and two A100, 256 to 8,192 tokens. The page is not in this repository (Tongyi
 Qianwen's licences).
 
     git clone https://github.com/QwenLM/Qwen pages/qwen
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_finetuning_qwen pages/qwen/README.md [--rows]
 
-Said there: micro batches of one, eight of them, FlashAttention 2; by finetune/*.sh and finetune.py beside it each layer
-is recomputed, adapters of rank 64 are beside all products, and all parameters are trained with DeepSpeed's ZeRO-3
-(ds_config_zero3.json). Else what runs is for the models software that nobody named.
-Memory: of all devices together, what the driver shows, so that what its context takes is added to the prediction.
-Left out: LoRA whose embedding and head are trained, 72B (more devices, DeepSpeed's ZeRO-3), two nodes (no word of what
-joins them); of Q-LoRA the seconds, as GPTQ's kernels are in no model.
-"""
+The page states eight micro batches of one sequence and FlashAttention 2. According to its finetune/*.sh and
+finetune.py, each layer is recomputed, all products have adapters of rank 64, and all parameters are trained with
+DeepSpeed's ZeRO-3 (ds_config_zero3.json). Other settings are predicted as unknown software. Memory is that of all
+devices according to the driver, so the context's memory is added to the prediction. Excluded: LoRA with trained
+embedding and head, 72B (more devices, DeepSpeed's ZeRO-3), two nodes (unknown network), and times of Q-LoRA, because no
+model has GPTQ's kernels."""
 
 import argparse
 import re
@@ -28,7 +27,7 @@ from tests.tools.published_serving import show
 
 Row = dict[str, Any]
 
-# layers, hidden, heads, ffn, vocabulary: from the models' cards; biases only of queries, keys and values.
+# layers, hidden, heads, ffn, vocabulary, from the model cards; only queries, keys and values have biases.
 SHAPES = {
     "1.8B": (24, 2048, 16, 5504, 151936),
     "7B": (32, 4096, 32, 11008, 151936),
@@ -36,7 +35,7 @@ SHAPES = {
 }
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 LORA = {"LoRA": 1.0, "Q-LoRA": 2.0}
-# What ds_config_zero3.json means to the models (targets/deepspeed/catalog.toml).
+# ds_config_zero3.json as columns of the models (targets/deepspeed/catalog.toml).
 ZERO_3 = {"zero": 3.0, "masters_apart": 1.0, "grad_bytes": 2.0, "kept_elements": 5e8}
 _ROW = re.compile(r"<tr>(.*?)</tr>", re.DOTALL)
 _CELL = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)

@@ -1,14 +1,13 @@
-"""How far the training model is from NeMo's page of long sequences: Llama-2 7B on H100 and Llama-3 8B on B200 in FP8,
-4,096 to 1,048,576 tokens over up to 32 context parallel ranks. Its page stays outside (Apache-2.0).
+"""Compares the training model with NeMo's page on long sequences: Llama-2 7B on H100 and Llama-3 8B on B200 in FP8,
+4,096 to 1,048,576 tokens over up to 32 context parallel ranks. The page is not in this repository (Apache-2.0).
 
     git clone https://github.com/NVIDIA/NeMo pages/nemo
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_long_sequences pages/nemo [--rows]
 
-The page has FLOP/s; seconds follow by the formula of NeMo 25.04 (nemo/utils/flops_formulas.py), which counts all of
-the score matrix. Devices are the product of the degrees: those that the page counts for B200 are four times as many.
-Micro batches are of one sequence; nothing is recomputed, gradients are reduced in 16 bits and hidden traffic is as in
-NeMo's recipes. Runs without context parallelism, whose layouts the page leaves out, are not read.
-"""
+The page has FLOP/s; seconds follow by the formula of NeMo 25.04 (nemo/utils/flops_formulas.py), which counts all of the
+score matrix. The number of devices is the product of the degrees, although the page states four times as many for B200.
+Micro batches have one sequence, nothing is recomputed, gradients are reduced in 16 bits, and overlaps are as in NeMo's
+recipes. Runs without context parallelism are excluded, because the page omits their layouts."""
 
 import argparse
 import re
@@ -34,7 +33,7 @@ FIXED: Row = {
     "gated": 1, "bias": 0, "tied": 0, "mbs": 1, "precision": "fp8", "recompute": "none", "grad_bytes": 2, "distopt": 1,
     "overlap_grad": 1, "overlap_param": 1, "framework": "NeMo", "per_node": 8,
 }  # fmt: skip
-# As fast as FlashAttention-2 was timed on an H100 (docs/lab/simulators-training.md), not as cuDNN's kernels.
+# As fast as FlashAttention-2 on an H100 (docs/lab/simulators-training.md), instead of cuDNN's kernels.
 KERNELS = {"h100": "flash2", "b200": ""}
 _TITLE = re.compile(r"^## (\S+) \(FP8\) - (\S+)$", re.MULTILINE)
 _ROW = re.compile(r"<tr>(.*?)</tr>", re.DOTALL)
@@ -65,7 +64,7 @@ def _row(shape: Row, device: str, cells: list[str]) -> Row:
 
 
 def flops(shape: Row, batch: int, length: int) -> float:
-    """As NeMo counts them."""
+    """FLOP of a step, as NeMo counts them."""
     h = shape["hidden"]
     products = 12 + 12 * shape["kv_heads"] / shape["heads"] + 18 * shape["ffn"] / h
     return batch * length * (shape["layers"] * h * h * (products + 12 * length / h) + 6 * shape["vocab"] * h)

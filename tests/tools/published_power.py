@@ -1,5 +1,5 @@
-"""What the watts of published runs say of joules.py, serving_joules.py and power_limit.py: MLPerf's power submissions,
-whose logs stay outside (Apache-2.0).
+"""Compares joules.py, serving_joules.py and power_limit.py with the power of published runs: MLPerf's power
+submissions, whose logs are not in this repository (Apache-2.0).
 
     git clone https://github.com/mlcommons/training_results_v4.0 pages/training_v4.0
     git clone https://github.com/mlcommons/training_results_v4.1 pages/training_v4.1
@@ -9,10 +9,10 @@ whose logs stay outside (Apache-2.0).
     git clone https://github.com/openshift-psap/performance-dashboard pages/lengths
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_power pages
 
-Meters read whole nodes. What a node draws with idle devices, less those (_IDLE), is the rest of it, and what it draws
-in a run, less the rest, is its devices'. Fans and processors that work harder in a run count as devices: immersed nodes
-(SMC, by direct current) have no fans, and by them and by NVIDIA's limit of 500 W constants were chosen.
-"""
+Meters measure whole nodes. The power of an idle node minus its idle devices (_IDLE) is attributed to the rest of the
+node; the power in a run minus this rest is attributed to the devices. So higher power of fans and processors in a run
+counts as the devices'. The constants were chosen on immersed nodes without fans (SMC, direct current), and on NVIDIA's
+runs with a limit of 500 W."""
 
 import argparse
 import json
@@ -35,8 +35,8 @@ from tests.tools.mlperf_inference import Row, rows_of
 from tests.tools.published_training_mlperf import GPT3, LORA
 from tui.text import table
 
-_IDLE = {"h100": 70.0, "h200": 75.0, "b200": 140.0}  # watts of an idle device, as its driver tells; assumed
-_OF_ALTERNATING = 0.94  # share of what a meter reads before the supply that comes out of it, where a log says none
+_IDLE = {"h100": 70.0, "h200": 75.0, "b200": 140.0}  # watts of an idle device according to its driver; assumed
+_OF_ALTERNATING = 0.94  # assumed efficiency of power supplies, if the log states none
 _READING = re.compile(r'"time_ms": (\d+)[^\n]*"key": "power_reading", "value": ([\d.]+)')
 _MARK = re.compile(r'"time_ms": (\d+)[^\n]*"key": "(run_start|run_stop)"')
 _SAMPLES = re.compile(r'"throughput": ([\d.]+)')
@@ -50,7 +50,7 @@ _GPT3 = GPT3 | _FP8 | {
     "mbs": 2, "tp": 4, "cp": 1, "pp": 8, "vpp": 12, "dp": 16, "sp": 1, "n_gpus": 512, "global_batch": 2048,
     "gpu": "h100",
 }  # fmt: skip
-# Layouts as the logs and configurations say them; the benchmark's definition has the model.
+# Layouts from the logs and configurations; the model from the benchmark's definition.
 _TRAINED: dict[str, dict[str, Any]] = {
     "training_v4.0/smc-dc-power/results/1xSMC-H100-SXM-80GB/llama2_70b_lora": _LORA
     | {"gpu": "h100", "n_gpus": 8, "global_batch": 8, "tp": 4, "cp": 1, "dp": 2, "sp": 1},
@@ -67,7 +67,7 @@ _TRAINED: dict[str, dict[str, Any]] = {
 
 
 class Metered(NamedTuple):
-    """Watts out of the supply of a node with eight devices, on average over a run, and of all in it but these."""
+    """Mean watts of a node of eight devices in a run, after the power supply, and watts of the rest of the node."""
 
     node: float
     rest: float
@@ -78,7 +78,7 @@ class Metered(NamedTuple):
 
 
 def trained(folder: Path, row: dict[str, Any]) -> tuple[float, float, float]:
-    """(watts of a node over the runs, the least of one, seconds of a step)."""
+    """(mean watts of a node over the runs, the smallest of a run, seconds per step)."""
     nodes, least, steps = [], [], []
     for log in sorted(folder.glob("result_*.txt")):
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -97,14 +97,15 @@ def trained(folder: Path, row: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def served(folder: Path, gpu: str) -> Metered:
-    """`folder`: of a run's logs, with spl.txt."""
+    """`folder`: the logs of a run, with spl.txt."""
     read = []
     for fields in (line.split(",") for line in (folder / "spl.txt").read_text(encoding="utf-8").splitlines()):
         if fields[0] == "Time":
             read.append((datetime.strptime(fields[1], _TIME), _OF_ALTERNATING * float(fields[3])))
     log = (folder / "mlperf_log_detail.txt").read_text(encoding="utf-8", errors="replace")
     begin, end = (datetime.strptime(_said(log, f"power_{name}"), _TIME) for name in ("begin", "end"))
-    hours = timedelta(hours=round((read[0][0] - begin).total_seconds() / 3600))  # the meter's clock has another zone
+    # the meter's clock is in another time zone
+    hours = timedelta(hours=round((read[0][0] - begin).total_seconds() / 3600))
     within = [value for at, value in read if begin <= at - hours <= end]
     return Metered(float(np.mean(within)), min(value for _, value in read) - 8 * _IDLE[gpu])
 
@@ -115,7 +116,7 @@ def _said(log: str, key: str) -> str:
 
 def of_training(pages: Path) -> Iterator[list[str]]:
     told = {place: trained(pages / place, row) for place, row in _TRAINED.items() if (pages / place).is_dir()}
-    idle = dict[str, float]()  # by submitter, whose nodes are alike: some were read with devices that waited only
+    idle = dict[str, float]()  # watts by submitter, whose nodes are equal; only some logs have idle phases
     for place, (_, least, _) in told.items():
         idle[place.split("/")[1]] = min(least, idle.get(place.split("/")[1], least))
     for place, (node, _, seconds) in told.items():

@@ -1,18 +1,18 @@
-"""Published recipes beside ours: what they and the best of our portfolio are predicted to take.
+"""Compares the predictions for published recipes with those for the best of our portfolio.
 
     PYTHONPATH=. python tests/tools/published_recipes.py          writes the tables of docs/lab/recipes.md
 
-SIGHT are those that the prices of our recipes were set by (autoscout/targets/megatron/layouts.py). HELD_OUT were chosen
-by model, device and source before ours were looked at; two of them showed rules that were missing. FRESH were chosen
-after that, and nothing was changed since.
+SIGHT: recipes on which our portfolio's cost estimates were chosen (autoscout/targets/megatron/layouts.py). HELD_OUT:
+chosen by model, device and source before the comparison; two of them led to additional rules. FRESH: chosen after that;
+nothing was changed since.
 
 * NVIDIA: Megatron-Bridge's docs/performance-summary*.md (SIGHT: 25.11 container, commit 00b7660; HELD_OUT: 26.04 and
-  26.06, commit 067f987) that a [model] can describe and whose layout is the whole recipe; in bf16 all of them, also
-  where theirs is in FP8; FSDP = 1 as a distributed optimizer. Page 25.11 leaves out the global batch of Qwen3-235B on
-  H100: 2048 is ours.
+  26.06, commit 067f987) that a [model] can describe and that consist of a layout only; all in bf16, even where the
+  original is in FP8; FSDP = 1 as a distributed optimizer. Page 25.11 omits the global batch of Qwen3-235B on H100; 2048
+  is assumed.
 * torchtitan: benchmarks/*.md, commit b5bcd76; FSDP as a distributed optimizer (Megatron-core has no other sharding in
   our catalog), local batches above 8 in several micro batches, H100 with 96 GiB.
-* vLLM: vllm-project/recipes, commit 8959cf6; in bf16, with the lengths and the load that each names for its benchmark.
+* vLLM: vllm-project/recipes, commit 8959cf6; in bf16, with the lengths and the load of each recipe's benchmark.
 
 Times are those of the analytic simulators; none of their constants were fitted to any of these.
 """
@@ -63,7 +63,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Served:
-    """Lengths in tokens; `at_once`: requests."""
+    """A published serving recipe. Lengths in tokens; `at_once`: number of concurrent requests."""
 
     model: str
     device: str
@@ -71,7 +71,7 @@ class Served:
     lengths: tuple[int, int]
     at_once: int
     knobs: dict[str, Value] = field(default_factory=dict)
-    shape: dict[str, Any] = field(default_factory=dict)  # of a model that is no preset
+    shape: dict[str, Any] = field(default_factory=dict)  # of a model without a preset
     source: str = "vLLM"
 
     @property
@@ -192,7 +192,7 @@ FRESH: list[Published | Served] = [
     Served("llama-3.1-8b", "h100", 1, (1024, 1024), 128, {"tp": 1, "pp": 1}),
     Served("llama-3.1-70b", "h200", 8, (1024, 1024), 512, {"tp": 8, "pp": 1}),
 ]  # fmt: skip
-# What the recipes leave to the framework, as NVIDIA's scripts set it.
+# Settings that the recipes omit, from NVIDIA's scripts.
 USUAL: dict[str, Value] = {
     "ar": "none", "dispatcher": "alltoall", "etp": 1, "sp": True, "tp_comm_overlap": True, "distopt": True,
     "overlap_grad": True, "overlap_param": True, "overlap_p2p": True, "permute_fusion": True, "ce_fusion": True,
@@ -204,7 +204,7 @@ SERVES: dict[str, Value] = {"chunked_prefill": True, "prefix_caching": False, "g
 
 
 def of_recipe(space: Space, recipe: Published | Served) -> Configuration | None:
-    """None where the space cannot have it."""
+    """The recipe as a configuration; None if it is not in the space."""
     if isinstance(recipe, Published):
         return space.nearest({**USUAL, **recipe.knobs}, firm=recipe.knobs)
     assert space.reference is not None
@@ -214,8 +214,9 @@ def of_recipe(space: Space, recipe: Published | Served) -> Configuration | None:
 
 
 def predicted(recipe: Published | Served) -> tuple[str, float, str, float, bool]:
-    """(the published one's name, what it is predicted to cost, the name of ours that is predicted best, its cost; does
-    the published one fit into memory, as we express it): in seconds of a step, or of a million tokens answered."""
+    """(name of the published recipe, its predicted cost, name of our best one by prediction, its predicted cost,
+    whether the published one is predicted to fit into memory). Costs are seconds per step, or per million output
+    tokens."""
     space = JobSpace.of_job(recipe.job)
     theirs = of_recipe(space, recipe)
     assert theirs is not None, recipe

@@ -1,12 +1,11 @@
-"""How far the serving simulator is from public runs of vLLM, SGLang and TensorRT-LLM, whose pages stay outside.
+"""Compares the serving simulator with public runs of vLLM, SGLang and TensorRT-LLM. Their pages are not included here.
 
     git clone https://github.com/gpustack/gpustack pages/gpustack
     git clone https://github.com/FreedomIntelligence/AccelMark pages/accelmark
     git clone -b v0.17.0 https://github.com/NVIDIA/TensorRT-LLM pages/trtllm
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving pages [--held-out] [--rows] [--csv rows.csv]
 
-Without --held-out: the rows that constants may be chosen by. Revisions: docs/lab/simulators-serving.md.
-"""
+Without --held-out: the rows on which constants may be chosen. Revisions: docs/lab/simulators-serving.md."""
 
 import argparse
 import csv
@@ -25,15 +24,15 @@ from tui.text import table
 
 Groups = dict[str, dict[str, list[tuple[float, float, float]]]]  # metric → group → (predicted, measured, deviation)
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
-AT_ONCE = 1e5  # requests a second, where a page sends all of them at once
-# Of requests that vLLM's benchmark takes from ShareGPT the pages have means only; it drops prompts of more than 1,024
-# tokens. Assumed: exponential lengths, cut there.
+AT_ONCE = 1e5  # requests per second that represent sending all at once
+# Pages state only mean lengths of ShareGPT requests in vLLM's benchmark, which drops prompts of more than 1,024 tokens.
+# Assumed: exponential lengths, truncated at 1,024.
 _QUANTILES = -np.log1p(-np.linspace(0.005, 0.995, 41))
 LONGEST = 1024
 
 
 def lengths(mean: float, alike: bool, more: int = 0) -> int | list[int]:
-    """`more`: tokens beside those that the mean is of."""
+    """Request lengths with this mean; equal if `alike`. `more`: additional tokens, not in the mean."""
     if alike:
         return max(round(mean), 1) + more
     cut = np.minimum(_QUANTILES * mean, LONGEST)
@@ -41,7 +40,7 @@ def lengths(mean: float, alike: bool, more: int = 0) -> int | list[int]:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation), of those that the page has."""
+    """Our metric → (prediction, its log standard deviation), for the metrics on the page."""
     columns, _ = columns_of_rows([{**row, "requests": 1}])
     columns |= {name: np.array([float(row[name])]) for name in ("front_end_ms", "request_ms") if name in row}
     traffic = Traffic(
@@ -66,7 +65,7 @@ def chip(row: Row) -> str:
 
 
 def line(name: str, found: list[tuple[float, float, float]]) -> list[str]:
-    """`found`: (predicted, measured, log deviation)."""
+    """A line of a report. `found`: (predicted, measured, log standard deviation) of each row."""
     value, measured, error = np.array(found).T
     known = np.isfinite(value) & (value > 0)
     if not known.any():
@@ -82,7 +81,7 @@ def line(name: str, found: list[tuple[float, float, float]]) -> list[str]:
 
 
 def show(groups: Groups, reasons: Counter[str]) -> None:
-    """Prints a table of each metric, by group, and how many rows were not expressed, and why."""
+    """Prints a table of each metric by group, and the number of excluded rows by reason."""
     for metric, by_name in groups.items():
         header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
         print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
@@ -91,7 +90,7 @@ def show(groups: Groups, reasons: Counter[str]) -> None:
 
 
 def of_serving(columns: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Metric → (what the simulator says of one row's columns, its log deviation)."""
+    """Metric → (prediction for one row's columns, its log standard deviation)."""
     told = {metric: ServingSimulator(metric).predict(columns) for metric in metrics}
     return {metric: (float(each.value[0]), float(each.error[0])) for metric, each in told.items()}
 
@@ -103,8 +102,8 @@ def compare(
     label: Callable[[Row], str] | None,
     reasons: Counter[str] | None = None,
 ) -> None:
-    """Prints how far each metric is from what was measured, by the groups (`names`) that a row counts in. `label`: of a
-    row, which is printed, too; None: no row is. `reasons`: of what is no row."""
+    """Prints each metric's errors by a row's groups (`names`). `label`: a row's name, for printing all rows; None: rows
+    are not printed. `reasons`: why runs were excluded."""
     groups: Groups = {}
     for row in rows:
         found = predicted(row)
@@ -118,7 +117,7 @@ def compare(
 
 
 def asked(about: str, held_out: bool = False) -> argparse.Namespace:
-    """What such a tool is started with: `pages`, `rows` and perhaps `held_out`."""
+    """The arguments of such a tool: `pages`, `rows` and possibly `held_out`."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("pages", type=Path, help="the page, or a folder with clones of the pages' repositories")
     parser.add_argument("--rows", action="store_true", help="prints each row, too")

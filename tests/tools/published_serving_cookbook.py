@@ -1,14 +1,13 @@
-"""How far the serving simulator is from SGLang's own cookbook: outputs of its benchmark beside the launch commands.
+"""Compares the serving simulator with SGLang's cookbook, which has launch commands with outputs of SGLang's benchmark.
 
-    The pages stay outside (Apache-2.0):
+    The pages are not in this repository (Apache-2.0):
     git clone https://github.com/sgl-project/sgl-cookbook pages/cookbook    # docs/autoregressive, at 7b5bd9c
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_cookbook pages/cookbook [--held-out] [--rows]
 
 SGLang 0.5.6 to 0.5.10 on A100, H100, B200, GB300 and MI300X. Held out, before any prediction was made: all models but
-Llama-3.1-70B, Qwen3-235B, DeepSeek-V3.1 and MiniMax-M2.5. `random` draws lengths evenly from 1 to what is asked for
-(its default range), of which the outputs have the sums. What guesses tokens, reads pictures or has other layers than
-the model knows is not expressed; nor is a page that names several kinds of device.
-"""
+Llama-3.1-70B, Qwen3-235B, DeepSeek-V3.1 and MiniMax-M2.5. The benchmark's `random` draws uniform lengths from 1 to the
+given one (its default range); outputs have their sums. Runs with speculative decoding, images or layers unknown to the
+model are excluded, and pages with several kinds of device."""
 
 import re
 from collections import Counter

@@ -1,13 +1,13 @@
-"""How far the serving simulator is from dstack's benchmarks: Llama-3.1-405B in FP8 on H100 and MI300X, a server's
-settings one after the other, and prompts of gpt-oss-120b that are read by servers of their own.
+"""Compares the serving simulator with dstack's benchmarks: Llama-3.1-405B in FP8 on H100 and MI300X, single settings of
+a server, and gpt-oss-120b with separate prefill servers.
 
-    git clone https://github.com/dstackai/benchmarks pages/dstack    # at 06c957a; Apache-2.0, its text stays outside
+    git clone https://github.com/dstackai/benchmarks pages/dstack    # at 06c957a; Apache-2.0, not in this repository
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_dstack pages/dstack [--rows]
 
     batches     `benchmark_throughput.py`, all requests at once: vLLM 0.6.3 and 0.6.4; MI300X without graphs
-    open loads  a thousand requests of ShareGPT at 16, 32 and (1,000: all at once) a second; lengths are the logs' own
+    open loads  a thousand requests of ShareGPT at 16, 32 and 1,000 (all at once) per second; lengths from the logs
     settings    the same on H100 with num_scheduler_steps, chunked prefill and limits of a batch (charts/qps_output.csv)
-    two pools   SGLang 0.5.2 on eight H200: 3, 2 or 1 servers of two devices read prompts, the others answer
+    two pools   SGLang 0.5.2 on eight H200: 3, 2 or 1 servers of two devices for prefill, the others for decoding
 """
 
 import csv
@@ -41,7 +41,7 @@ _META = _MI300X | {
     "scheduler_steps": 15,
     "max_num_seqs": 1024,
 }
-# Folders of comparison/h100sxm5_vs_mi300x/raw_data. A cache in FP8 where the checkpoint is AMD's ("KV").
+# Folders of comparison/h100sxm5_vs_mi300x/raw_data. AMD's checkpoints ("KV") have an FP8 cache.
 _SERVERS: dict[str, Row] = {
     "8xH100SXM5": _H100,
     "8Mi300x-throughput-quark": _MI300X | {"tp": 8, "kv_dtype": "fp8", "eager": 1},
@@ -53,11 +53,11 @@ _SERVERS: dict[str, Row] = {
 }
 _POOLS: Row = {"model": "gpt-oss-120b", "quantization": "mxfp4", "dtype": "fp16", "gpu": "h200", "framework": "SGLang"}
 _PER_SERVER = 2  # devices
-_FIRST = 128  # users of the first run; those after it send the same prompts, which the servers have in their caches
+_FIRST = 128  # users of the first run; later runs repeat its prompts, which are in the servers' caches
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
-    """Each with `group`, `traffic` or `batch`, and what was measured by our metrics' names."""
+    """The runs as rows, with `group`, `traffic` or `batch`, and measurements by our metrics' names."""
     raw = folder / "comparison/h100sxm5_vs_mi300x/raw_data"
     for name, server in _SERVERS.items():
         for path in sorted(raw.glob(f"{name}*/*.json")):
@@ -122,7 +122,7 @@ def _lengths(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exponential(mean: float, longest: int) -> list[int]:
-    """Of answers only the mean is told."""
+    """Exponential lengths of answers, of which only the mean is known."""
     found = -np.log1p(-np.linspace(0.005, 0.995, 41)) * mean
     for _ in range(20):
         found = np.minimum(found * mean / found.mean(), longest)
@@ -135,7 +135,7 @@ def _measured(told: dict[str, Any]) -> dict[str, float]:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation), of those that were measured."""
+    """Our metric → (prediction, its log standard deviation), for the measured metrics."""
     columns: dict[str, Any] = columns_of_rows([{"input_len": 1, "output_len": 1, **row, "requests": 1}])[0]
     columns |= {name: np.array([float(row[name])]) for name in ("prefill", "prefill_tp") if name in row}
     if "traffic" in row:

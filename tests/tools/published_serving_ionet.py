@@ -1,13 +1,12 @@
-"""How far the serving simulator is from io.net's runs of vLLM 0.8.5 at a rate, on one to eight RTX 4090.
+"""Compares the serving simulator with io.net's open loads on vLLM 0.8.5, on one to eight RTX 4090.
 
     git clone https://github.com/IOG-Foundation/llm-inference-benchmarks pages/ionet    # at 4990a80; Apache-2.0
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_ionet pages/ionet [--rows]
 
-Held out before any prediction was made. `vllm serve MODEL --dtype float16 --tensor-parallel-size N`, then 200 requests
-of ShareGPT at 32, 16, 8, 4 and one a second, always the same ones: those of the first run are read, and stand in the
-cache of the later ones but for their last block. Of their lengths the results have the means. H100 with PCIe, whose
-runs are beside these, is a card that the model has no constants for.
-"""
+Held out before any prediction was made. `vllm serve MODEL --dtype float16 --tensor-parallel-size N`, then the same 200
+requests of ShareGPT at 32, 16, 8, 4 and 1 per second. In later runs, all blocks of the prompts except the last are in
+the cache. The results have mean lengths. Their runs on H100 with PCIe are excluded, because the model has no constants
+for it."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from kb.records import Traffic
 from tests.tools.published_serving import METRICS, asked, compare, lengths, of_serving
 
 Row = dict[str, Any]
-_FIRST, _BLOCK = 32.0, 16  # requests a second of a server's first run; tokens of a block of its cache
+_FIRST, _BLOCK = 32.0, 16  # requests per second of a server's first run; tokens per block of its cache
 _MODELS: dict[str, Row] = {
     "DeepSeek-R1-Distill-Llama-8B": {"model": "llama-3-8b"},
     "Meta-Llama-3-8B-Instruct": {"model": "llama-3-8b"},
@@ -38,7 +37,7 @@ _MODELS: dict[str, Row] = {
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
-    """The first sweep of each server."""
+    """The rows of each server's first sweep."""
     seen = set[Any]()
     for path in sorted((folder / "results").glob("*RTX-4090.json")):
         for said in map(json.loads, filter(None, path.read_text(encoding="utf-8").splitlines())):
@@ -70,7 +69,7 @@ def _load(prompt: float, answer: float, rate: float, requests: int) -> Traffic:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation)."""
+    """Our metric → (prediction, its log standard deviation)."""
     columns, _ = columns_of_rows([{**row, "input_len": 1, "output_len": 1, "requests": 1}])
     columns |= {name: np.array([float(value)]) for name, value in row.get("shape", {}).items()}
     return of_serving({**columns, "traffic": row["traffic"]}, METRICS)

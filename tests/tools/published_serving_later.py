@@ -1,9 +1,9 @@
-"""Public runs that were read when the serving model had been made: each is predicted once, and decides nothing.
+"""Compares the serving model with public runs that were found after its development, and on which nothing was chosen.
 
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_later pages [--rows]
 
-AccelMark's suite C, Llama-3.1-8B stored in five formats, comes from the clone that published_serving.py names; the rest
-is what these pages say:
+AccelMark's suite C, Llama-3.1-8B stored in five formats, comes from the clone for published_serving.py; the rest was
+copied from these pages:
 
     NIM        docs.nvidia.com/nim/benchmarking/llm/1.0.0/performance ("Performance", Llama-3.3-70B, version 1.8.0)
     Qwen3      github.com/tenstorrent/tt-inference-server/issues/340 ("Qwen3 Family: GPU Benchmarks")
@@ -26,8 +26,8 @@ from tests.tools.published_serving_pages import told_runner
 Row = dict[str, Any]
 
 FORMATS = {"BF16": "none", "FP8": "fp8", "W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "int4"}
-# What suites/suite_C/suite.json and its dataset's page say: requests of a batch, tokens of a prompt and of the longest
-# answer. Answers of a batch are spread evenly around their mean.
+# Requests of a batch, tokens of a prompt and of the longest answer, from suites/suite_C/suite.json and its dataset's
+# page. Answer lengths of a batch are assumed uniform around their mean.
 _BATCH, _PROMPT, _LONGEST = 100, 280, 512
 _SAID = ("input_len", "output_len", "concurrency", "ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 _NIM = (
@@ -64,13 +64,13 @@ _R1 = {
     "topk": 8, "expert_ffn": 2048, "shared_ffn": 2048, "dense_layers": 3, "q_lora_rank": 1536, "kv_lora_rank": 512,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
 }  # fmt: skip
-# Where a page names no version, vLLM's of its month is assumed.
+# If a page states no version, vLLM's release of its month is assumed.
 _VLLM = {"framework": "vLLM", "version": "0.9.1", "requests": 20, "quantization": "none"}
 
 
 def typed() -> Iterator[Row]:
     nim = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "framework": "TensorRT-LLM"}
-    nim |= {"quantization": "fp8", "kv_dtype": "fp8"}  # the page names no cache; 85 requests run at once
+    nim |= {"quantization": "fp8", "kv_dtype": "fp8"}  # assumed, as 85 requests run concurrently
     awq = {"input_len": 16000, "output_len": 200, "concurrency": 1, "ttft_mean_ms": 3345.37, "tpot_mean_ms": 20.63}
     for page, rows, own in (
         ("NIM", _NIM, {**nim, "version": "0.17", "requests": 1000}),
@@ -88,12 +88,12 @@ def typed() -> Iterator[Row]:
 
 
 def answers(mean: float, longest: int) -> list[int]:
-    """Lengths that lie evenly around their mean, up to a limit."""
+    """Lengths uniform around their mean, up to a limit."""
     return np.linspace(max(2 * mean - longest, 1), min(longest, 2 * mean), 41).round().astype(int).tolist()
 
 
 def of_suite(folder: Path) -> Iterator[Row]:
-    """A batch of 100 requests, and eight users for a quarter of an hour, in each format."""
+    """The rows of each format: a batch of 100 requests, and eight users for a quarter of an hour."""
     for path in sorted(folder.glob("*_suite_C_*/*/result.json")):
         said = json.loads(path.read_text(encoding="utf-8"))
         precision, chip, metrics = said["model"]["precision"], said["chip"]["name"], said["metrics"]
@@ -124,7 +124,7 @@ def of_suite(folder: Path) -> Iterator[Row]:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation), of those that the page has."""
+    """Our metric → (prediction, its log standard deviation), for the metrics on the page."""
     columns, _ = columns_of_rows([{"dtype": "bf16", **row, "requests": 1}])
     own = {
         **row.get("shape", {}),

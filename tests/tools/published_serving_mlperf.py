@@ -1,20 +1,19 @@
-"""How far the serving simulator is from MLPerf Inference v4.1 and v5.1 (closed division), whose logs stay outside.
+"""Compares the serving simulator with MLPerf Inference v4.1 and v5.1 (closed division); logs are not included.
 
     git clone https://github.com/mlcommons/inference_results_v4.1 pages/v4.1
     git clone https://github.com/mlcommons/inference_results_v5.1 pages/v5.1
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_mlperf pages [--held-out] [--rows] [--save told.json]
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_mlperf pages [--held-out] --others
 
-Held out, before any prediction was made: every submitter but NVIDIA and AMD, and of these two Mixtral-8x7B and
-Llama-3.1-405B. Without --held-out: what constants may be chosen by.
+Held out, before any prediction was made: all submitters except NVIDIA and AMD, and these two's Mixtral-8x7B and
+Llama-3.1-405B. Without --held-out: the rows on which constants may be chosen.
 
-Offline: all requests wait at once for half an hour; tokens/s are those of the simulated engine while others still wait.
-Server and Interactive: a Poisson process at the rate that the submitter found to be just within the limits of TTFT and
-TPOT. There an engine predicted a few percent too slow is swamped (`open`), so two other questions are asked:
-`requests_per_s`, the highest rate within the log's limits (99 % of requests) against the one that was run, and TTFT and
-TPOT at that rate at which as many requests are in flight as were in the run (by Little's law). The harness has the
-engine in its own process, except where an engine is said to be served.
-"""
+Offline: all requests of half an hour are sent at once; tokens/s are the simulated engine's while requests wait. Server
+and Interactive: a Poisson process at the highest rate that the submitter found within the limits of TTFT and TPOT. At
+this rate, an engine predicted a few percent too slow is overloaded (`open`), so two other figures are compared:
+`requests_per_s`, the highest rate within the log's limits (99 % of requests), with the run's rate; and TTFT and TPOT at
+the rate with as many requests in flight as in the run (by Little's law). The engine runs in the harness's process
+unless stated otherwise."""
 
 import argparse
 import json
@@ -41,14 +40,14 @@ from tests.tools.published_serving import AT_ONCE, line
 from tui.text import table
 
 SERVED = ("ttft_mean_ms", "tpot_mean_ms")
-OPEN = "open "  # before the name of a metric
-# Requests that are simulated, of each engine: so many, and so many times what it takes at once; under a load that
-# arrives that counts as 2,048 at most.
+OPEN = "open "  # prefix of a metric's name
+# Number of simulated requests per engine: _REQUESTS + _ROUNDS times its concurrent requests, of which at most 2,048
+# count in open loads.
 _REQUESTS, _ROUNDS, _AT_MOST = 4000, 8, 2048
 _HARNESS = {"front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0.0}
-_LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # of the rate that was run
+_LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # the search's range as multiples of the run's rate, and its steps
 _MIXTURES = ("mixtral-8x7b", "deepseek-r1", "gpt-oss-120b")
-_APART = 0.05  # by less two configurations count as equally fast
+_APART = 0.05  # configurations with a smaller relative difference count as equally fast
 
 _SAME = (
     *("model", "scenario", "chip", "gpus", "replicas", "framework", "version", "tp", "pp", "ep", "attention_dp"),
@@ -59,7 +58,7 @@ Told = dict[str, tuple[float, float]]
 
 
 def predicted(row: Row) -> Told:
-    """Our metric → (prediction, its log deviation), of those that the log has."""
+    """Our metric → (prediction, its log standard deviation), for the log's metrics."""
     columns, _ = columns_of_rows([{**degrees(row), "dtype": "fp16", "input_len": 1, "output_len": 1, "requests": 1}])
     columns |= {name: np.array([value]) for name, value in _HARNESS.items() if not row.get("served")}
     if row["scenario"] == "Offline":
@@ -67,15 +66,16 @@ def predicted(row: Row) -> Told:
         scale = row["replicas"] * _together(row)
         found = {"output_tokens_per_s": steady(run, row["max_num_seqs"]) * scale if run else 0.0}
     else:
-        runs = cache(lambda rate: simulated(row, columns, rate))  # both searches begin alike
+        runs = cache(lambda rate: simulated(row, columns, rate))  # both searches start with the same rates
         at_rate = runs(row["rate"])
         found = {OPEN + name: metrics_of_run(at_rate)[name] if at_rate else np.inf for name in SERVED}
         alike = runs(highest(row["rate"], runs, lambda run, rate: in_flight(run, rate) <= row["in_flight"]))
         found |= settled(alike) if alike else dict.fromkeys(SERVED, np.inf)
         found["requests_per_s"] = highest(row["rate"], runs, lambda run, _: within(run, row))
-    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)  # what is stated does not rest on queues
+    # a small load suffices, because the stated error does not depend on queues
+    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)
     many = few if row["scenario"] == "Offline" else replace(few, requests=_requests(row, row["rate"], row["replicas"]))
-    # What was run is the highest rate within the limits, as a job may search it.
+    # The run's rate is compared with the highest rate within the limits, as in a job.
     limits = {f"limit_{name}_p99_ms": row[f"{name}_limit_ms"] for name in ("ttft", "tpot") if row["rate"]}
     stated = {m: HIGHEST_RATE if m == "requests_per_s" else m.removeprefix(OPEN) for m in found}
     loads = {m: {"traffic": many} if m.startswith(OPEN) else {"traffic": few, **limits} for m in found}
@@ -84,7 +84,7 @@ def predicted(row: Row) -> Told:
 
 
 def simulated(row: Row, columns: dict[str, Any], rate: float) -> EngineRun | None:
-    """One engine under its share of the rate; None where no request fits."""
+    """The run of one engine under its share of the rate; None if no request fits."""
     engines = 1 if row["model"] in _MIXTURES else row["replicas"]
     share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
     traffic = Traffic(rate=rate * share, **_lengths(row), requests=_requests(row, rate, engines))
@@ -97,7 +97,7 @@ def _requests(row: Row, rate: float, engines: int) -> int:
 
 
 def highest(rate: float, runs: Callable[[float], EngineRun | None], meets: Callable[[EngineRun, float], bool]) -> float:
-    """The highest rate, around that one, at which the run is as wanted."""
+    """The highest rate near `rate` at which `meets` is true of the run."""
     low, high = _LEAST, _MOST
     for _ in range(_HALVINGS):
         share = float(np.sqrt(low * high))
@@ -112,7 +112,7 @@ def within(run: EngineRun, row: Row) -> bool:
 
 
 def _middle(run: EngineRun) -> tuple[np.ndarray, ...]:
-    """(arrivals, first tokens, ends, tokens), without the first ones, who find an empty engine."""
+    """(arrivals, first tokens, ends, tokens) without the first requests, which arrive at an empty engine."""
     some = np.argsort(run.arrival_s)[len(run.arrival_s) // 4 :]
     return run.arrival_s[some], run.first_s[some], run.end_s[some], run.output_len[some]
 
@@ -134,19 +134,20 @@ def _lengths(row: Row) -> dict[str, Any]:
 
 
 def _together(row: Row) -> int:
-    """Engines that read prompts for themselves and share experts."""
+    """Number of engines with separate attention that share experts."""
     return int(row["tp"]) if row.get("attention_dp") else 1
 
 
 def degrees(row: Row) -> Row:
-    """With degrees as a table has them. Engines of a mixture that are apart would share experts: only one is said."""
+    """The row with degrees as in a table, where dp means that an MoE model's engines share experts. Independent engines
+    of such a model are therefore stated as one."""
     if row.get("attention_dp"):
         return {**row, "tp": 1, "dp": row["tp"]}
     return {**row, "dp": 1 if row["model"] in _MIXTURES else row["replicas"]}
 
 
 def steady(run: EngineRun, at_once: int) -> float:
-    """Output tokens a second while as many run as may."""
+    """Output tokens per second while the engine is full."""
     order = np.argsort(run.end_s)
     end, tokens = run.end_s[order], np.cumsum(run.output_len[order])
     first, last = at_once, len(end) - at_once - 1
@@ -191,8 +192,8 @@ def main() -> None:
 
 
 def others(rows: list[Row]) -> str:
-    """TTFT and TPOT of each row by the geometric mean of the others of its devices, engine and configuration whose rate
-    is within 5 %: how far apart runs are that differ in nothing that is predicted by."""
+    """Errors of TTFT and TPOT if each row is predicted by the geometric mean of the other rows with the same devices,
+    engine and configuration and a rate within 5 %: the spread of runs that the model cannot distinguish."""
     told: dict[str, list[tuple[float, float, float]]] = {name: [] for name in SERVED}
     for row in rows:
         near = [other for other in rows if other is not row and _alike(row, other)]
@@ -208,7 +209,7 @@ def _alike(row: Row, other: Row) -> bool:
 
 
 def ordered(groups: list[list[tuple[float, float]]]) -> str:
-    """How many pairs of (measured, predicted) are in the right order, of those that differ."""
+    """The number of pairs with the right predicted order, among those that differ."""
     pairs = [pair for group in groups for pair in combinations(group, 2) if _differ(*pair)]
     right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
     return f"{right} of {len(pairs)} in the right order"
@@ -219,7 +220,7 @@ def _differ(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 
 def names(row: Row) -> list[str]:
-    """Of the groups that a row counts in."""
+    """Names of the groups that a row belongs to."""
     load = "Offline" if row["scenario"] == "Offline" else "Server"
     card = row["gpu"] + (" NVL" if "NVL" in row["chip"] else "")
     chip = f"{card} {row['model']} {row['quantization']} {row['scenario']}"

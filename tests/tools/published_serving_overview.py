@@ -1,14 +1,13 @@
-"""How far the serving simulator is from TensorRT-LLM 1.2's own overview: output tokens/s, all requests at once.
+"""Compares the serving simulator with TensorRT-LLM 1.2's performance overview: output tokens/s, all requests at once.
 
-    The page stays outside: docs/source/developer-guide/perf-overview.md of https://github.com/NVIDIA/TensorRT-LLM, at
-    03e27c7, and 1.0's, docs/source/performance/perf-overview.md at 00f3768
+    Pages (not in this repository): docs/source/developer-guide/perf-overview.md of
+    https://github.com/NVIDIA/TensorRT-LLM at 03e27c7, and 1.0's, docs/source/performance/perf-overview.md at 00f3768
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_overview perf-overview.md [--held-out] [--rows]
 
-Held out, before any prediction was made: the models that are held out of other pages, too (Qwen3-235B, gpt-oss-20b,
-Llama-70B), the RTX cards, and all of 1.0. Engines of n devices are tensor parallel (TPn), or n engines for all but the
-experts, of which each has its part (DEPn). A table that says 1.2's default of a step's tokens and of requests at once,
-and 0.95 of the free memory. 1.2's figures are those of a device, 1.0's of all.
-"""
+Held out, before any prediction was made: the models that are also held out of other pages (Qwen3-235B, gpt-oss-20b,
+Llama-70B), the RTX cards, and all of 1.0. On n devices, engines are tensor parallel (TPn), or data parallel except for
+the sharded experts (DEPn). Rows use 1.2's default limits on a step's tokens and on requests, and 0.95 of the free
+memory. 1.2's figures are per device, 1.0's of all devices."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ _REQUESTS = {
     "1.0": {(128, 4096): 1500, (1000, 2000): 1500, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000},
 }
 _EIGHT = {"deepseek-r1": "fp8_block"}
-_STEP = 8192  # tokens, by default; prompts of as many are taken to be cut
+_STEP = 8192  # default tokens per step; prompts of this length are assumed to be chunked
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -80,7 +79,7 @@ def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str, re
         "dtype": "bf16",
         "gpu_memory_utilization": 0.95,
         "chunked_prefill": int(input_len >= _STEP),
-        "front_end_ms": 1e-3,  # trtllm-bench has the engine in its own process
+        "front_end_ms": 1e-3,  # trtllm-bench runs the engine in its own process
         "request_ms": 1e-3,
         "input_len": input_len,
         "output_len": output_len,

@@ -1,9 +1,9 @@
-"""Published runs of serving engines, as rows: pages of GPUStack's performance lab (outputs of `vllm bench serve` beside
-the launch command), NVIDIA's overview of TensorRT-LLM's throughput, AccelMark's results. Their text stays outside.
+"""Reads published runs of serving engines as rows: pages of GPUStack's performance lab (launch commands with outputs of
+`vllm bench serve`), NVIDIA's overview of TensorRT-LLM's throughput, AccelMark's results. Their text is not in this
+repository.
 
-A row has a table's names (see serving_tables.py), `held_out`, `random` (all lengths alike) and what was measured by our
-metrics' names. What cannot be expressed is a reason instead of a row.
-"""
+A row has a table's columns (see serving_tables.py), `held_out`, `random` (all lengths equal) and measurements by our
+metrics' names. A run that cannot be expressed is a reason instead of a row."""
 
 import json
 import re
@@ -15,11 +15,11 @@ from typing import Any
 
 Row = dict[str, Any]
 
-# Set before any residual was seen.
+# Chosen before any residual was seen.
 HELD_OUT_MODELS = ("qwen3-14b", "qwen3-235b-a22b", "gpt-oss-20b", "70b", "mixtral")
 HELD_OUT_CHIPS = ("H200", "A100-SXM4-80GB", "5090", "L4")
 HELD_OUT_PAGES = ("glm-4.5-air/h100", "glm-4.x/a100", "glm-4.x/h100", "glm-4.x/h200")
-HELD_OUT_SUITES = ("suite_D", "suite_F")  # of SGLang
+HELD_OUT_SUITES = ("suite_D", "suite_F")  # SGLang's
 
 _COMMAND = re.compile(r"^ *((?:\w+=\S+ +)*(?:vllm serve|python3? -m sglang|trtllm-serve)(?:[^\n]*\\\n)*[^\n]*)", re.M)
 _RESULT = re.compile(r"=+ Serving Benchmark Result =+\n(.*?)\n\s*=====", re.S)
@@ -31,7 +31,7 @@ _MEASURED = {
 }
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _HEADINGS = {"vLLM": "vLLM", "SGLang": "SGLang", "TensorRT-LLM": "TensorRT-LLM"}
-_SWITCHES = {  # of the three engines → ours
+_SWITCHES = {  # switch of one of the three engines → our column
     "tp": ("tp", "tp-size", "tensor-parallel-size"),
     "pp": ("pp", "pp-size", "pipeline-parallel-size"),
     "dp": ("dp", "data-parallel-size"),
@@ -50,14 +50,13 @@ _ALONE = {
     "enable-chunked-prefill": ("chunked_prefill", 1),
     "enforce-eager": ("eager", 1),
 }
-# Tokens that the server's chat template adds to a prompt, which `vllm bench serve` does not count; the first ones of
-# GPT-OSS's (its system message) are the same for all requests.
+# Tokens that the server's chat template adds to a prompt, which `vllm bench serve` does not count. GPT-OSS's first
+# tokens (its system message) are equal in all requests.
 _TEMPLATES = {"qwen3": {"template": 8}, "gpt-oss": {"template": 75, "shared_prefix": 64}}
 _NOTHING = ("model", "model-path", "host", "port", "trust-remote-code", "reasoning-parser", "tool-call-parser",
             "tokenizer-mode", "enable-auto-tool-choice")  # fmt: skip
 _NAMES = {name: ours for ours, names in _SWITCHES.items() for name in names}
-# All in FP8 are Qwen's own, whose config.json has weight_block_size = [128, 128].
-# GLM's have one scale for a row.
+# FP8 checkpoints are Qwen's, whose config.json has weight_block_size = [128, 128], except GLM's, with a scale per row.
 _WORDS = {"glm-4.5-air-fp8": "fp8", "glm-4.6-fp8": "fp8", "fp8": "fp8_block", "deepseek-r1": "fp8_block", "awq": "awq",
           "gpt-oss": "mxfp4"}  # fmt: skip
 
@@ -77,7 +76,7 @@ def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
             if isinstance(one, str):
                 reasons[one] += 1
                 continue
-            figures = tuple(one.get(name) for name in _MEASURED.values())  # of no two runs alike
+            figures = tuple(one.get(name) for name in _MEASURED.values())  # no two runs have equal figures
             if None not in figures and told.setdefault(figures, one["page"]) != one["page"]:
                 reasons["the figures of another page"] += 1
             else:
@@ -144,7 +143,7 @@ def _row(folder: str, chip: str, command: str, heading: str, versions: dict[str,
 
 
 def launched(command: str) -> Row | str:
-    """The switches of a launch command by our names; a reason where one has no name here."""
+    """The switches of a launch command as our columns, or a reason if one has no column."""
     words = shlex.split(command)
     if any("ATTENTION_BACKEND" in word for word in words):
         return "other attention kernels than the engine's default"
@@ -170,7 +169,7 @@ _OVERVIEW = {"llama v3.1 8b": "llama-3.1-8b", "llama v3.1 70b": "llama-3.1-70b",
 
 
 def of_overview(path: Path) -> Iterator[Row | str]:
-    """Output tokens/s with all requests sent at once; 16-bit weights and cache on A100, FP8 ones elsewhere."""
+    """Rows of output tokens/s with all requests sent at once; 16-bit weights and cache on A100, else FP8."""
     text = path.read_text(encoding="utf-8")
     lines = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     version = (re.search(r"using version ([\d.]+\d)", text) or ["", ""])[1]
@@ -203,12 +202,12 @@ def of_overview(path: Path) -> Iterator[Row | str]:
                 "kv_dtype": "fp8" if eight else "auto",
                 "dtype": "fp16",
                 "gpu_memory_utilization": 0.95,
-                "chunked_prefill": int(int(lengths[1]) > 8192),  # not said; a step takes no more
-                "front_end_ms": 1e-3,  # trtllm-bench has the engine in its own process
+                "chunked_prefill": int(int(lengths[1]) > 8192),  # assumed, because a step has at most 8192 tokens
+                "front_end_ms": 1e-3,  # trtllm-bench runs the engine in its own process
                 "request_ms": 1e-3,
                 "input_len": int(lengths[1]),
                 "output_len": int(lengths[2]),
-                # A steady state long before the end: fewer are simulated than were sent.
+                # The load is steady long before its end, so fewer requests are simulated than were sent.
                 "requests": min(counts.get((lengths[1], lengths[2]), 1000), 8000),
                 "concurrency": 0,
                 "random": True,
@@ -218,14 +217,14 @@ def of_overview(path: Path) -> Iterator[Row | str]:
 
 
 def told_runner(said: Row) -> Row:
-    """What a result of AccelMark's says that its runner was told, by a table's names."""
+    """The settings of the runner in a result of AccelMark, by a table's names."""
     told = said["task"].get("extra_config") or {}
     named = {"eager": "enforce_eager", "gpu_memory_utilization": "gpu_memory_utilization"}
     return {ours: float(told[name]) for ours, name in named.items() if name in told}
 
 
 def of_result(path: Path) -> Iterator[Row | str]:
-    """One user, and eight for half an hour."""
+    """Rows of one user, and of eight users for half an hour."""
     said = json.loads(path.read_text(encoding="utf-8"))
     chip, software, suite = said["chip"]["name"], said["software"], said["suite_id"]
     parallel, metrics = said["task"].get("parallelism") or {}, said["metrics"]
@@ -247,7 +246,7 @@ def of_result(path: Path) -> Iterator[Row | str]:
         "gpu": chip,
         "memory_gib": said["chip"]["memory_gb"],
         "tp": parallel.get("tensor_parallel_size", 1),
-        "front_end_ms": 5,  # the engine in the client's process
+        "front_end_ms": 5,  # the engine runs in the client's process
         "request_ms": 1e-3,
         "quantization": "none",
         "dtype": "bf16",

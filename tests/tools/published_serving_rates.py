@@ -1,12 +1,11 @@
-"""How far the serving simulator is from AccelMark's runs at a rate (its scenario `online`), which decided nothing here:
-medians of TTFT and TPOT of requests that come as a Poisson process.
+"""Compares the serving simulator with AccelMark's open loads (scenario `online`), on which nothing was chosen: medians
+of TTFT and TPOT of requests that arrive as a Poisson process.
 
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_rates pages [--rows]
 
-The clone is that of published_serving.py, whose rows of the same machines are one to 32 users. Lengths are what a
-suite's page says of prompts (their median), and the mean answer of the same prompts in that clone's scenario
-`sustained`, spread evenly around it up to the suite's limit.
-"""
+The clone is that of published_serving.py, which has rows of the same machines with 1 to 32 users. Prompt lengths are
+the median on a suite's page; answer lengths are uniform up to the suite's limit around their mean in the clone's
+scenario `sustained`, which has the same prompts."""
 
 import json
 import re
@@ -21,7 +20,7 @@ from tests.tools.published_serving import asked, compare, of_serving
 from tests.tools.published_serving_later import FORMATS, answers
 from tests.tools.published_serving_pages import Row, told_runner
 
-_FORMATS = {name: ours for name, ours in FORMATS.items() if name != "W4A16"}  # by GPTQ's own kernels, which it asks for
+_FORMATS = {name: ours for name, ours in FORMATS.items() if name != "W4A16"}  # excluded: it uses GPTQ's own kernels
 METRICS = ("ttft_p50_ms", "tpot_p50_ms")
 _PROMPTS, _LONGEST = {"suite_D": 28650, "suite_F": 95}, {"suite_D": 256, "suite_F": 256}
 _CONTEXT, _REQUESTS = {"suite_D": 30208, "suite_F": 2048}, {"suite_B": 200, "suite_D": 200}
@@ -62,8 +61,8 @@ def rows_of(folder: Path) -> Iterator[Row]:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation). The engine is beside the client, where vLLM of version 1 takes
-    128 requests at once (SchedulerConfig.DEFAULT_MAX_NUM_SEQS)."""
+    """Our metric → (prediction, its log standard deviation). The engine runs in the client's process, where vLLM's V1
+    engine runs at most 128 requests (SchedulerConfig.DEFAULT_MAX_NUM_SEQS)."""
     columns, _ = columns_of_rows([{"dtype": "bf16", **row, "output_len": 1, "requests": 1}])
     if row["framework"] == "vLLM" and not columns["scheduler_v0"][0]:
         columns["max_num_seqs"] = np.array([128.0])

@@ -1,11 +1,10 @@
-"""How far the serving simulator is from AMD's own table: Llama-3.1 in FP8 on eight MI300X, vLLM 0.10.
+"""Compares the serving simulator with AMD's table: Llama-3.1 in FP8 on eight MI300X, vLLM 0.10.
 
-    The page stays outside: docs/dev-docker/README.md of https://github.com/ROCm/vllm, at 040de12
+    The page is not in this repository: docs/dev-docker/README.md of https://github.com/ROCm/vllm, at 040de12
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_rocm README.md [--rows]
 
-32 latencies of batches of 1 to 128 requests (`benchmark_latency.py`, nearly all decoding: TPOT by another name) and
-eight throughputs with all requests sent at once (`benchmark_throughput.py`, the cache in FP8). All are held out.
-"""
+32 latencies of batches of 1 to 128 requests (`benchmark_latency.py`, nearly only decoding, so they measure TPOT) and
+eight throughputs with all requests sent at once (`benchmark_throughput.py`, the cache in FP8). All are held out."""
 
 import re
 from collections.abc import Iterator

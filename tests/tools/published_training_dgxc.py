@@ -1,14 +1,13 @@
-"""How far the training model is from NVIDIA's DGX Cloud benchmarking recipes: step times of NeMo 24.09 to 25.04 on 8 to
-2,304 H100 and 128 to 512 GB200, in bf16 and FP8, whose pages stay outside (MIT and Apache-2.0).
+"""Compares the training model with NVIDIA's DGX Cloud benchmarking recipes: step times of NeMo 24.09 to 25.04 on 8 to
+2,304 H100 and 128 to 512 GB200, in bf16 and FP8. Pages are not in this repository (MIT and Apache-2.0).
 
     git clone https://github.com/NVIDIA/dgxc-benchmarking pages/dgxc
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_training_dgxc pages/dgxc [--rows]
 
-A row is a cell of a release's pages: its layout stands in the table's title, or in a table of layouts above. What no
-page says is read from the recipes beside them (`*.yaml`, `launch.sh`, and NeMo's recipes): gradients are reduced in
-16 bits, tensors are split with sequences and hidden traffic, replicas share the optimizer and overlap. A cell that a
-later release repeats counts once. Llama 4, DeepSeek, Nemotron-H and MaxText are left out, with the reason.
-"""
+A row is a cell of a release's pages; its layout is in the table's title, or in a table above. Other settings are from
+the recipes (`*.yaml`, `launch.sh`, and NeMo's): gradients are reduced in 16 bits, tensor parallelism has sequence
+parallelism and overlapped communication, and the optimizer is sharded over replicas, with overlap. A cell that a later
+release repeats counts once. Llama 4, DeepSeek, Nemotron-H and MaxText are excluded, with a reason."""
 
 import argparse
 import re
@@ -34,10 +33,10 @@ SHAPES: dict[str, Row] = {
     "llama 70b": dict(zip(_SHAPE, (80, 8192, 64, 8, 28672, 1, 128256), strict=True)),
     "llama 405b": dict(zip(_SHAPE, (126, 16384, 128, 8, 53248, 1, 128256), strict=True)),
     "nemotron 15b": dict(zip(_SHAPE, (32, 6144, 48, 8, 24576, 0, 256000), strict=True)),
-    # chunks as NeMo's model_configs_h100.csv has them, where a table leaves them out
+    # chunks from NeMo's model_configs_h100.csv, as the tables omit them
     "nemotron 340b": dict(zip(_SHAPE, (96, 18432, 96, 8, 73728, 0, 256000), strict=True)) | {"vpp": 12},
     "gpt 175b": dict(zip(_SHAPE, (96, 12288, 96, 96, 49152, 0, 51200), strict=True)) | {"bias": 1, "tied": 1},
-    # capacity for as many tokens as there are, experts one after the other, none of tensors' traffic hidden
+    # capacity factor 1, experts run sequentially, no overlap of tensor parallelism
     "grok 314b": dict(zip(_SHAPE, (64, 6144, 48, 8, 32768, 1, 131072), strict=True))
     | {"experts": 8, "topk": 2, "expert_ffn": 32768, "tp_comm_overlap": 0},
 }
@@ -45,9 +44,9 @@ _PAGES = (
     ("llama3.1/", "llama", 8192), ("nemotron/", "nemotron", 4096), ("nemo_megatron/", "gpt", 2048),
     ("grok1/", "grok", 8192), ("llama3/finetuning/", "llama", 4096), ("ft_llama3/", "llama", 4096),
 )  # fmt: skip
-# Fine-tuning is of SQuAD's examples, some 200 tokens each, packed to the sequence (NeMo's finetune_recipe).
+# Fine-tuning uses SQuAD's examples of about 200 tokens, packed to the sequence length (NeMo's finetune_recipe).
 PACKED = {"packing": 1, "packed_context": 200}
-_NOT_OF_TABLES = ("packing", "packed_context", "lora_rank", "adapter_width")  # columns that no table has
+_NOT_OF_TABLES = ("packing", "packed_context", "lora_rank", "adapter_width")  # columns that are not in tables
 _LEFT_OUT = {
     "llama4/": "experts in every other layer", "deepseek_v3/": "no word of what is recomputed",
     "nemotronh/": "layers with a state", "maxtext/": "no word of what is recomputed",
@@ -61,7 +60,7 @@ _TITLED = re.compile(r"(\w+) ?= ?(\d+)")
 
 
 def rows_of(clone: Path) -> tuple[list[Row], Counter[str]]:
-    """The rows of all releases, and how many pages or cells say too little, by the reason."""
+    """(rows of all releases, number of excluded pages or cells by reason)."""
     rows, reasons = dict[tuple[Any, ...], Row](), Counter[str]()
     for release in RELEASES:
         for path in _git(clone, "ls-tree", "-r", "--name-only", release).split():
@@ -108,7 +107,7 @@ def _of_page(text: str, family: str, seq_len: int) -> Iterator[Row]:
 
 
 def _tables(text: str) -> Iterator[tuple[str, list[Cells]]]:
-    """Each with the last line of text above it that names a device or a way to fine-tune."""
+    """The tables, each with the last line above it that names a device or a method of fine-tuning."""
     above, table = "", list[Cells]()
     for line in [*text.splitlines(), ""]:
         if line.startswith("|") or (table and "|" in line):
@@ -122,7 +121,8 @@ def _tables(text: str) -> Iterator[tuple[str, list[Cells]]]:
 
 
 def _named(title: str, family: str) -> Row:
-    """Of "Llama3 70b Finetuning LORA FP8 (…)"; a model that is cut to fewer layers has its own name's shape."""
+    """The columns from a title like "Llama3 70b Finetuning LORA FP8 (…)". A model with fewer layers has its own name
+    and shape."""
     size = found[1] if (found := re.search(r"\b(\d+)b\b", title)) else "175"
     method = next((m for m in ("lora", "sft") if m in title.lower()), "pre-training")
     return {"model": f"{family} {size}b", "method": method, "precision": "fp8" if "FP8" in title else "bf16"}
@@ -155,7 +155,8 @@ def _completed(row: Row, told: Row, layouts: list[tuple[str, Row]], seq_len: int
     }  # fmt: skip
     split = int(told["tp"] > 1)
     found = fixed | {"sp": split, "tp_comm_overlap": split} | SHAPES[row["model"]] | told | row
-    if found["method"] == "lora":  # beside the queries', keys' and values' product, as NeMo's finetune_recipe has it
+    # adapters only at the product for queries, keys and values, as in NeMo's finetune_recipe
+    if found["method"] == "lora":
         width = found["hidden"] + (found["heads"] + 2 * found["kv_heads"]) * 128
         found |= {"lora": 1, "lora_rank": 16, "adapter_width": width}
     if found["method"] != "pre-training":

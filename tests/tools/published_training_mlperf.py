@@ -1,18 +1,17 @@
-"""How far the training model is from MLPerf Training v4.0 and v4.1 (GPT-3 175B, adapters of Llama-2-70B), whose logs
-stay outside (Apache-2.0).
+"""Compares the training model with MLPerf Training v4.0 and v4.1 (GPT-3 175B, LoRA of Llama-2-70B). Logs are not in
+this repository (Apache-2.0).
 
     git clone https://github.com/mlcommons/training_results_v4.0 pages/training_v4.0
     git clone https://github.com/mlcommons/training_results_v4.1 pages/training_v4.1
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_training_mlperf pages [--held-out] [--rows]
 
-Held out, before any prediction was made: of the adapters' rows all submitters but NVIDIA and Oracle, of GPT-3's all but
-NVIDIA. Without --held-out: what the model may be changed by.
+Held out, before any prediction was made: all submitters except NVIDIA, and for LoRA also except Oracle. Without
+--held-out: the rows on which the model may be changed.
 
-A row is a system: the median over its logs of a step's seconds. GPT-3's logs say them, or when a block of so many
-tokens began and ended; the adapters' say samples a second. A layout is the one that the log prints; else that of the
-submitter's own configuration for as many devices, else that of NVIDIA's which splits a sample over as many (of the
-same device where one does, of the release whose code wrote the log), as the partners run NVIDIA's code.
-"""
+A row is a system, with the median seconds per step over its logs. GPT-3's logs have step times, or start and end of
+blocks of tokens; LoRA's have samples per second. The layout is from the log; else from the submitter's configuration
+for as many devices; else from NVIDIA's configuration that splits a sample over as many devices (if possible for the
+same device, and of the release that wrote the log), because partners run NVIDIA's code."""
 
 import argparse
 import json
@@ -46,7 +45,7 @@ ROUNDS = ("training_v4.0", "training_v4.1")
 _IN_SIGHT = {"llama2_70b_lora": ("NVIDIA", "Oracle"), "gpt3": ("NVIDIA",)}
 _DEVICES = ("H100-SXM", "H200-SXM", "B200", "L40S", "A100-SXM4-80GB")
 
-# What NeMo prints of a run's configuration, and the variables of NVIDIA's scripts that set it → our columns.
+# Names in NeMo's printed configuration, and variables of NVIDIA's scripts → our columns.
 _PRINTED = {
     "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
     "virtual_pipeline_model_parallel_size": "vpp", "micro_batch_size": "mbs", "sequence_parallel": "sp",
@@ -69,7 +68,7 @@ _BLOCK = re.compile(r'"time_ms": (\d+)[^\n]*"key": "block_(start|stop)"[^\n]*"ep
 
 
 def rows_of(pages: Path) -> tuple[list[Row], Counter[str]]:
-    """The rows of all rounds, and how many results say too little, by the reason."""
+    """(rows of all rounds, number of excluded results by reason)."""
     rows, reasons, seen = list[Row](), Counter[str](), set[str]()
     for folder in _results(pages):
         logs = [log.read_text(encoding="utf-8", errors="replace") for log in sorted(folder.glob("result_*.txt"))]
@@ -88,7 +87,7 @@ def rows_of(pages: Path) -> tuple[list[Row], Counter[str]]:
 
 
 def _begun(log: str) -> str:
-    """When a run was started, to the millisecond: no two runs have that in common."""
+    """A run's start in milliseconds, which identifies it."""
     return found[1] if (found := _BEGUN.search(log)) else log
 
 
@@ -99,7 +98,7 @@ def _results(pages: Path) -> Iterator[Path]:
 
 
 def row_of(pages: Path, folder: Path, logs: list[str]) -> Row | str:
-    """One system's row, or why there is none."""
+    """One system's row, or the reason why there is none."""
     system, benchmark = folder.parent.name, folder.name
     submitter, round_ = folder.parents[2].name, folder.parents[3].name
     told = json.loads((folder.parents[2] / "systems" / f"{system}.json").read_text(encoding="utf-8"))
@@ -135,15 +134,15 @@ def row_of(pages: Path, folder: Path, logs: list[str]) -> Row | str:
 
 
 def device_of(accelerator: str) -> str:
-    """Our name; "" of a device that is not NVIDIA's or has no constants."""
+    """Our name of the device; "" if it is not NVIDIA's or has no constants."""
     name = next((name for name in _DEVICES if name in accelerator), "")
     ours = "a100" if name.startswith("A100") else name.split("-")[0].lower()
     return ours if name and hardware(ours) else ""
 
 
 def seconds_of(log: str, global_batch: int, seq_len: int) -> float:
-    """The median of a step; 0 where the log says none. Blocks have whole steps, the first of which waits for what
-    comes after an evaluation."""
+    """The median seconds per step; 0 if the log has no times. Blocks consist of whole steps; the first step includes
+    the delay after an evaluation."""
     if steps := [float(s) for s in _STEP.findall(log)]:
         return float(np.median(steps))
     if rates := [float(rate) for rate in _SAMPLES.findall(log)]:
@@ -158,7 +157,7 @@ def seconds_of(log: str, global_batch: int, seq_len: int) -> float:
 
 
 def printed(log: str) -> dict[str, int]:
-    """What NeMo prints of the run's configuration, the first of each name; nothing where a log has only marks."""
+    """NeMo's printed configuration, the first value of each name; empty if a log has only benchmark events."""
     found = dict[str, int]()
     for name, value in _LINE.findall(log):
         if name in _PRINTED and (number := _number(value)) is not None:
@@ -167,7 +166,7 @@ def printed(log: str) -> dict[str, int]:
 
 
 def exported(script: Path) -> dict[str, int]:
-    """What a configuration's script sets, over what all of its folder share, later lines over earlier ones."""
+    """The values that a configuration's script exports; they override the folder's, and later lines earlier ones."""
     shared = [script.parent / "config_common.sh", script.parent / "configs/config_common.sh"]
     files = [file for file in (*shared, script) if file.exists()]
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -181,9 +180,8 @@ def _number(value: str) -> int | None:
 
 
 def _like(pages: Path, folder: Path, row: Row, replicated: float, release: str) -> dict[str, int]:
-    """Of configurations of the submitter's own for as many devices, then of NVIDIA's, the first that splits a sample
-    over as many devices as the log does. `replicated`: devices times micro batches of a replica, by samples of a
-    step."""
+    """The first configuration that splits a sample over as many devices as the log, among the submitter's for as many
+    devices, then NVIDIA's. `replicated`: devices × micro batches of a replica / samples per step."""
     own, theirs = list[tuple[bool, int, dict[str, int]]](), list[tuple[bool, int, dict[str, int]]]()
     for script in sorted(pages.glob(f"training_v4.*/*/benchmarks/{folder.name}/implementations/*/config_*x*.sh")):
         said = exported(script)
@@ -228,7 +226,7 @@ def main() -> None:
 
 
 def names(row: Row) -> list[str]:
-    """Of the groups that a row counts in."""
+    """Names of the groups that a row belongs to."""
     model = "GPT-3" if row["benchmark"] == "gpt3" else "LoRA"
     return [f"all {model}", f"{model} {row['gpu']} {row['gpus']:,} devices"]
 

@@ -1,10 +1,9 @@
-"""A Ray cluster, each node a host of namespaces (namespace_hosts.py).
+"""A Ray cluster whose nodes are simulated hosts (namespace_hosts.py).
 
     python tests/tools/ray_cluster.py [--nodes 2] [--kill NUMBER:AFTER_S] PYTHON [--] COMMAND…
 
-COMMAND runs on the first node, with RAY_ADDRESS; PYTHON is an interpreter that has ray. `--kill`: so long after
-something of ours has begun on a node (from 0 on), the node dies. Everything ends with this process.
-"""
+COMMAND runs on the first node, with RAY_ADDRESS; PYTHON is an interpreter that has ray. `--kill`: kills a node
+(numbered from 0) this long after a process of ours started on it. Everything ends with this process."""
 
 import argparse
 import contextlib
@@ -19,12 +18,12 @@ import namespace_hosts
 _LIMIT_S = 120.0
 _PORT = 6379
 ADDRESS = f"10.77.0.1:{_PORT}"
-_AGENT = "autoscout-"  # in the command line of what we start on a node
+_AGENT = "autoscout-"  # is in the command lines of our processes on a node
 
 
 @contextlib.contextmanager
 def cluster(python: str, cpus: int = 2, count: int = 2) -> Iterator[namespace_hosts.Hosts]:
-    """Its nodes have so many CPUs each."""
+    """Starts a cluster of `count` nodes with `cpus` CPUs each."""
     ray = str(Path(python).parent / "ray")
     with namespace_hosts.hosts(count) as hosts:
         log = open(hosts.bin.parent / "ray.log", "wb")  # noqa: SIM115 - the nodes'

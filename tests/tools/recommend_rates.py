@@ -1,9 +1,9 @@
-"""How good what a session recommends is, simulated: finalists by what is believed of them and rounds that end by
-themselves, beside re-measuring the three best single measurements as often as that costs, and ten times. The tables of
+"""Simulates the quality of recommendations: finalists chosen by the belief with rounds that end adaptively, compared to
+re-measuring the three best single measurements, in as many runs or ten times each. The tables of
 docs/lab/statistics-measured.md.
 
     python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40
-    python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40 --growing     does more budget ever cost?
+    python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40 --growing     does a larger budget harm?
 """
 
 import argparse
@@ -30,13 +30,13 @@ DEFAULT = SPACE.reference
 class Ended:
     ours: float  # regret against the best measured configuration's true value
     ours_runs: int
-    equal: float  # of the three best single measurements, re-measured in as many runs
-    ten: float  # the same, ten times each
-    answer: float  # what the recommended configuration truly costs
+    equal: float  # regret of the best of the three best single measurements, re-measured in as many runs
+    ten: float  # the same, re-measured ten times each
+    answer: float  # true cost of the recommended configuration
 
 
 class Machine:
-    """Measurements one after the other, with the noise of a regime."""
+    """Returns successive measurements with a regime's noise."""
 
     def __init__(self, rng: np.random.Generator, regime: str, level: float) -> None:
         self._log, self._at = REGIMES[regime](rng, level, 1000), 0

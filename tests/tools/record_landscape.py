@@ -2,9 +2,7 @@
 
     python tests/tools/record_landscape.py fixtures/jobs/smallest-cpu.toml fixtures/recorded/smallest-cpu.jsonl
 
-Prompts, paths and host names are not in a journal; what is written is the session's start, how its
-experiments ended, and its end.
-"""
+Writes the session's start, the ends of its experiments, and its end. Journals have no prompts, paths or host names."""
 
 import json
 import sys
@@ -18,7 +16,7 @@ from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import SessionOptions, tune
 from kb import store
 
-_UNREAD = ("decided", "experiment_started")  # by what replays it
+_UNREAD = ("decided", "experiment_started")  # events that a replay does not need
 
 
 def main(job_file: str, out: str) -> None:

@@ -1,13 +1,12 @@
-"""Records what releases of an engine have: signatures under the names that our workers use, flags and fields with their
-defaults and choices (two files of the target's folder).
+"""Records properties of an engine's releases in two files of the target's folder: signatures of the functions that our
+workers use, and flags and fields with defaults and choices.
 
     PYTHONPATH=. python tests/tools/record_seams.py megatron PYTHON …
     PYTHONPATH=. python tests/tools/record_seams.py vllm PYTHON …
     PYTHONPATH=. python tests/tools/record_seams.py transformers RELEASE=FOLDER …       also trl, accelerate, deepspeed
 
 Each PYTHON is an interpreter with torch and one release, each FOLDER the package of an unpacked release, which is read
-and not imported. Releases on record keep what they have, unless AutoScout uses a name that is new: then all are asked.
-"""
+and not imported. Recorded releases are not read again unless AutoScout uses a new name; then all must be given."""
 
 import ast
 import os
@@ -32,7 +31,7 @@ _ACCELERATE = Line(words=("accelerate", "launch", "train.py"))
 
 
 def taken() -> settings_taken.Taken:
-    """All that AutoScout sets of a trainer's line, whatever the job; and what shadows put in place of their own."""
+    """All settings of a trainer that AutoScout sets in any job, and those that shadows replace."""
     found = settings_taken.of_launcher(_ACCELERATE)
     for name in names():
         knobs = shipped("deepspeed").knob if name == target("deepspeed").preset else preset(name).knob
@@ -47,7 +46,7 @@ def patched() -> list[str]:
 
 
 def of_sources(package: str, folders: Mapping[str, Path]) -> None:
-    """`folders`: of releases of a package, the oldest first."""
+    """`folders`: release → folder of the package, oldest first."""
     asked = sorted({n for each in taken().values() for n in each} | {*patched()})
     own = [name for name in asked if name.startswith(f"{package}.")]
     found = {release: {n: declared({package: folder}, n) for n in own} for release, folder in folders.items()}
@@ -71,7 +70,7 @@ def main(engine: str, pythons: list[str]) -> None:
         told = _asked(of_megatron, python)
         if (
             told.arguments or of_megatron
-        ):  # else its parser cannot be made there, and its flags would seem to come later
+        ):  # otherwise its parser cannot be created, and its flags would seem to be of a later release
             taken[version] = {**told.arguments, **told.fields}
         print(version, len(signatures[version]), len(told.arguments), file=sys.stderr)
     by = f"{engine} PYTHON … (torch on CPUs)"
@@ -81,7 +80,7 @@ def main(engine: str, pythons: list[str]) -> None:
 
 
 def _held(path: Path, names: list[str]) -> dict[str, Mapping[str, str | None]]:
-    """What releases on record have; {} if one of the names is not on record."""
+    """The recorded properties by release; {} if one of the names is not recorded."""
     known = seams.read_record(path)
     return {v: known.of(v) or {} for v in known.releases} if set(names) <= set(known.names) else {}
 

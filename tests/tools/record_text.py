@@ -1,4 +1,4 @@
-"""Device records as text: what a fit found takes the place of what a record of fixtures/hardware had."""
+"""Writes fitted constants into the text of a device record in fixtures/hardware."""
 
 import tomllib
 from pathlib import Path
@@ -10,8 +10,8 @@ _LAST = ("serving", "sources")
 
 
 def put(stem: str, found: dict[str, dict[str, Any]], sources: dict[str, str]) -> Path:
-    """`found`: figures by section ("gemm", "serving.decode"). Of a section that is not of [serving] the record keeps
-    what the one that it is like has not. `sources`: by section, of those that it keeps."""
+    """`found`: figures by section ("gemm", "serving.decode"). Outside of [serving], figures equal to those of the
+    record that it is `like` are omitted. `sources`: by section, for the written ones."""
     path = folder() / f"{stem}.toml"
     record = tomllib.loads(path.read_text(encoding="utf-8"))
     like = shipped_contents().get(record.get("like", ""), {})

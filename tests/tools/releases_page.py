@@ -1,8 +1,7 @@
-"""Writes docs/engines-and-releases.md: what recorded releases of engines have, and what audits of them counted.
+"""Writes docs/engines-and-releases.md from the recorded properties of engines' releases, and counts of their audits.
 
-PYTHONPATH=. python tests/tools/releases_page.py                       writes the page from what is recorded
-PYTHONPATH=. python tests/tools/releases_page.py AUDIT.json …          records audits first (`targets --audit --json`)
-"""
+PYTHONPATH=. python tests/tools/releases_page.py writes the page from the records PYTHONPATH=. python
+tests/tools/releases_page.py AUDIT.json … records audits first (`targets --audit --json`)"""
 
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ _MARK = "<!-- tables: PYTHONPATH=. python tests/tools/releases_page.py -->\n"
 
 
 def record(found: list[Audit]) -> None:
-    """Only counts: flags that no knob sets, and what moved, the records of the engines have."""
+    """Records only an audit's counts; flags without a knob, and changed fields, are in the engines' records."""
     held = audited.recorded() | {each.engine: msgspec.structs.replace(each, unset=[], moved={}) for each in found}
     written = msgspec.json.format(msgspec.json.encode(dict(sorted(held.items()))), indent=1)
     audited.RECORD.write_bytes(written + b"\n")
@@ -73,7 +72,7 @@ def _called(engine: str, known: seams.Recorded, used: list[seams.Seam]) -> str:
 
 
 def _moved(known: seams.Recorded, catalogs: str) -> Iterator[str]:
-    """Fields that knobs might set; flags repeat them."""
+    """Sentences on changed fields that knobs may set (flags would repeat them)."""
     before = known.of(catalogs) or {}
     for name, held in known.names.items():
         for release, takes in held.items():

@@ -1,5 +1,5 @@
-"""The scheduler's figures, in virtual time: many queued experiments of mixed sizes on many slots, with kills and lost
-hosts. Prints what docs/clusters.md says of it.
+"""Simulates the scheduler in virtual time: many queued experiments of mixed sizes on many slots, with kills and lost
+hosts. Prints the figures of docs/clusters.md.
 
     python tests/tools/schedule_many.py [--experiments 10000] [--slots 1024] [--troubles 1000]
 """
@@ -44,7 +44,7 @@ def simulate(experiments: int, slots: int, troubles: int, seed: int = 0) -> dict
             heapq.heappush(ends, (now + lasts[name], attempt[name], name))
         if trouble_at and (not ends or trouble_at[0] <= ends[0][0]):
             now = trouble_at.pop(0)
-            if rng.random() < 0.5 and scheduler.running:  # killed: it has to run again
+            if rng.random() < 0.5 and scheduler.running:  # killed, so it must run again
                 victims = [rng.choice(list(scheduler.running))]
                 ran = scheduler.running[victims[0]]
                 scheduler.end(victims[0])

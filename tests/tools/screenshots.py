@@ -1,5 +1,5 @@
-"""The pictures of docs/tui.md: of recorded sessions of real experiments, and one whose devices of two kinds are
-simulated, which is made here and says so.
+"""Creates the pictures of docs/tui.md from recorded sessions of real experiments, and from a simulated session with two
+kinds of device, which is labelled as simulated.
 
 PYTHONPATH=. python tests/tools/screenshots.py [NAME…]
 """
@@ -32,13 +32,13 @@ from tui.session.follow import Follower
 from tui.widgets.panel import TextLine
 
 RECORDED = Path("fixtures/recorded/tiny-gpt-session.jsonl")
-BELIEVING = Path("fixtures/recorded/tiny-llama-session.jsonl")  # of a search that told what it believed
+BELIEVING = Path("fixtures/recorded/tiny-llama-session.jsonl")  # of a search that recorded its belief
 PICTURES = Path("docs/screens")
 SIZE = (120, 40)
 SCREENS = ("tune", "arms", "checks", "cluster", "experiments", "compare", "knowledge", "launch")
 SIMULATED = "two-kinds-simulated"
 _WAITS = re.compile("(comput|check|read)ing&#160;…")
-FLOP = 2.0 * 4096**3  # of the arithmetic that a rank does alone
+FLOP = 2.0 * 4096**3  # of the test product that a rank times alone
 
 
 def save(app: App[Any], name: str) -> None:
@@ -46,7 +46,7 @@ def save(app: App[Any], name: str) -> None:
 
 
 async def settled(app: App[Any], pilot: Pilot[Any]) -> None:
-    """Until no part waits for another process any more ("computing …"), on a busy machine, too."""
+    """Waits until no widget waits for another process ("computing …")."""
     await pilot.pause(2.0)
     while _WAITS.search(app.export_screenshot()):
         await pilot.pause(0.5)
@@ -69,7 +69,7 @@ async def picture(kb: Path, journal: Path, key: str, name: str, theme: str = "te
 
 
 async def home(kb: Path, folder: Path) -> None:
-    """Home with the recorded sessions, and the answers for a model's own config.json."""
+    """Pictures of Home with the recorded sessions, and of the form for a model's config.json."""
     app = HomeApp(kb, folder)
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
@@ -79,7 +79,7 @@ async def home(kb: Path, folder: Path) -> None:
         await pilot.press("n")
         await pilot.pause(2.0)
         await pilot.press(*"my-llama")
-        await settled(app, pilot)  # the check starts the interpreter that would run it
+        await settled(app, pilot)  # the check starts the job's interpreter, which takes time
         save(app, "new-job")
 
 
@@ -91,7 +91,7 @@ def model(folder: Path) -> None:
 
 
 def simulated(folder: Path) -> Path:
-    """The journal of a session on 8 A100 and 4 A40 that answers with what the simulators predict and noise of 1 %."""
+    """The journal of a session on 8 A100 and 4 A40 whose measurements are predictions with 1 % noise."""
     job = tomllib.loads(Path("fixtures/jobs/llama-3.2-3b.toml").read_text())
     job |= {"name": SIMULATED, "budget": {"profiles": 14}}
     file = folder / "job.toml"
@@ -117,7 +117,7 @@ def simulated(folder: Path) -> Path:
 
 
 def _with_ranks(event: dict, rng: np.random.Generator) -> str:
-    """Each rank's device and what it would take alone, by the peak of its kind."""
+    """Adds each rank's device, and its time for the test product by its kind's peak FLOP/s."""
     if event["type"] == "session_started":
         event |= {"session": SIMULATED, "host": "simulated"}
     m = event.get("measurement")

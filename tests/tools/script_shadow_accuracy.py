@@ -1,5 +1,5 @@
-"""A training script's shadow held against a real run of it on CPU ranks: bytes that torch's allocator gave out, as its
-profiler saw them over two steps (the table of docs/lab/shadow.md).
+"""Compares a training script's shadow (dry run) with a real run on CPU ranks: bytes allocated by torch over two steps,
+according to its profiler (the table of docs/lab/shadow.md).
 
     PYTHONPATH=. python tests/tools/script_shadow_accuracy.py [PYTHON that has transformers]
 """
@@ -17,7 +17,7 @@ from autoscout.targets.command.own_shadow import SCRIPT
 from tui.text import table
 
 _WORLD, _RUNS = 2, 3
-# As any script, but for what looks at it: the highest sum of all allocations and frees of rank 0, of two steps.
+# Added to the script: prints the highest sum of allocations minus frees on rank 0 in two steps.
 _LOOK = """
 import os, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def _real(python: str, script: Path, flags: list[str]) -> int:
-    """Bytes."""
+    """Peak bytes of a real run."""
     command = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(_WORLD), "--master-port"]
     done = subprocess.run(
         [*command, str(processes.free_port()), str(script), *flags], capture_output=True, text=True, timeout=500

@@ -1,13 +1,12 @@
-"""Searches under constraints on tables drawn by seed: throughput of a server whose first token and whose tokens must
-not take too long. Of 17,280 configurations a quarter keeps both bounds, and the best of all breaks one.
+"""Compares searches under constraints on generated tables: throughput of a server with bounds on TTFT and TPOT. A
+quarter of the 17,280 configurations keeps both bounds; the fastest configuration breaks one.
 
     PYTHONPATH=. python tests/tools/search_bounds.py [--draws 0,1,2] [--seeds 3] [--with good] [autoscout …]
 
-Draws below 100 are for choosing. What is told carries 2 % noise. Each line: experiments until one within 1 % · 5 % of
-the best that keeps its bounds (geometric means), runs that got there, bounds broken until then and in all.
-Simulators: `good`, the same formulas with constants up to a quarter off; `biased`, besides, half the tokens/s, 0.7 of
-TPOT and twice TTFT; `blind`, a good one of tokens/s that says nothing of bounds.
-"""
+Draws below 100 are for development. Measurements have 2 % noise. Each line: experiments until one within 1 % · 5 % of
+the best configuration that keeps its bounds (geometric means), runs that reached it, broken bounds until then and in
+total. Simulators: `good`, the same formulas with constants up to a quarter wrong; `biased`, additionally half the
+tokens/s, 0.7 times TPOT and twice TTFT; `blind`, a good one of tokens/s without predictions of bounds."""
 
 import argparse
 import itertools
@@ -69,7 +68,7 @@ class Drawn:
         self.best = float(self.values[kept, 0].max())
 
     def simulators(self, kind: str) -> tuple[dict[str, Predictor], dict[str, Predictor]]:
-        """Of the objective, and of its bounds."""
+        """(simulators of the objective, simulators of the bounded metrics)."""
         said = self.said * (_BIASED if kind == "biased" else (1.0, 1.0, 1.0))
         limits = [constraint(text)[2] for text in self.objective.constraints]
 
@@ -107,7 +106,7 @@ def _served(constants: list[float], rows: list[dict[str, Value]]) -> np.ndarray:
 
 
 def _surprised(rng: np.random.Generator, rows: list[dict[str, Value]], values: np.ndarray) -> np.ndarray:
-    """With what no simulator knows."""
+    """The values with effects that no simulator predicts."""
     tokens, tpot, ttft = values.T
     pairs = np.zeros(len(rows))
     codes = {name: np.array([DOMAINS[name].index(row[name]) for row in rows]) for name in DOMAINS}
@@ -119,8 +118,8 @@ def _surprised(rng: np.random.Generator, rows: list[dict[str, Value]], values: n
 
 
 def searched(drawn: Drawn, name: str, seed: int, budget: int, kind: str) -> tuple[int, int, int, int]:
-    """Experiments to 1 % and to 5 % (one more than the budget where it was not reached), bounds broken until within 1 %
-    and in all."""
+    """Experiments until within 1 % and within 5 % (the budget + 1 if not reached), broken bounds until 1 % and in
+    total."""
     plain, hyper = variant(name)
     simulators, foreseen = drawn.simulators(kind)
     chosen = strategy(plain, drawn.space, seed, hyper=hyper, simulators=simulators, foreseen=foreseen)

@@ -1,15 +1,15 @@
-"""Landscapes drawn by seed, to choose a search on and to judge it on: as many as one likes, none of them known.
+"""Generates any number of unseen landscapes from seeds, for the development and the evaluation of searches.
 
-A *draw* takes everything by chance: the model's sizes, how many devices, their rates and links, the physics' constants,
-which values the knobs have, the noise. What all have in common is what makes such landscapes hard: tile and wave
-quantisation, bubbles, exposed communication, memory that runs out (or a queue that runs over), inactive knobs, and 2 %
-of each configuration's own that no knob explains. Nothing here is calibrated, and nothing is shared with simulate/.
+A *draw* chooses everything at random: the model's sizes, the number of devices, their rates and links, physical
+constants, the knobs' values, the noise. All draws have the effects that make such landscapes hard: tile and wave
+quantization, bubbles, exposed communication, limited memory (or an overloaded queue), inactive knobs, and a deviation
+of 2 % per configuration that no knob explains. Nothing is calibrated or shared with simulate/.
 
     dense16, dense64    pretraining of a dense model on 8 to 24, or 32 to 128 devices
     moe16               of a mixture of experts on 8 to 24: most configurations run out of memory
     serving             mean latency of a server under load
 
-Even draws are for choosing, odd ones are held out: they are looked at when everything is chosen. Simulators:
+Even draws are for development, odd ones are held out for the final evaluation. Simulators:
 
     perfect         all that knobs explain of the truth: what is left is each configuration's own
     good            the same physics, its constants up to a quarter off
@@ -41,14 +41,14 @@ from kb.records import Objective, Value
 OWN, NOISE = 0.02, 0.02
 FAMILIES = ("serving", "dense64", "dense16", "moe16")
 SIMULATORS = ("none", "perfect", "good", "biased", "good+80", "constant", "nan", "negative", "inverse")
-Knobs = dict[str, np.ndarray]  # (n,) floats each; NaN: inactive
+Knobs = dict[str, np.ndarray]  # (n,) floats each; NaN: an inactive knob
 
 
 @dataclass(frozen=True)
 class Physics:
-    """What the truth and its simulators differ in."""
+    """The constants in which the truth and its simulators differ."""
 
-    rate: float  # flop/s that a device reaches
+    rate: float  # attained FLOP/s of a device
     stream: float  # bytes/s of its memory
     link: float
     between: float  # bytes/s between nodes
@@ -168,7 +168,7 @@ def _training_knobs(m: Model, rng: np.random.Generator) -> Knobs:
     names = [*_layouts(m)[0], "sp", "ar", "distopt", "overlap", "bucket", "sms"]
     table = np.array(rows, dtype=float)
     most = int(rng.integers(45_000, 110_000))
-    if len(table) > most:  # whole layouts are left out, so that what is left is still a grid
+    if len(table) > most:  # drop whole layouts, so that the rest is still a grid
         layouts = np.unique(table[:, :6], axis=0, return_inverse=True)[1].ravel()
         kept = rng.permutation(layouts.max() + 1)[: int(most / len(table) * (layouts.max() + 1))]
         table = table[np.isin(layouts, kept)]
@@ -259,7 +259,7 @@ def training(draw: int, devices: list[int], experts: bool) -> "Drawn":
             break
     cost = np.where(memory > 0.96 * m.gib, np.nan, _step(m, k, truth))
     said = {"good": _step(m, k, _good(truth, rng)), "biased": _step(m, k, _biased(truth, rng))}
-    expected = _memory_gib(m, k) > 1.05 * m.gib  # a simulator knows what is sure not to fit
+    expected = _memory_gib(m, k) > 1.05 * m.gib  # simulators predict configurations that clearly do not fit
     said = {name: np.where(expected, np.inf, value) for name, value in said.items()}
     text = f"{m.layers}×{m.hidden} {'experts ' if experts else ''}on {m.devices}"
     return Drawn(text, k, ["tp", "pp", "cp", "ep", "sp", "ar", "distopt", "overlap"], cost, said, rng, memory, m.gib)
@@ -316,7 +316,7 @@ def serving(draw: int) -> "Drawn":
 def _latency(
     k: Knobs, c: Physics, devices: int, params: float, prompt: float, answer: float, arrivals: Any, load: float
 ) -> tuple[np.ndarray, float]:
-    """Mean seconds of a request, and what arrives a second (the given, else `load` of the best capacity)."""
+    """(mean seconds of a request, requests per second): the given rate, else `load` times the best capacity."""
     tp, pp = k["tp"], k["pp"]
     replicas = devices / (tp * pp)
     room = 80e9 * k["share"] * tp * pp - 2.1 * params
@@ -355,8 +355,8 @@ class Drawn:
     cost: np.ndarray
     said: dict[str, np.ndarray]
     rng: np.random.Generator
-    memory: np.ndarray | None = None  # (n,) GiB of the fullest device
-    gib: float = 0.0  # of a device
+    memory: np.ndarray | None = None  # (n,) GiB on the fullest device
+    gib: float = 0.0  # memory of each device
 
 
 def draw(family: str, number: int) -> Drawn:
@@ -369,8 +369,8 @@ def draw(family: str, number: int) -> Drawn:
 def landscape(
     family: str, number: int, dummies: int = 0, peaks: bool = False, priced: bool = False, looks: int = 0
 ) -> Landscape:
-    """With every simulator; `dummies`: knobs added that do nothing; `peaks`: runs report their memory; `priced`: what
-    each costs is known; `looks`: as for `_device_s`."""
+    """A draw with all simulators. `dummies`: additional knobs without effect; `peaks`: runs report peak memory;
+    `priced`: costs of experiments are known; `looks`: as in `_device_s`."""
     drawn = draw(family, number)
     perfect = np.where(np.isfinite(drawn.cost), drawn.cost, np.inf)
     drawn.cost = drawn.cost * np.exp(OWN * drawn.rng.standard_normal(len(drawn.cost)))
@@ -419,8 +419,8 @@ def landscape(
 
 
 def _device_s(step: np.ndarray, looks: int = 0) -> np.ndarray:
-    """(n,) relative to one device: a launch of 40 s, a warm-up and `looks` iterations; 0: 8 s of them, at least 2 and
-    at most 10."""
+    """(n,) seconds of an experiment, on all devices: a launch of 40 s, a warm-up and `looks` iterations (0: as many as
+    take 8 s, at least 2 and at most 10)."""
     return 40 + np.nan_to_num((1 + (looks or np.clip(8 / step, 2, 10))) * step)
 
 
@@ -444,7 +444,7 @@ class Cell:
     failed: list[float]
     ms: list[float]
     right: list[bool]
-    paid: list[float]  # device-seconds until within 1 %, relative to one device; 0: not priced
+    paid: list[float]  # seconds of all experiments until within 1 %; 0: costs are unknown
     fast: list[float]
 
 

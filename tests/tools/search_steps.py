@@ -1,7 +1,6 @@
-"""What a step of the default search costs: CPU milliseconds of each ask and tell of one run, on a landscape drawn by
-seed (search_generated.py).
+"""CPU milliseconds of each ask and tell of the default search, in a run on a generated landscape (search_generated.py).
 
-    python tests/tools/search_steps.py --of serving --draw 63 --with none,good
+python tests/tools/search_steps.py --of serving --draw 63 --with none,good
 """
 
 import argparse
@@ -19,7 +18,7 @@ from autoscout.studies.bench.landscape import Landscape
 
 
 def steps(land: Landscape, simulator: str, budget: int, seed: int = 0) -> np.ndarray:
-    """(budget,)"""
+    """(budget,) CPU milliseconds of each step."""
     land.prepare()
     simulators = {} if simulator == "none" else {simulator: land.predictor(simulator)}
     search = strategy("autoscout", land.space, seed=seed, simulators=simulators)

@@ -1,13 +1,13 @@
-"""How far the serving simulator is from measured runs, without having seen one: by source, framework, model and tp.
+"""The serving simulator's errors on measured runs that it was not fitted to, by source, framework, model and tp.
 
     PYTHONPATH=. .venv/bin/python tests/tools/serving_accuracy.py ../shared/data/validation/serve_end_to_end.csv.gz
         [--framework vLLM] [--gpu a100] [--rows]
     PYTHONPATH=. .venv/bin/python tests/tools/serving_accuracy.py --fluid
 
 Prints MAPE |predicted / measured - 1|, bias, the standard deviation of log(measured / predicted), the share of rows
-within the stated 90 % interval, and the same with its spread estimated from the other models' rows only. --fluid: how
-far the fluid is from the event simulation, over random configurations and loads; and its highest rates.
-"""
+within the stated 90 % interval, and the same with an interval estimated from the other models' rows. --fluid:
+deviations of the fluid model from the event simulation, over random configurations and loads, and of its highest
+rates."""
 
 import argparse
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 def quickly(columns: Mapping[str, Any], metric: str) -> np.ndarray:
-    """What the fluid says, where the member would simulate events."""
+    """The fluid model's predictions, even where the member would simulate events."""
     n = len(columns["row"])
     values = np.full(n, np.nan)
     for kind in np.unique(columns["gpu"]):
@@ -50,7 +50,7 @@ def quickly(columns: Mapping[str, Any], metric: str) -> np.ndarray:
 
 
 def held_out_coverage(log_error: np.ndarray, group: np.ndarray) -> float:
-    """Share of rows within 1.645 standard deviations, taken about 0 over the other groups' rows."""
+    """Share of rows within 1.645 root mean squares of the other groups' rows."""
     inside = np.zeros(len(log_error), dtype=bool)
     for name in np.unique(group):
         others = log_error[group != name]
@@ -60,7 +60,7 @@ def held_out_coverage(log_error: np.ndarray, group: np.ndarray) -> float:
 
 
 def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarray, group: np.ndarray) -> list[str]:
-    """One row of a report; what the member did not predict is left out."""
+    """A line of a report, without rows that the member did not predict."""
     known = np.isfinite(predicted) & np.isfinite(measured) & (predicted > 0)
     if not known.any():
         return [name, "0", "", "", "", "", ""]
@@ -80,15 +80,15 @@ def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarr
 
 
 def _both(columns: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
-    """What the fluid and the events say of configurations on A100-80GB."""
+    """(predictions of the fluid model, of the event simulation) for configurations on A100-80GB."""
     n = len(columns["tp"])
     s = setup(columns, device("a100"), n)
     return fluid(s), [exactly(columns, s, i) for i in range(n)]
 
 
 def _spread(columns: dict[str, Any], load: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
-    """The same of requests as production services have them: long prompts that are seldom, short answers that are not,
-    at 30 to 95 % of what can be answered (the mean of several draws), or for so many users and a multiple of them."""
+    """Like `_both`, for loads as in production, with rare long prompts and frequent short answers: open loads at 30 to
+    95 % of the capacity (means of several draws), or closed ones."""
     kinds = (
         {"input_len": [100, 500, 3000], "output_len": [10, 150, 600]},
         {"input_len": [2, 400, 1000, 1300, 14000], "output_len": [7, 100, 180, 400, 1000]},
@@ -113,7 +113,8 @@ def _spread(columns: dict[str, Any], load: dict[str, Any]) -> tuple[dict[str, np
 
 
 def _of_draws(own: dict[str, Any]) -> dict[str, float]:
-    """The events' means over several draws of an open load: near the capacity one has three times another's TTFT."""
+    """Means of several event simulations of an open load, because TTFT varies threefold between draws near the
+    capacity."""
     traffic, s = own["traffic"], setup(own, device("a100"), 1)
     front_end = float(s.front_end_s[0]), float(s.request_s[0])
     each = [
@@ -127,7 +128,8 @@ LLAMA = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 1
 
 
 def highest_rates() -> None:
-    """The highest rate within limits, by the fluid and by the events, of 12 configurations of Llama-3-8B."""
+    """Compares the highest rates within limits of the fluid model and of event simulation, for 12 configurations of
+    Llama-3-8B."""
     loads = (
         (Traffic(rate=1.0, input_len=1000, output_len=200), {"tpot_p99_ms": 30.0}),
         (Traffic(rate=1.0, input_len=[100, 200, 4000], output_len=[10, 100, 800]), {"ttft_p99_ms": 1000.0}),
@@ -153,8 +155,8 @@ def highest_rates() -> None:
 
 
 def fluid_against_events() -> None:
-    """Llama-3-8B; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity, closed ones whose
-    requests are all alike, and loads of lengths that spread."""
+    """Compares the models for Llama-3-8B with 400 requests each: fixed batches, closed loops (also of equal requests),
+    open loops up to 95 % of the capacity, and loads of variable lengths."""
     n, rng, a100 = 150, np.random.default_rng(5), device("a100")
     columns: dict[str, Any] = {
         **LLAMA,

@@ -1,7 +1,7 @@
-"""The winner of a session against the default, by vLLM's own benchmark: the exported commands are started as they are,
-and each is loaded by `vllm bench serve`, in turns.
+"""Compares the winner of a session with the default by vLLM's benchmark: the exported commands are run unchanged,
+alternately, under the load of `vllm bench serve`.
 
-    python tests/tools/serving_confirm.py KB SESSION FILE      one round, added to FILE; run it again. Needs .venv-vllm
+    python tests/tools/serving_confirm.py KB SESSION FILE    appends a round to FILE. Needs .venv-vllm
 """
 
 import json
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
-    """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
+    """Mean metrics of two runs of `vllm bench serve` on a server started by the exported command."""
     model = model_folder(job)
     with serving_check.serving(job, launch, "command") as (port, *_), tempfile.TemporaryDirectory() as folder:
         runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
@@ -50,7 +50,7 @@ def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
 
 
 def _bench(job: Job, model: str, port: int, folder: Path, seed: int) -> dict[str, float]:
-    """The load of the job: what all requests begin with, and the rest, which is each one's own."""
+    """Runs the benchmark with the job's load: a prefix shared by all requests, and a different rest of each."""
     traffic = job.traffic
     assert isinstance(traffic.input_len, int)
     command = [

@@ -1,13 +1,13 @@
-"""A full grid of max_num_seqs × max_num_batched_tokens, as vLLM's own tuner sweeps it, beside our session: how many
-experiments each needs to the same result. Needs .venv-vllm.
+"""Compares a full grid of max_num_seqs × max_num_batched_tokens, as in vLLM's tuner, with our session: experiments
+until the same result. Needs .venv-vllm.
 
-    python tests/tools/serving_grid.py grid FOLDER [LAUNCHER]    the grid's points, once each; run it again for repeats
+    python tests/tools/serving_grid.py grid FOLDER [LAUNCHER]    measures the points once; run it again for repeats
     python tests/tools/serving_grid.py session FOLDER [SEED]     our session on the same two knobs
     python tests/tools/serving_grid.py table FOLDER
 
 benchmarks/auto_tune/auto_tune.sh of vLLM sweeps the same two knobs over lists that the user writes; here they have the
-catalog's values, and what its rules call the same run is left out. All measurements are fresh engines in mode (b).
-"""
+catalog's values, without configurations that its rules consider equivalent. Each measurement starts an engine in mode
+(b)."""
 
 import json
 import statistics
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _job() -> Job:
-    """Everything but the two knobs is as by default."""
+    """The job with defaults for all but the two knobs."""
     job = load_job(JOB)
     default = JobSpace.of_job(job).reference
     fixed = {name: value for name, value in default.knobs.items() if name not in SWEPT}
@@ -93,7 +93,7 @@ def _table(root: Path) -> None:
 
 
 def _of_session(path: Path, known: dict[str, float], best: float) -> None:
-    """By what the grid measured of the points that the session tried: its own luck does not count."""
+    """Prints the session's progress by the grid's measurements of its points, which excludes lucky measurements."""
     ended = [e for e in journals.events(path) if isinstance(e, journals.ExperimentEnded)]
     searched = [e.measurement for e in ended if e.purpose != "confirm"]
     confirmed = next((e for e in journals.events(path) if isinstance(e, journals.Confirmed)), None)

@@ -1,4 +1,4 @@
-"""A session of 60 real experiments on vLLM, killed with SIGKILL in the middle and resumed: what it leaves behind.
+"""Kills a session of 60 real experiments on vLLM with SIGKILL, resumes it, and reports leaked resources.
 
     python tests/tools/serving_leaks.py FOLDER [PROFILES [LAUNCHER]]      needs .venv-vllm; 60, mode (b) "warm"
 
@@ -16,7 +16,7 @@ from autoscout.running import processes
 from kb import journal as journals
 
 JOB = Path("fixtures/jobs/tiny-llama-serve-cpu.toml")
-# A session that does not end when nothing better comes.
+# A session that does not stop for lack of improvement.
 OWNER = """
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def main() -> None:
     said = JOB.read_text().replace(
         'python = ".venv-vllm/', f'launcher = "{launcher}"\npython = "{Path.cwd()}/.venv-vllm/'
     )
-    said = said.replace('wall = "20m"', 'wall = "3h"')  # and without what takes ten times as long
+    said = said.replace('wall = "20m"', 'wall = "3h"')  # and without configurations that take ten times as long
     job.write_text(
         said.replace("eager = true }", 'eager = true, spec = "none" }\nlimit = { max_num_seqs = [8, 16, 32] }')
     )
@@ -60,13 +60,13 @@ def main() -> None:
 
 
 def _run(command: list[str], log: Path, kb: Path, kill_after: int | None) -> int:
-    """To its end, or until so many experiments have ended and the next one runs."""
+    """Runs until the end, or kills the session during the experiment after the first `kill_after`."""
     with open(log, "wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     while process.poll() is None:
         time.sleep(0.1)
         if kill_after is not None and _ended(kb) >= kill_after:
-            time.sleep(1.5)  # into the next experiment
+            time.sleep(1.5)  # the next experiment is running by now
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             return _ended(kb)
@@ -81,8 +81,8 @@ def _ended(kb: Path) -> int:
 
 
 def _things() -> dict[str, set[str]]:
-    """What there is; by words that only our workers' and vLLM's processes have on their command lines; the tuner
-    itself is waited for."""
+    """Processes of our workers and of vLLM (by words in their command lines), files and sockets. The tuner has
+    ended."""
     running = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -110,7 +110,8 @@ def _things() -> dict[str, set[str]]:
 
 
 def _left(before: dict[str, set[str]]) -> dict[str, set[str]]:
-    """What is new and stays for 20 s; of shared memory, what no process uses: others on this machine have theirs."""
+    """Resources that are new and remain for 20 s; of shared memory, only files that no process uses, because other
+    programs have some."""
     deadline = time.monotonic() + 20
     while True:
         left = {what: found - before[what] for what, found in _things().items()}

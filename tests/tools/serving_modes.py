@@ -1,7 +1,8 @@
-"""The same configurations in the ways to run an experiment, side by side: the tables of docs/lab/serving-measured.md.
+"""Compares the modes of running serving experiments on the same configurations: the tables of
+docs/lab/serving-measured.md.
 
-    python tests/tools/serving_modes.py round FOLDER [LAUNCHER…]   every configuration once in each mode; run it again
-    python tests/tools/serving_modes.py table FOLDER               what all rounds say
+    python tests/tools/serving_modes.py round FOLDER [LAUNCHER…]   all configurations once in each mode; repeat it
+    python tests/tools/serving_modes.py table FOLDER               prints the tables of all rounds
     python tests/tools/serving_modes.py repeats FOLDER [N]         N fresh engines with the default configuration
     python tests/tools/serving_modes.py bench FOLDER               one server under our load and `vllm bench serve`'s
 
@@ -126,7 +127,7 @@ def _mean(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def _ratio(base: list[dict[str, Any]], runs: list[dict[str, Any]]) -> str:
-    """Of the throughputs round by round, with the 95 % interval of its geometric mean."""
+    """Geometric mean of the throughputs' ratio by round, with its 95 % interval."""
     if base is runs:
         return "1"
     of_round = {r["round"]: r["metrics"][SHOWN[0]] for r in base}
@@ -151,7 +152,7 @@ def _repeats(job: Job, root: Path, count: int) -> None:
 
 
 def _against_vllm_bench(job: Job, root: Path) -> None:
-    """The shared prefix is left out, since the two draw it differently."""
+    """Compares our load with `vllm bench serve`'s, without a shared prefix, which they draw differently."""
     configuration = _chosen(job)[0]
     traffic = msgspec.structs.replace(job.traffic, shared_prefix=0)
     job = msgspec.structs.replace(_launched(job, "serve"), traffic=traffic)

@@ -1,5 +1,5 @@
-"""vLLM's shadow held against real runs of vLLM on this CPU whose times are put into it: as a linear fit to the steps of
-other configurations, and step by step (the tables of docs/lab/serving-shadow.md; some minutes).
+"""Compares vLLM's shadow (dry run) with real runs on this CPU. The shadow's step times are a linear fit to the steps of
+other configurations, or the real ones (the tables of docs/lab/serving-shadow.md; takes some minutes).
 
     PYTHONPATH=. python tests/tools/serving_shadow_accuracy.py [PYTHON of vLLM]
 """
@@ -31,7 +31,7 @@ LOADS = {
     "10 a second, mixed": Traffic(rate=10.0, **_MIXED),
 }
 BLOCKS = (32,)
-# Times are learned from these, for each size of block, and held against the others.
+# Step times are fitted to these configurations, for each block size, and tested on the others.
 LEARNED = ("max_num_seqs=8 max_num_batched_tokens=512", "max_num_seqs=32 max_num_batched_tokens=128")
 LEARNED_LOADS = ("24 users", "8 users, mixed")
 HELD = (
@@ -69,9 +69,10 @@ def main() -> None:
         fitted, replayed = told[2 * i], told[2 * i + 1]
         job = jobs[load]
         of = {name: _metrics(said, job) for name, said in (("real", run), ("fitted", fitted), ("replayed", replayed))}
-        last = {"fitted": of["real"], "replayed": _metrics({"passes": run["passes"][-1:]}, job)}  # the steps' own pass
+        # the pass whose step times are replayed
+        last = {"fitted": of["real"], "replayed": _metrics({"passes": run["passes"][-1:]}, job)}
         for name, found in errors.items():
-            if name == "fitted" or not replayed["other"]:  # else the k-th step is another one
+            if name == "fitted" or not replayed["other"]:  # otherwise steps do not correspond
                 found.append([of[name][metric] / last[name][metric] - 1 for metric in METRICS])
         cells = [f"{of['real'][m]:.4g} / {of['fitted'][m]:.4g}" for m in ("ttft_mean_ms", "tpot_mean_ms")]
         counts = [f"{run['counts'][n]} / {fitted['counts'][n]}" for n in ("preemptions", "cached", "steps")]
@@ -102,7 +103,7 @@ def _real(job: Job, block: int, knobs: str) -> dict[str, Any]:
 
 
 def _fit(runs: list[list[list[float]]]) -> dict[str, list[float]]:
-    """Least squares of relative errors, over the steps of several runs; the host's from its medians."""
+    """Least squares of relative errors over the steps of several runs; the host's times are fitted to medians."""
     steps = np.array([step for run in runs for step in run])
     seqs, tokens, pairs, decodes, context, forward, host = steps.T
     ones = np.ones(len(steps))

@@ -1,10 +1,9 @@
-"""vLLM's shadow held against measured batches on A100 and H100 (LLM-Inference-Bench): whole-batch latency, beside what
-the event simulation says of the same rows. Prints the table of docs/lab/serving-shadow.md.
+"""Compares vLLM's shadow (dry run) and the event simulation with measured batches on A100 and H100
+(LLM-Inference-Bench), by the latency of the whole batch. Prints the table of docs/lab/serving-shadow.md.
 
     PYTHONPATH=. python tests/tools/serving_shadow_rows.py ../shared/data/validation/serve_end_to_end.csv.gz EVERY
 
-Those rows are of 2024's vLLM, whose host worked before each step, not beside it: async_scheduling is off.
-"""
+The rows are of vLLM of 2024, whose host did not overlap with the device, so async_scheduling is off."""
 
 import sys
 from dataclasses import asdict

@@ -1,15 +1,14 @@
-"""What the serving simulator's 90 % intervals hold, source by source, over all public runs that the tools here read.
+"""Coverage of the serving simulator's 90 % intervals by source, over all public runs that these tools read.
 
     PYTHONPATH=. .venv/bin/python -m tests.tools.serving_widths pages [--mlperf told.json …]
 
-`pages`: the clones that published_serving.py, …_later, …_rates, …_cookbook, …_dstack and …_ionet name, and beside them
-nim.csv (published_closed_loops.py), overview-1.0.md and -1.2.md (…_overview) and rocm*.md (…_rocm); what is not there
-is left out. `told.json`: what published_serving_mlperf.py saved.
+`pages`: the clones for published_serving.py, …_later, …_rates, …_cookbook, …_dstack and …_ionet, and nim.csv
+(published_closed_loops.py), overview-1.0.md and -1.2.md (…_overview) and rocm*.md (…_rocm); missing ones are skipped.
+`told.json`: what published_serving_mlperf.py saved.
 
-Rows of one source err alike, so that each source counts once: a publisher's rows of one kind of engine. Beside each,
-the factor on what is stated with which the others of its engine would hold 90 % on average, and what that factor holds
-of this one.
-"""
+Errors within a source (a publisher's rows of one kind of engine) are correlated, so each source counts once. Also
+printed: the factor on the stated errors with which the engine's other sources have a mean coverage of 90 %, and this
+source's coverage with it."""
 
 import argparse
 import json
@@ -38,7 +37,7 @@ _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "output": "tokens/s", "e2el": "TPOT"
 
 
 class Off(NamedTuple):
-    """A figure of a source: log of predicted / measured, over what is stated for it."""
+    """A figure of a source. `off`: log(predicted / measured) / stated error."""
 
     metric: str
     engine: str
@@ -47,7 +46,7 @@ class Off(NamedTuple):
 
 
 def told(folder: Path) -> Iterator[tuple[str, dict[str, Any], dict[str, tuple[float, float]]]]:
-    """(source, row, what is predicted of it) of all that is there."""
+    """(source, row, predictions) of all available runs."""
     for row in published_serving.rows_of(folder)[0]:
         yield row["source"], row, published_serving.predicted(row)
     for row in published_serving_later.typed():
@@ -98,7 +97,7 @@ def held(offs: Sequence[float], factor: float = 1.0) -> float:
 
 
 def wanted(others: Sequence[Sequence[float]]) -> float:
-    """The factor with which they hold 90 % on average."""
+    """The factor with which the mean coverage of the others is 90 %."""
     shares = [abs(np.mean([held(offs, factor) for offs in others]) - 0.9) for factor in _FACTORS]
     return float(_FACTORS[int(np.argmin(shares))])
 

@@ -1,12 +1,10 @@
-"""Traced against measured: the peak memory of shadows beside what Megatron-LM's CI measured (docs/lab/shadow.md's
-table).
+"""Compares the peak memory of shadows (dry runs) with measurements by Megatron-LM's CI (docs/lab/shadow.md's table).
 
 PYTHONPATH=. python tests/tools/shadow_accuracy.py [--parts] [CASE …]
 PYTHONPATH=. python tests/tools/shadow_accuracy.py --record
 
-`--parts`: composed of traces of shallow jobs, which take a tenth of the time (recipes without chunks). `--record`:
-writes what those of dense recipes keep to RECORDED, for a test that traces nothing.
-"""
+`--parts`: composes traces of shallow jobs, which takes a tenth of the time (recipes without chunks). `--record`: writes
+the memory of the dense recipes' traces to RECORDED, for a test without tracing."""
 
 import math
 import statistics
@@ -32,7 +30,7 @@ def whole(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
 
 
 def from_parts(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
-    """The last rank; the recipe has one chunk a stage."""
+    """The composed trace of the last rank, for a recipe with one chunk per stage."""
     found = shallow(recipe, imbalances)
     if broken := [rank for rank in found if rank.verdict != "starts"]:
         return broken
@@ -40,7 +38,7 @@ def from_parts(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
 
 
 def shallow(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
-    """Its last rank in stages that are 2 and 3 layers deep, for each imbalance."""
+    """Traces of the last rank with 2 and 3 layers per stage, for each expert imbalance."""
     degrees = _degrees(recipe)
     knobs = {**degrees, "mbs": recipe.flags["--micro-batch-size"], "distopt": True}
     asked = [
@@ -67,7 +65,7 @@ def _depths(degrees: dict[str, int]) -> list[Depth]:
 
 
 def kept(rank: Rank) -> Rank:
-    """Its bytes alone."""
+    """The trace with only its memory."""
     return Rank(
         rank=rank.rank, verdict=rank.verdict, parameters=rank.parameters, built=rank.built, peak=rank.peak,
         reserved=rank.reserved, steps=rank.steps, micro_batches_traced=rank.micro_batches_traced,
@@ -76,7 +74,7 @@ def kept(rank: Rank) -> Rank:
 
 
 def recorded() -> dict[str, list[Rank]]:
-    """By case and GPU, the shallow traces of dense recipes."""
+    """The recorded shallow traces of dense recipes, by case and GPU."""
     return msgspec.json.decode(RECORDED.read_bytes(), type=dict[str, list[Rank]])
 
 
@@ -90,7 +88,7 @@ DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert"}
 
 
 def interval(recipe: Recipe, ranks: list[Rank]) -> tuple[float, float]:
-    """GiB: as autoscout/simulate/shadow/verdict.py states it."""
+    """The interval of the peak in GiB, as in autoscout/simulate/shadow/verdict.py."""
     error = ERROR if recipe.dense else DOUBTED_ERROR
     low, *more = (rank.steps[-1].forward_backward / GIB for rank in ranks)
     early = [low + (value - low) * (EARLY - 1) / (OUT_OF_BALANCE - 1) for value in more]

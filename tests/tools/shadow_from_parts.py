@@ -1,4 +1,4 @@
-"""Shadows from parts beside whole traces, of a model small enough to be traced often (docs/lab/shadow.md's table).
+"""Compares composed shadows with whole traces, on a model small enough for many traces (docs/lab/shadow.md's table).
 
 PYTHONPATH=. python tests/tools/shadow_from_parts.py [LAYERS HIDDEN]
 """

@@ -1,5 +1,5 @@
-"""Shadows of Megatron's own layers (without Transformer Engine) against what one H100 allocated for the same rank, and
-for jobs of one GPU a real run but for 8 MiB (docs/lab/shadow.md, "One device").
+"""Compares shadows of Megatron's own layers (without Transformer Engine) with the memory that one H100 allocated for
+the same rank; for jobs of one GPU, this equals a real run up to 8 MiB (docs/lab/shadow.md, "One device").
 
     PYTHONPATH=. python tests/tools/shadow_local_layers.py
 """
@@ -15,7 +15,7 @@ SMALL = Model(layers=12, hidden=2048, heads=16, ffn=5504, vocab=32000, **_LLAMA)
 LLAMA = Model(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, **_LLAMA)
 _ALL = {"ar": "full", "ar_method": "uniform", "ar_layers": 1}
 _SHARED = {"sp": True, "distopt": True}
-# (model, what differs from all ones, rank, GiB)
+# (model, knobs that differ from 1, rank, GiB)
 MEASURED: list[tuple[Model, dict[str, Value], int, float]] = [
     (SMALL, {"mbs": 1}, 0, 19.377),
     (SMALL, {"mbs": 2}, 0, 26.221),
@@ -32,7 +32,7 @@ MEASURED: list[tuple[Model, dict[str, Value], int, float]] = [
 
 
 def traced(rows: list[tuple[Model, dict[str, Value], int, float]]) -> list[float]:
-    """GiB of each, as its shadow has them."""
+    """Each row's peak GiB according to its shadow."""
     questions = [{**question_of(*_asked(model, knobs)), "rank": rank} for model, knobs, rank, _ in rows]
     told = ask(questions, [sys.executable], 3600.0)
     return [max(rank.steps[-1].forward_backward, rank.steps[-1].optimizer) / 2**30 for rank in told]
@@ -53,7 +53,7 @@ def _asked(model: Model, knobs: dict[str, Value]) -> tuple[Job, Configuration]:
 
 
 def price_s(knobs: dict[str, Value]) -> float | None:
-    """Of a step of Llama's, its kernels and collectives priced."""
+    """Predicted seconds of a step of Llama from its traced kernels and collectives."""
     return shadow(ShadowAsked(*_asked(LLAMA, knobs), "", None)).step_s
 
 

@@ -4,10 +4,9 @@ Megatron in train_end_to_end that its own code can be asked about, and on its CI
 
     PYTHONPATH=. python tests/tools/shadow_prices.py TRACES [ROW …]
 
-TRACES: a file beside which traces are kept, so that a second run takes seconds. A row that says no recomputation is
-taken to do none, by both. Experts are traced with Megatron's own all-to-all and priced as DeepEP sends tokens, which
-those recipes use. No row went into a constant.
-"""
+TRACES: a file beside which traces are kept, so that a second run takes seconds. Rows that state no recomputation are
+assumed to have none. Experts are traced with Megatron's own all-to-all and priced like DeepEP, which those recipes use.
+No constant was fitted to these rows."""
 
 import csv
 import gzip
@@ -33,14 +32,14 @@ from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node,
 
 ROWS = TABLE.parent / "train_end_to_end.csv.gz"
 LIMIT_S = 1800.0
-# Of Megatron-Bridge's recipes: 126 and 94 layers, with the embedding and the loss counted as one each.
+# Megatron-Bridge's recipes with 126 and 94 layers count embedding and loss as a layer each.
 SPLIT = {"LLAMA3.1_405B": "embedding+loss", "Qwen3_235B_a22B": "embedding+loss"}
 DEVICES = {"H100": "h100", "A10G": "a10g", "L4": "l4", "A100-SXM-80GB": "a100", "H100-SXM-80GB": "h100"}
 _KEY = ("gpu", "model", "n_gpus", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "seq_len")
 
 
 def bridge() -> list[list[Row]]:
-    """Rows of Megatron-Bridge for H100 that say their precision, those of one configuration together."""
+    """Rows of Megatron-Bridge on H100 with a stated precision, grouped by configuration."""
     found: defaultdict[tuple, list[Row]] = defaultdict(list)
     for row in _table():
         usual = row["gpu"] == "H100" and row["precision"] and row["metric"] == "tokens_per_s_per_gpu"
@@ -51,7 +50,7 @@ def bridge() -> list[list[Row]]:
 
 
 def mist() -> list[list[Row]]:
-    """Mist's runs of plans with as many layers a stage, one degree in all of them, and all recomputed."""
+    """Mist's runs with equal stages (layers, degrees) and full recomputation."""
     found: defaultdict[tuple, list[Row]] = defaultdict(list)
     for row in _table():
         if row["source"] == "mist_baseline_runs" and row["metric"] == "iteration_time" and row["tp"] and row["dp"]:
@@ -101,7 +100,7 @@ def job_of(row: Row) -> tuple[Job, Configuration]:
     if own:
         knobs |= {"sp": tp > 1, "distopt": True, "overlap_grad": True, "overlap_param": True}
         knobs |= {"tp_comm_overlap": tp > 1, "stage_split": SPLIT.get(row["model"], "even")}
-        knobs |= {"ce_fusion": True}  # its providers' cross_entropy_loss_fusion
+        knobs |= {"ce_fusion": True}  # cross_entropy_loss_fusion of Megatron-Bridge's providers
         knobs |= {"fp8": "tensorwise"} if "FP8" in row["precision"] else {}
         knobs |= {"tp_comm": 16} if tp > 1 else {}
     else:
@@ -121,7 +120,7 @@ def job_of(row: Row) -> tuple[Job, Configuration]:
 
 
 def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, PricedTrace]:
-    """(what, stages differ, measured, closed form, traced, its parts)."""
+    """(name, whether stages differ, measured, analytic and traced seconds, the traced components)."""
     job, configuration = job_of(rows[0])
     if job.launch.transformer_engine:
         ranks = shadow(ShadowAsked(job, configuration, "", kb, LIMIT_S)).ranks
@@ -169,7 +168,7 @@ def _asked(question: dict[str, Any], kb: Path) -> list[Rank]:
 
 
 def _with_apex(question: dict[str, Any]) -> dict[str, Any]:
-    """The Megatron-LM of 2022 that Mist's authors ran: its softmax is one kernel, and so is its Adam."""
+    """The question for the Megatron-LM of 2022 that Mist's authors ran, with a fused softmax and a fused Adam."""
     plain = ("--no-masked-softmax-fusion", "--attention-softmax-in-fp32", "--no-gradient-accumulation-fusion")
     flags = {name: value for name, value in question["arguments"].items() if name not in plain}
     return {**question, "arguments": flags, "stand_ins": True}

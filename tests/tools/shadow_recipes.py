@@ -1,9 +1,8 @@
-"""Recipes of Megatron-LM's functional tests (tests/functional_tests/test_cases at the rows' commits) whose peak memory
-its CI has measured with Transformer Engine, as the questions that a shadow is asked.
+"""Recipes of Megatron-LM's functional tests (tests/functional_tests/test_cases at the rows' commits), whose peak memory
+its CI measured with Transformer Engine, as inputs of a shadow (dry run).
 
-CI's figure is of the last rank: only it writes. Where a recipe leaves the number of GPUs open, `world` is inferred from
-the measured bytes that stay after a step, and `known` is False.
-"""
+CI's figure is of the last rank, which alone logs. If a recipe does not state the number of GPUs, `world` is inferred
+from the measured bytes after a step, and `known` is False."""
 
 import csv
 from pathlib import Path
@@ -15,8 +14,8 @@ from autoscout.simulate.shadow.verdict import traced_micro_batches
 
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "validation" / "megatron_ci_golden_large_models.csv"
 _MIB = 2**20
-# cuBLAS: a workspace for each of two threads, 32 MiB with :4096:8 (the deterministic recipes) and on Hopper; and
-# Transformer Engine's own.
+# Bytes of cuBLAS: a workspace for each of two threads (32 MiB with :4096:8, as in deterministic recipes, and on
+# Hopper), and Transformer Engine's workspace.
 _DETERMINISTIC_A100, _A100, _HOPPER = 2 * 32 * _MIB + 4 * _MIB, 2 * (8 * _MIB + 2**17) + 4 * _MIB, 3 * 32 * _MIB
 
 
@@ -146,7 +145,7 @@ def _fifteen(gpu: str) -> Recipe:
         script=_SQUARED,
         workspace=_A100 if a100 else _HOPPER,
         flash=a100,
-        once=not a100,  # that row is of CI's long-term environment
+        once=not a100,  # that row ran in CI's long-term environment, with an older release
     )
 
 
@@ -161,7 +160,7 @@ def _mixtral(case: str, gpu: str, world: int, flags: dict[str, Any], flash: bool
         script={"mask": True},
         workspace=_A100 if flash else _HOPPER,
         flash=flash,
-        once=not flash,  # the row on A100 is of CI's long-term environment
+        once=not flash,  # the A100's row ran in CI's long-term environment
     )
 
 
@@ -216,7 +215,7 @@ RECIPES += [
 
 
 def measured(recipe: Recipe) -> list[int]:
-    """Bytes of every run of the recipe on that GPU, newest first; [] where the table is not at hand."""
+    """Peak bytes of all runs of the recipe on that GPU, newest first; [] if the table is missing."""
     if not TABLE.exists():
         return []
     with open(TABLE, newline="") as file:

@@ -1,5 +1,5 @@
-"""Under vLLM's interpreter: a real engine on this CPU with the time of each of its steps, and the same engine as a
-shadow with such times put in. For serving_shadow_accuracy.py.
+"""Runs in vLLM's interpreter for serving_shadow_accuracy.py: a real engine on this CPU that records its step times, and
+the same engine as a shadow (dry run) with such times.
 
     shadow_recorder.py ASKED.json ANSWER.json
 """
@@ -23,7 +23,7 @@ import serve
 
 
 class Recorded:
-    """Each step took what the real one took: [composition …, seconds of the forward pass, of the host]."""
+    """Step times from the real run's steps: [composition …, seconds of the forward pass, seconds of the host]."""
 
     def __init__(self, steps: list[list[float]]) -> None:
         self._steps, self._next, self.other = steps, 0, 0
@@ -39,7 +39,8 @@ class Recorded:
 
 
 class Fitted:
-    """`forward`: of [1, tokens, pairs, sequences, context]; `own`: the host's, of [1, sequences]."""
+    """Step times from linear fits. `forward`: coefficients of [1, tokens, pairs, sequences, context]; `own`: the
+    host's, of [1, sequences]."""
 
     other = 0
 
@@ -100,7 +101,7 @@ def _real(question: dict[str, Any]) -> dict[str, Any]:
     engine = _engine(question)
     core = engine.engine_core.engine_core
     executor, steps, last = core.model_executor, [], [time.process_time()]
-    watched = VirtualExecutor.__new__(VirtualExecutor)  # knows what a step is made of
+    watched = VirtualExecutor.__new__(VirtualExecutor)  # computes the composition of a step
     watched.scheduler, watched.counts = core.scheduler, Counts()
     watched.clock = driving.Busy()
     execute, sample = executor.execute_model, executor.sample_tokens

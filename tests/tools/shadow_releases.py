@@ -1,10 +1,9 @@
-"""Memory of shadows by release of Megatron-core: the table of docs/lab/shadow.md.
+"""Peak memory of shadows (dry runs) by release of Megatron-core: the table of docs/lab/shadow.md.
 
     PYTHONPATH=. python tests/tools/shadow_releases.py PYTHON …
 
 Each PYTHON is an interpreter with torch and one release, the oldest first. A row is the last rank's peak of one
-configuration; a knob that a release does not have yet leaves its cell empty.
-"""
+configuration; cells are empty if a release lacks a knob."""
 
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from autoscout.targets.megatron import arguments, shadow
 from autoscout.targets.target import shipped
 from kb.records import Cluster, Configuration, Job, Node
 
-LAYERS = 8  # of the models, since each layer takes as long as the one before
+LAYERS = 8  # few, because tracing time grows with the number of layers
 DENSE: dict[str, Any] = {"tp": 2, "pp": 2, "dp": 2, "mbs": 1, "distopt": True, "sp": True}
 EXPERTS: dict[str, Any] = {"tp": 1, "pp": 2, "dp": 4, "ep": 4, "mbs": 1, "distopt": True, "dispatcher": "alltoall"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

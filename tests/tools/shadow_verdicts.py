@@ -1,12 +1,11 @@
-"""Do shadows refuse what Megatron-core refuses? Random assignments of small jobs, valid ones and ones with a knob off
-valid, asked of both: Megatron with real tensors (tests/autoscout/oracle) and the shadow that a person would be told.
+"""Checks whether shadows (dry runs) reject the same configurations as Megatron-core with real tensors
+(tests/autoscout/oracle), on random assignments of small jobs: valid ones, and ones with one invalid knob.
 
     PYTHONPATH=. python tests/tools/shadow_verdicts.py [ASSIGNMENTS [FIRST_JOB]]
 
-Jobs for CPUs have Megatron's own layers, those for 8 to 1,024 GPUs stand-ins for Transformer Engine's on both sides:
-what Transformer Engine itself refuses is not asked. With ep > 1 other ranks' routers are taken to choose as this rank's
-does. What was not answered in time counts as not asked. Where the space and Megatron disagree, that is said too.
-"""
+Jobs for CPUs use Megatron's own layers; those for 8 to 1,024 GPUs replace Transformer Engine's layers in both, so
+Transformer Engine's own rejections are not tested. With ep > 1, other ranks' routers are assumed to choose like this
+rank's. Timeouts are not counted. Disagreements between the space and Megatron are printed too."""
 
 import os
 import sys
@@ -27,10 +26,10 @@ from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.shadow import ask, micro_batches, question_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, LaunchSettings, Node, SpaceLimits
 
-EACH = 24  # assignments of a job
+EACH = 24  # assignments per job
 LIMIT_S = 600.0
-MOST = 16  # micro batches, which are all run with real tensors
-# What needs a package that this oracle has no stand-in for (DeepEP, einops, Megatron-FSDP, CUDA graphs).
+MOST = 16  # limit on micro batches, which Megatron all runs with real tensors
+# Knobs that need a package without a replacement in the oracle (DeepEP, einops, Megatron-FSDP, CUDA graphs).
 _LEFT_OUT = ("instances", "cuda_graph", "fsdp", "offload", "nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer")
 _BEYOND = {**BEYOND, "mbs": [3, 5], "dp": [3, 5]}
 
@@ -55,7 +54,7 @@ def main(count: int, first: int = 0) -> None:
 
 
 def _job_number(number: int) -> Job:
-    """Every second one for GPUs, and half of those with experts."""
+    """The job with this number: every second one is for GPUs, half of which have experts."""
     rng = np.random.default_rng([1, number])
     job = _job(number, rng)
     if number % 2:
@@ -113,7 +112,7 @@ def _asked(job: Job, space: JobSpace, rng: np.random.Generator) -> Counter[str]:
 
 
 def _real(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """The whole batch of the job, not only what a shadow traces of it."""
+    """Megatron's result for the job's whole batch, of which a shadow traces only a part."""
     config = {
         "arguments": arguments.flags(job, configuration),
         "device": "cuda" if job.launch.transformer_engine else "cpu",

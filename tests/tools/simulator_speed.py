@@ -1,5 +1,5 @@
-"""CPU seconds in which the analytic models predict configurations that are drawn from spaces: a table of
-docs/lab/simulators-training.md; and those of the fluid model of serving (docs/lab/simulators-serving.md).
+"""CPU seconds of the analytic models for random configurations of spaces: a table of docs/lab/simulators-training.md,
+and of the fluid model of serving (docs/lab/simulators-serving.md).
 
     python -m tests.tools.simulator_speed [JOB.toml …] [--rows 1000000]
 """

@@ -1,17 +1,16 @@
-"""Which tests `make test` leaves to `make test-all`: the slow ones whose every line of kb/ and autoscout/ a quicker
-test runs too. Prints tests/left_out.txt, from the coverage and the times that tests/tools/mutants.py keeps: of the
-slow tests those are kept that gain most lines per second, until none gains `--least`. Tests of engines, whose lines run
-elsewhere, are added by hand: what a neighbour finds too.
-"""
+"""Selects the tests that `make test` leaves to `make test-all`: slow ones that cover no additional lines of kb/ and
+autoscout/. Prints tests/left_out.txt, from the coverage and times recorded by tests/tools/mutants.py: slow tests are
+kept in the order of additional lines per second, until none adds `--least` lines. Redundant tests of engines, which run
+in other processes without coverage, are added manually."""
 
 import argparse
 from collections import defaultdict
 
 from mutants import watched
 
-_SLOW_S = 1.5  # by the clock, beside coverage; a quicker test is never left out
-_SCREENS = "tests/tui/"  # their lines are not watched
-_ALWAYS = {  # what a person loses most by, whoever runs its lines
+_SLOW_S = 1.5  # wall seconds under coverage; faster tests are never left out
+_SCREENS = "tests/tui/"  # tests without recorded coverage
+_ALWAYS = {  # the most important tests, kept even if other tests cover their lines
     "test_api_page.py::test_the_code_of_the_page_runs",
     "test_conformance.py::test_finds_the_optimum_of_a_small_table",
     "test_lake.py::test_two_knowledge_bases_merge_through_a_folder",
@@ -26,7 +25,7 @@ _ALWAYS = {  # what a person loses most by, whoever runs its lines
 
 
 def chosen(lines: dict[str, set[tuple[str, int]]], took: dict[str, float], least: int) -> list[str]:
-    """The slow tests that nothing is lost without: each adds fewer than `least` lines to what is kept."""
+    """The redundant slow tests: each adds fewer than `least` lines to the kept ones."""
     slow = {test for test in lines if took[test] >= _SLOW_S and test.rpartition("/")[2] not in _ALWAYS}
     kept = set[tuple[str, int]]().union(*(lines[test] for test in lines if test not in slow))
     while slow:

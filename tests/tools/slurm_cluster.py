@@ -1,12 +1,12 @@
-"""A Slurm of nodes with four pretended GPUs each, node1, node2, …, inside one namespace of processes and networks.
+"""A Slurm cluster of nodes node1, node2, … with four pretended GPUs each, in one Linux namespace.
 
     python tests/tools/slurm_cluster.py [--nodes 2] [--kill NODE:AFTER_S] [--] COMMAND…
 
-COMMAND runs there, outside of any allocation. `--kill`: so long after a step has begun on a node, all of it dies there.
+COMMAND runs in it, outside of any allocation. `--kill`: kills all processes of a node this long after a step started on
+it.
 
-Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Nothing of it is seen from outside, and all of it
-ends with this process.
-"""
+Needs root and Debian's slurmctld, slurmd, slurm-client and munge. The cluster is invisible from outside and ends with
+this process."""
 
 import argparse
 import contextlib
@@ -85,7 +85,7 @@ done"""
 
 
 def missing() -> str:
-    """ "" or why there can be no such cluster here."""
+    """ "", or the reason why such a cluster cannot be created here."""
     if os.geteuid() != 0:
         return "needs root"
     lacking = next((program for program in _PROGRAMS if shutil.which(program) is None), "")
@@ -97,7 +97,7 @@ class Slurm:
         self.folder, self.pid = folder, pid
 
     def command(self, *words: str) -> list[str]:
-        """What runs a command there."""
+        """The command that runs `words` in the cluster."""
         inside = ["nsenter", "-t", str(self.pid), "-n", "-m", "-u", "-p", "--"]
         return [*inside, "env", f"SLURM_CONF={self.folder}/slurm.conf", *words]
 
@@ -108,11 +108,11 @@ class Slurm:
         return set(self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split()) == {"idle"}
 
     def running_on(self, node: str) -> list[str]:
-        """Process ids there of its daemon, which writes a log of its own, and of its steps' tasks, which are told."""
+        """Process ids of a node's daemon and of its steps' tasks."""
         return self.said("bash", "-c", _RUNNING.format(node=node)).split()
 
     def kill(self, node: str) -> None:
-        """As if its power failed."""
+        """Simulates a power failure of a node."""
         subprocess.run(self.command("kill", "-9", *self.running_on(node)))
 
 

@@ -1,11 +1,10 @@
-"""How fast spaces are, beside ConfigSpace and Kernel Tuner's search-space builder, in one run:
+"""Compares the speed of our spaces with ConfigSpace and Kernel Tuner's search-space builder:
 
     python tests/tools/space_bench.py [--json]
 
-Every measurement is a process of its own (CPU seconds, best of a few repeats; peak memory of the process). A rival
-that is not installed, or that needs more than two minutes, is left out and said so. ConfigSpace has no arithmetic
-rules: what a rule forbids is rejected in Python after listing or drawing, which is what its users do.
-"""
+Every measurement is a separate process (CPU seconds, minimum of a few repeats; peak memory). Rivals that are not
+installed or need more than two minutes are skipped with a remark. ConfigSpace has no arithmetic rules, so invalid
+configurations are rejected in Python after listing or drawing, as its users do."""
 
 import argparse
 import importlib.util
@@ -75,7 +74,7 @@ def best(work: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def each(work: Callable[[Any], Any], items: list[Any]) -> float:
-    """CPU seconds for one item, in the best of five rounds over all of them."""
+    """CPU seconds per item, in the fastest of five rounds over all items."""
     return best(lambda: [work(item) for item in items]) / len(items)
 
 

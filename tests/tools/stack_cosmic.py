@@ -1,17 +1,16 @@
-"""COSMIC's logged simulator rows against the documented model of what ran: its trace, its scheduler, its network.
+"""Compares COSMIC's logged simulator rows with our model of its documented trace, scheduler and network.
 
     PYTHONPATH=. python tests/tools/stack_cosmic.py ../shared/data/cosmic/astrasim_rows.csv [ROW …]
 
 The workload is `astra_trace`, the network `astra_links`, both documented in public sources that their files name. The
 scheduler (ASTRA-sim's Workload.cc and HardwareResource.cc, branch archgym @ 9189f2e): a rank runs one operator and one
 collective or send at a time, the ready one with the lowest number first; a receive begins only while nothing is sent,
-and then waits beside what else runs. A collective is cut into `preferred-dataset-splits` pieces that follow each other,
-each one logical ring, whatever the knobs of its algorithm and order say; the peak acts nowhere, as it is given in
-operations a second and compared with operations a ns.
+and then waits concurrently. A collective is split into `preferred-dataset-splits` sequential pieces, each a logical
+ring, independent of the knobs for its algorithm and order. The peak has no effect, because it is given in operations
+per second but compared with operations per ns.
 
-One thing is shorter here than there: all ranks of a stage begin a collective together, so each kind of collective is
-played once, on the first stage, instead of every time on all ranks. Nothing is fitted.
-"""
+One simplification: all ranks of a stage begin a collective together, so each kind of collective is simulated once, on
+the first stage, instead of every time on all ranks. Nothing is fitted."""
 
 import csv
 import heapq
@@ -28,7 +27,7 @@ from astra_trace import GATHER, REDUCE, Node, Trace
 
 
 class Row:
-    """Of the logs. Seconds of what its trace does."""
+    """A row of the logs, which predicts the duration of its trace."""
 
     def __init__(self, row: dict[str, str]) -> None:
         topology, sizes, gb_s, latency = (
@@ -44,7 +43,7 @@ class Row:
         self.send = cache(self._send)
 
     def step(self) -> tuple[int, int]:
-        """ns until the first stage is done, and the last."""
+        """(ns until the first stage is done, ns until the last one is)."""
         ended = schedule(self.trace.stages, self._took)
         return min(ended), max(ended)
 
@@ -74,7 +73,7 @@ class Row:
 
 
 def schedule(stages: list[list[Node]], took: Callable[[Node, int], int]) -> list[int]:
-    """When each stage is done."""
+    """The time at which each stage is done, in ns."""
     left = [[len(set(node.after)) for node in stage] for stage in stages]
     then: list[list[list[int]]] = [[[] for _ in stage] for stage in stages]
     for s, stage in enumerate(stages):

@@ -1,11 +1,10 @@
-"""The closed form of `target = "stack"` against measured training steps that others published.
+"""Compares the analytic model of `target = "stack"` with published training steps.
 
     PYTHONPATH=. python tests/tools/stack_published.py ../shared/data/validation/*.csv.gz
 
-Each row's cluster as a design: nodes of eight behind a switch (NVLink: 300 GB/s an A100 and 450 GB/s an H100 each way),
-nodes behind switches (25 and 50 GB/s a GPU), rings of four chunks, dense models in bf16. But for `reached` (parts.toml)
-nothing is fitted on these rows: what they say of our model is its error, which the buyer's interval rests on.
-"""
+Each row's cluster is expressed as a design: nodes of eight behind a switch (NVLink: 300 GB/s per A100 and 450 GB/s per
+H100 each way), nodes behind switches (25 and 50 GB/s per GPU), rings of four chunks, dense models in bf16. Only
+`reached` (parts.toml) is fitted to these rows. The remaining errors determine the intervals that users get."""
 
 import sys
 from collections import defaultdict
@@ -22,7 +21,7 @@ OUTWARDS = {"a100": 25.0, "h100": 50.0}
 
 
 def design(columns: dict[str, Any], i: int) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """A row as a design and its workload; None for one that the stack does not describe."""
+    """(design, workload) of a row; None if the stack cannot describe it."""
 
     def said(name: str, absent: Any) -> Any:
         value = columns.get(name)

@@ -1,8 +1,8 @@
-"""Designs a second, and what a search of a space that nobody can list takes.
+"""Designs evaluated per second, and the time of a search in a space too large to list.
 
     PYTHONPATH=. python tests/tools/stack_speed.py fixtures/jobs/gpt3-175b-stack.toml
 
-CPU time of one core, the best of a few, of designs drawn uniformly; memory of the process above its imports."""
+CPU time of one core, the minimum of a few repeats, for uniformly drawn designs; memory beyond that of imports."""
 
 import resource
 import sys

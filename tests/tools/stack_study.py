@@ -3,9 +3,8 @@
     PYTHONPATH=. python tests/tools/stack_study.py [--device h100] [--seeds 3]
 
 Sizes and bandwidths are COSMIC's: 100 GB/s into each of four dimensions of 4, 8 or 16 NPUs, by default of its own NPU
-(10 TFLOP/s, 50 GB/s of memory, 24 GB). What a single layer leaves alone stays as in the reference. Prints a Markdown
-table and what the best designs are; --svg FILE draws time against the price of the network.
-"""
+(10 TFLOP/s, 50 GB/s of memory, 24 GB). With a single layer, other settings are as in the reference. Prints a Markdown
+table and the best designs; --svg FILE plots time against the price of the network."""
 
 import argparse
 import resource
@@ -35,7 +34,7 @@ LAYERS = {
     "network": ("topology_1", "topology_2", "topology_3", "topology_4", "npus_1", "npus_2", "npus_3", "npus_4"),
 }
 # The single-layer runs of COSMIC start from fixed files of the other layers; this is their network_input_4.yml and
-# system_input_4.json, and dp = 256, tp = 4 (which divides the heads of all four) as what a person would begin with.
+# system_input_4.json, and dp = 256, tp = 4 (which divides the heads of all four) as a usual start.
 REFERENCE: dict[str, Value] = {
     **{"tp": 4, "sp": 1, "pp": 1, "dp": 256, "zero": 3, "recompute": True},
     **{"scheduling": "lifo", "collectives": "baseline", "chunks": 2},
@@ -66,7 +65,7 @@ def job(model: Model, length: int, fixed: dict[str, Value], device: str = "npu",
 def best(
     wanted: Job, seed: int, near: list[dict[str, Value]] | None = None
 ) -> tuple[float, dict[str, Value], JobSpace]:
-    """The best of a space by the closed form, and what the chunk-level model says of it."""
+    """The best design of a space by the analytic model, with the prediction of the chunk-level model."""
     space = JobSpace.of_job(wanted)
     given = workloads(wanted)
 
@@ -82,7 +81,7 @@ def best(
 
 
 def feasible_share(space: JobSpace) -> float:
-    """Of assignments that draw each knob by itself, as COSMIC's random walker does."""
+    """Share of feasible assignments if each knob is drawn independently, as by COSMIC's random walker."""
     product = np.prod([float(len(knob.values)) for knob in space.knobs])
     return float(space.count / product)
 
@@ -120,7 +119,7 @@ def study(seeds: int, device: str) -> dict[str, Any]:
 
 
 def front(device: str, n: int = 100_000) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(model, dollars of the network, seconds relative to the fastest) of designs that no other beats in both."""
+    """(model, dollars of the network, seconds relative to the fastest) of the non-dominated designs."""
     found = []
     for name, (model, length) in MODELS.items():
         wanted = job(model, length, {}, device, wide=True)
@@ -130,7 +129,7 @@ def front(device: str, n: int = 100_000) -> list[tuple[str, np.ndarray, np.ndarr
         usd = seconds = np.empty(0)
         rng = np.random.default_rng(0)
         codes = np.concatenate([space.sample_many(n, rng), np.array([near, *space.neighbour_codes(near)], np.int16)])
-        for _ in range(3):  # the front's own neighbours
+        for _ in range(3):  # adds neighbours of the front
             told = evaluate(space.columns(codes), workloads(wanted))
             kept = undominated(told["network_usd"], told["latency_s"])
             codes, usd, seconds = codes[kept], told["network_usd"][kept], told["latency_s"][kept]
@@ -141,7 +140,7 @@ def front(device: str, n: int = 100_000) -> list[tuple[str, np.ndarray, np.ndarr
 
 
 def undominated(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Indices, x ascending."""
+    """Indices of the non-dominated points, by ascending x."""
     order = np.lexsort((y, x))
     lowest = np.minimum.accumulate(y[order])
     new = np.r_[True, lowest[1:] < lowest[:-1]]
@@ -149,7 +148,7 @@ def undominated(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def picture(device: str) -> str:
-    """The fronts as SVG: price of the network across, time upwards, both logarithmic."""
+    """The fronts as SVG: price of the network (x) and time (y), both logarithmic."""
     width, height, edge = 720, 400, 60
     fronts = front(device)
     usd = np.log10(np.concatenate([u for _, u, _ in fronts]))

@@ -1,10 +1,9 @@
-"""What an experiment costs by release of Megatron-core, in turns on one machine: the median seconds of a run from its
-request to its answer, and of each phase of its first rank before the first iteration.
+"""The overhead of an experiment by release of Megatron-core, measured alternately on one machine: median seconds of a
+run, and of each phase of its first rank before the first iteration.
 
     PYTHONPATH=. python tests/tools/start_costs.py JOB.toml RUNS PYTHON …
 
-Each PYTHON is an interpreter with torch and one release. The first run of each, which imports, is not counted.
-"""
+Each PYTHON is an interpreter with torch and one release. The first run of each is a warm-up and not counted."""
 
 import contextlib
 import json
@@ -22,7 +21,7 @@ from kb.records import Job
 
 
 def with_python(job: Job, python: str) -> Job:
-    """With as few iterations as there may be, which are not a start."""
+    """The job with this interpreter and the fewest possible iterations, to measure the start only."""
     launch = msgspec.structs.replace(job.launch, python=python, warmup=1, iterations=2)
     return msgspec.structs.replace(job, launch=launch)
 

@@ -1,9 +1,9 @@
-"""How right the interval of `predict --usd --today` is: published steps of one cluster predict those of others.
+"""Coverage of the interval of `predict --usd --today`: published steps of one cluster predict those of others.
 
     PYTHONPATH=. python tests/tools/tomorrow_coverage.py ../shared/data/validation/train_end_to_end.csv.gz
 
-A source's rows of one model on so many of one device are "today"; the simulator, corrected by them, is asked about the
-source's other rows. 90 % of the intervals should hold what was measured there."""
+A source's rows of one model on a number of one device are "today"; the simulator, corrected by them, predicts the
+source's other rows. 90 % of the intervals should contain their measurements."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ KINDS = ("more or fewer of the same device", "another device", "another model", 
 
 
 def pairs(rows: MeasuredRows) -> dict[str, list[tuple[float, float]]]:
-    """By kind of cluster asked about: (log of measured / predicted, error said), one a row."""
+    """(log(measured / predicted), stated error) of each row, by the kind of the predicted cluster."""
     of = {name: np.asarray(rows.groups[name]) for name in ("source", "gpu", "model")}
     gpus = np.broadcast_to(np.asarray(rows.columns["gpus"], dtype=float), len(rows.values))
     here = np.array(

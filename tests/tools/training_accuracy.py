@@ -1,12 +1,10 @@
-"""How far the analytic training and memory models are from measured runs: the tables of
-docs/lab/simulators-training.md.
+"""Errors of the analytic training and memory models on measured runs: the tables of docs/lab/simulators-training.md.
 
     PYTHONPATH=. python tests/tools/training_accuracy.py [--data ../shared/data] [--ablate]
 
-No row that is scored here went into a constant, except where a line says so: constants come from single kernels and
-collectives (tests/tools/fit_hardware.py). "Five rows" fits the model's correction on five rows of a job, drawn at
-random, and scores the others.
-"""
+No constant was fitted to these rows, unless a line states it: constants are from single kernels and collectives
+(tests/tools/fit_hardware.py). "Five rows" fits the model's correction on five rows of a job, drawn at random, and
+scores the others."""
 
 import argparse
 import csv
@@ -73,7 +71,7 @@ def times(data: Path) -> dict[tuple[str, str], Rows]:
         calibrates = row["source"] == "fms_fsdp" and device == "H100"
         if source and device and not calibrates and "fp8" not in row["precision"]:
             found.setdefault((source, device), []).append(row)
-        if row["source"] == "torchtitan" and row["gpu"].startswith("H100-SXM-96GB"):  # slower memory, too
+        if row["source"] == "torchtitan" and row["gpu"].startswith("H100-SXM-96GB"):  # its memory is also slower
             found.setdefault(("torchtitan, at 500 of 700 W", device), []).append(
                 {**row, "gpu": "h100", "power_cap": str(100 * 500 / 700)}
             )
@@ -86,7 +84,7 @@ def times(data: Path) -> dict[tuple[str, str], Rows]:
 
 
 def golden(data: Path) -> Rows:
-    """Megatron-core's own regression runs of GPT models whose number of devices is known; equal ones once."""
+    """Megatron-core's regression runs of GPT models with a known number of devices, without duplicates."""
     once: dict[tuple[str, ...], dict[str, str]] = {}
     for row in read(data / "validation/megatron_ci_golden_large_models.csv"):
         if row["n_gpus"] and row["case"].startswith("gpt3_7b") and row["gpu"]:
@@ -106,7 +104,7 @@ def zero_line(source: str, device: str, rows: Rows) -> str:
 
 
 def zero_errors(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """log(predicted / measured), and whether the claimed 90 % interval holds it; (n,)."""
+    """((n,) log(predicted / measured), (n,) whether the stated 90 % interval contains it)."""
     said = Training().predict(columns_of(rows))
     error = np.log(said.value / step_seconds(rows))
     return error, np.abs(error) <= WITHIN_90 * said.error
@@ -186,14 +184,14 @@ def memory_line(source: str, rows: Rows) -> str:
 
 
 def decisions(data: Path) -> str:
-    """Every run of every table, whether it fitted or not: would the model have said so?"""
+    """Compares the memory model's predictions of fitting with all runs of all tables, including out-of-memory ones."""
     rows = read(data / "validation/train_end_to_end.csv.gz") + golden(data)
     rows += read(data / "landscapes/vtrain_a100_single_node.csv.gz")
     distinct: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
-        if by_stage(row) or "full.yaml" in row.get("other", ""):  # what optimizer these ran is not said
+        if by_stage(row) or "full.yaml" in row.get("other", ""):  # their optimizer is not stated
             continue
-        if row.get("source") == "megatron_bridge" and not row["ar"]:  # nor what these recompute or offload
+        if row.get("source") == "megatron_bridge" and not row["ar"]:  # recomputation and offloading are not stated
             continue
         key = (row.get("source", ""), row.get("source_ref") or str(sorted(row.items())))
         if key not in distinct or row.get("status") == "oom":
@@ -214,7 +212,7 @@ def decisions(data: Path) -> str:
 
 
 def ablation(sources: dict[tuple[str, str], Rows]) -> str:
-    """MAPE without rows of the job when one part is left out."""
+    """MAPE without rows of the job if one component of the model is removed."""
     shown = [
         ("vTrain", "A100"),
         ("llm-foundry (FSDP)", "A100"),

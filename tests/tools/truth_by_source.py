@@ -1,15 +1,13 @@
-"""How right predictions are on every table, by source and device: with all that rows state, with nothing of their
-software, and after three measured rows of a model of which nothing is stated either; and what became of the chances to
-run out of memory.
+"""Prediction errors on every table, by source and device: with all stated columns, without columns on software, and
+after three measured rows of a model without columns on software; also the calibration of out-of-memory probabilities.
 
     python -m tests.tools.truth_by_source ../shared/data/validation [TABLE…] [--words WORD…] [--things] --write now.json
     PYTHONPATH=OTHER_TREE python tests/tools/truth_by_source.py ../shared/data/validation --write before.json
     python -m tests.tools.truth_by_source --before before.json --now now.json [--least POINTS]
 
-Each error is a mean over two halves of the rows, by model and device. A change is made in sight of one half (a) and
-judged on the other. `--words`: only tables whose path has one of them. `--things`: adds the dearest thing, which adds
-most points of error when it alone is removed. Of tables of more than 2,000 rows every sixteenth is taken, by its hash.
-"""
+Each error is a mean over two halves of the rows, by model and device. Changes are developed on one half (a) and judged
+on the other. `--words`: only tables whose path contains one of them. `--things`: adds the column whose removal
+increases the error most. Of tables with more than 2,000 rows, a sixteenth is sampled by hash."""
 
 import argparse
 import hashlib
@@ -31,8 +29,8 @@ from kb.table_files import read_table
 Array = np.ndarray
 Row = dict[str, Any]
 Half = dict[str, float]
-Found = dict[str, dict[str, dict[str, Half]]]  # by source with metric, what is known of the rows, and half
-# By what is removed, the columns that state it.
+Found = dict[str, dict[str, dict[str, Half]]]  # source and metric → known columns → half
+# removed property → the columns that state it
 THINGS = {
     "source": "source round submitter system suite group",
     "framework": "framework",
@@ -40,12 +38,12 @@ THINGS = {
     "cache": "kv_dtype",
     "kernels": "attention fused_norm fused_activation te graphs",
     "overlaps": "overlap_grad overlap_param overlap_p2p tp_comm_overlap",
-    "notes": "other config_file source_file file blob commit",  # texts that may repeat them
+    "notes": "other config_file source_file file blob commit",  # texts that may contain them
 }
 HOWS = ("said", "unsaid", "after three")
 CHANCES = ((0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.01))
 _MANY, _EVERY = 2000, 16
-_FEWEST, _KNOWN = 6, 3  # rows of a model on a device; of these known
+_FEWEST, _KNOWN = 6, 3  # minimum of rows of a model on a device; number of measured ones
 
 
 def main() -> None:
@@ -72,7 +70,7 @@ def main() -> None:
 
 
 def lines(found: Found) -> Iterator[str]:
-    """Markdown, a row a source and metric."""
+    """A Markdown table with a row per source and metric."""
     yield "| source | metric | rows | said | unsaid | after three rows | cover: said, unsaid, after | dearest |"
     yield "|---|---|---|---|---|---|---|---|"
     for key, of in sorted(found.items()):
@@ -91,8 +89,8 @@ def _dearest(of: dict[str, dict[str, Half]]) -> str:
 
 
 def changes(before: Found, now: Found, least: float) -> Iterator[str]:
-    """Markdown, a row a source and metric whose error differs by `least` points somewhere: before → now, with the
-    biases of both halves of what is stated."""
+    """A Markdown table with a row per source and metric whose error changed by `least` points: before → now, with the
+    biases of both halves with all stated columns."""
     yield "| source | metric | rows | said | unsaid | after three rows | cover | halves of said |"
     yield "|---|---|---|---|---|---|---|---|"
     for key in sorted({*before, *now}):
@@ -114,7 +112,8 @@ def changes(before: Found, now: Found, least: float) -> Iterator[str]:
 
 
 def chances(found: Found) -> Iterator[str]:
-    """Markdown, a row a source: how many runs had such a chance to run out of memory, and how many of them died."""
+    """A Markdown table with a row per source: number of runs by predicted out-of-memory probability, and how many ran
+    out of memory."""
     named = " | ".join(f"{low:.0%} to {min(high, 1):.0%}" for low, high in CHANCES)
     yield f"| chance to run out of memory: runs, died | {named} |"
     yield "|---|" + "---|" * len(CHANCES)
@@ -160,7 +159,7 @@ def _removed(alone: bool) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _parts(path: Path) -> dict[tuple[str, str], list[Row]]:
-    """By source with device, and half."""
+    """The rows of a table by (source and device, half)."""
     table = read_table(path)
     names = [plain(name) for name in table.columns]
     found: dict[tuple[str, str], list[Row]] = {}
@@ -170,7 +169,7 @@ def _parts(path: Path) -> dict[tuple[str, str], list[Row]]:
             continue
         gpu = str(row.get("gpu") or row.get("accelerator") or "")
         if (one := read_rows([row])).skipped and not one.sets and one.runs is None:
-            continue  # with its engine's name removed it would pass for another's
+            continue  # without its engine's name, it would look like another engine's
         source = row.get("benchmark") or row.get("source") or row.get("framework") or ""
         kind = gpu.replace("NVIDIA", "").strip().partition(" ")[0].partition("-")[0]
         half = "ab"[_hash(f"{row.get('model') or ''}{gpu}{row.get('layers')}") % 2]
@@ -194,7 +193,7 @@ def _scores(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
 
 
 def _after_three(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
-    """The first, the middle and the last row of a model on a device are known; the others are predicted from them."""
+    """Scores the other rows of a model on a device, given the first, the middle and the last one."""
     for some in table.sets:
         names = np.array([" on ".join(pair) for pair in zip(some.groups["model"], some.groups["gpu"], strict=True)])
         each: list[Half] = []
@@ -210,7 +209,7 @@ def _after_three(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
 
 
 def _scored(some: MeasuredRows, known: Array, asked: Array) -> Half | None:
-    """Rows, error, bias (a median) and cover, as fractions, of the rows asked about; None if none is predicted."""
+    """Number of the rows `asked`, their error, median bias and coverage as fractions; None if none is predicted."""
     member = next((m for m in analytic(some.metric, some.task) if not m.applies(some.columns)), None)
     if member is None:
         return None

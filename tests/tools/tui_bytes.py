@@ -1,4 +1,4 @@
-"""How many bytes the screens send, in a pseudo-terminal of 120 by 40: while nobody presses a key, a key, a screen.
+"""Bytes that the screens send in a pseudo-terminal of 120 by 40: idle, per key, and per screen.
 
 PYTHONPATH=. python tests/tools/tui_bytes.py
 """
@@ -24,7 +24,7 @@ GOALS = {"idle": 1024, "key": 4096, "screen": 24 * 1024}
 
 
 class Live:
-    """A session that runs: recorded events, written anew with the times of now, `per_second` of them."""
+    """A running session: writes `per_second` recorded events with current times."""
 
     def __init__(self, folder: Path, per_second: float, begin: int) -> None:
         self.path = folder / "journal.jsonl"
@@ -72,7 +72,7 @@ class Live:
 
 
 def idle(screens: PtyScreens, seconds: float) -> float:
-    """Bytes a second while nobody presses a key."""
+    """Bytes per second without key presses."""
     began = time.monotonic()
     return len(screens.read(seconds)) / (time.monotonic() - began)
 
@@ -83,7 +83,7 @@ def key(screens: PtyScreens, keys: str) -> int:
 
 
 def recording() -> dict[str, int]:
-    """Of a recorded session, where whatever arrives is for the key: the most of each kind."""
+    """The maximum bytes of each kind of key in a recorded session, which sends bytes only in response to keys."""
     found: dict[str, int] = {}
     screens = PtyScreens("watch", str(RECORDED / "tiny-gpt-session.jsonl"))
     try:
@@ -119,14 +119,14 @@ def recording() -> dict[str, int]:
         found["Arms: one branch down"] = key(screens, "j")
         found["help"] = key(screens, "?")
         found["help closed"] = key(screens, "\x1b")
-        found["screen 7"] = key(screens, "7")  # last: once it is there, letters go into its box
+        found["screen 7"] = key(screens, "7")  # last, because its text box receives all letters
     finally:
         screens.close()
     return found
 
 
 def home() -> dict[str, float]:
-    """Of Home and a new job on an empty knowledge base: the most of each kind, and idle."""
+    """The maximum bytes by kind of key, and idle, of Home and a new job on an empty knowledge base."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         screens = PtyScreens(AUTOSCOUT_KB=f"{folder}/kb.duckdb", XDG_STATE_HOME=f"{folder}/state")
@@ -149,7 +149,7 @@ def home() -> dict[str, float]:
 
 
 def live(per_second: float) -> dict[str, float]:
-    """Of a session that runs, bytes a second by screen, nobody pressing a key."""
+    """Bytes per second of a running session by screen, without key presses."""
     found = {}
     with tempfile.TemporaryDirectory() as name, Live(Path(name), per_second, 30) as path:
         screens = PtyScreens("watch", str(path))

@@ -1,5 +1,5 @@
-"""A journal of a million events, then one that grows by 1,000 events a second: what the screens take to open it, their
-memory, and what a key waits meanwhile. CPU seconds of this machine; keys: of the screens' thread until the first frame.
+"""Times the screens on a journal of a million events, and on one that grows by 1,000 events per second: opening,
+memory, and delay of keys. CPU seconds of this machine; for keys, of the screens' thread until the first frame.
 
 PYTHONPATH=. python tests/tools/tui_growth.py [EVENTS]
 """
@@ -30,13 +30,13 @@ from tui.app import SessionApp
 from tui.session.follow import Follower
 
 EVENTS = 1_000_000
-A_SECOND = 1000  # events that come in
+A_SECOND = 1000  # new events per second
 SECONDS = 10
 KEYS = "1 2 3 4 5 k b slash o o m escape 6 8 9 question_mark escape t t t 1".split()  # noqa: SIM905 - keys, in this order
 
 
 def events(step: int) -> bytes:
-    """Four lines: a decision, an experiment begun and ended (one in ten out of memory), what it was worth."""
+    """Four journal lines: a decision, an experiment's start and end (one in ten out of memory), its reward."""
     at = 1_700_000_000.0 + 15 * step
     c = configuration(pp=1 + step % 8, tp=1 + step % 4, mbs=step)
     failed = step % 10 == 0
@@ -58,7 +58,7 @@ def write(journal: Path, steps: int) -> None:
 
 
 def growing(journal: Path, first: int, stop: threading.Event) -> Iterator[int]:
-    """Appends A_SECOND events a second; gives how many, each tenth of a second."""
+    """Appends A_SECOND events per second; yields their number every tenth of a second."""
     step, began, count = first, time.monotonic(), 0
     with open(journal, "ab", buffering=0) as file:
         while not stop.is_set():
@@ -72,7 +72,7 @@ def growing(journal: Path, first: int, stop: threading.Event) -> Iterator[int]:
 
 
 def memory_mib() -> float:
-    """Of this process, now."""
+    """Current memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 

@@ -1,4 +1,4 @@
-"""How fast the screens are: first frame, a long session opened, updates, keys; in CPU seconds of this machine.
+"""Times the screens in CPU seconds of this machine: first frame, opening a long session, updates, keys.
 
 PYTHONPATH=. python tests/tools/tui_speed.py
 """
@@ -79,7 +79,7 @@ def written(folder: Path, events: list[AnyEvent]) -> Path:
 
 
 async def opened(journal: Path, count: int) -> tuple[float, float]:
-    """CPU and wall seconds until everything is folded and drawn."""
+    """(CPU seconds, wall seconds) until all events are processed and drawn."""
     app = SessionApp(Follower(journal), journal.parent / "kb.duckdb")
     cpu, wall = time.process_time(), time.perf_counter()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -90,7 +90,7 @@ async def opened(journal: Path, count: int) -> tuple[float, float]:
 
 
 async def updates(folder: Path) -> tuple[float, float]:
-    """Share of a core at 4 updates a second over a table of 200 rows, and the median wait for a key under it."""
+    """(share of a core at 4 updates per second of a table of 200 rows, median delay of a key meanwhile)."""
     events = long_session(LIVE_ROWS)
     journal = written(folder, events)
     more = [msgspec.json.encode(e) + b"\n" for e in long_session(LIVE_ROWS + 200)[len(events) :]]
@@ -132,8 +132,8 @@ def many(folder: Path) -> Path:
 
 
 async def keys(app: SessionApp, pilot: Pilot[None], pressed: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """CPU seconds of the screens' thread from each key until what is shown next, by what it is for: of the slowest.
-    `pressed`: what it is for, and Textual's name of the key."""
+    """The largest CPU seconds of the screens' thread from a key until the next frame, by purpose. `pressed`: (purpose,
+    Textual's name of the key)."""
     shown: list[float] = []
     usual = app.post_display_hook
 
@@ -154,7 +154,7 @@ async def keys(app: SessionApp, pilot: Pilot[None], pressed: Iterable[tuple[str,
 
 
 async def browse(journal: Path) -> dict[str, float]:
-    """CPU seconds of the longest of some actions on many experiments."""
+    """The largest CPU seconds of some actions on many experiments, by purpose."""
     app = SessionApp(Follower(journal), journal.parent / "kb.duckdb")
     cpu = time.process_time()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -172,7 +172,7 @@ async def browse(journal: Path) -> dict[str, float]:
 
 
 def first_frame(folder: Path, until: str, *arguments: str, program: tuple[str, str] = ("-m", "tui.cli")) -> float:
-    """CPU seconds of a process until it shows `until` on a terminal, bytecode written before: the least of RUNS."""
+    """CPU seconds of a process until it shows `until` on a terminal, with cached bytecode: the minimum of RUNS."""
     took: list[float] = []
     for _ in range(RUNS + 1):
         bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}

@@ -1,13 +1,12 @@
-"""The search that does not list against the one that lists, on spaces that can be listed: regret after 50, 100 and 200
-experiments.
+"""Compares the search that does not list the space with the one that does, on spaces that can be listed, by regret
+after 50, 100 and 200 experiments.
 
     PYTHONPATH=. python tests/tools/unlisted.py [--seeds 20] [--jobs NAME …] [--keep FILE]  the table of docs/spaces.md
 
 Landscapes are those of `autoscout bench` (a job's analytic model with a quirk that no simulator knows), noise is 2 %.
-`none`: cold; `good`: with a simulator whose parts are up to a quarter wrong. Ratio: mean regret of the search that does
-not list over that of the one that lists, seeds drawn with replacement 10,000 times; `best`: the same of the best times
-that were found (1 + regret), which is defined where a regret is none. --keep appends runs to a file and goes on there.
-"""
+`none`: without a simulator; `good`: with a simulator whose components are up to a quarter wrong. Ratio: mean regret
+without listing / with listing, with 10,000 bootstrap samples of seeds; `best`: the same of the best times (1 + regret),
+which is defined even if a regret is 0. --keep appends runs to a file and resumes from it."""
 
 import argparse
 import json
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def _listable(name: str) -> Job:
-    """Without constraints, and of a serving job what hardly matters fixed: few enough to be listed in no time."""
+    """The job without constraints, and for serving with unimportant knobs fixed, so that its space is small."""
     job = load_job(ROOT / "fixtures" / "jobs" / f"{name}.toml")
     if job.task != "serve":
         return job

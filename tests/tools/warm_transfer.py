@@ -1,11 +1,11 @@
-"""What a warm start saves on measured landscapes: vTrain's training times on A100 nodes, one landscape per model and
-number of GPUs.
+"""Evaluations that a warm start saves on measured landscapes: vTrain's training times on A100 nodes, one landscape per
+model and number of GPUs.
 
     python tests/tools/warm_transfer.py [--seeds 5] [--json]
 
-Every landscape is tuned cold, then with what cold sessions measured on the three most similar other models, then with
-what they measured on the three least similar, then with costs that say the opposite (1 / cost): the landscapes of
-vTrain are much alike, so only that is a job that misleads.
+Every landscape is tuned without earlier sessions, then with the measurements of such sessions on the three most similar
+other models, on the three least similar ones, and with inverted costs (1 / cost). Only the last are misleading, because
+vTrain's landscapes are all similar.
 
 Figures: evaluations until something within 1 % of the optimum was evaluated (the whole landscape if never), the median
 over seeds, then the mean over landscapes. Similarity is kb/similar.py's.
@@ -55,7 +55,7 @@ class Landscape:
         return Measurement(configuration=c, name=self.space.name(c), context="", status="ok", metrics=metrics)
 
     def tune(self, seed: int, past: list[Past], most: int) -> list[tuple[Configuration, float]]:
-        """What was evaluated, each once, in order."""
+        """The distinct evaluated configurations with their costs, in order."""
         chosen = strategy("autoscout", self.space, seed=seed, past=past)
         seen: dict[str, tuple[Configuration, float]] = {}
         while len(seen) < min(most, len(self.value)) and (batch := chosen.ask()):

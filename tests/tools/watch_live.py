@@ -1,11 +1,10 @@
-"""How soon `when --watch` reports a changed load of a real vLLM: docs/lab/testing.md.
+"""Times how soon `when --watch` reports a changed load of a real vLLM: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/watch_live.py PYTHON_OF_VLLM CONV.csv.gz CODE.csv.gz
 
-A tiny Llama is served on CPUs, since it only has to count. Requests come as in the traces, first of conversations, then
-of code; their lengths are divided by 16, and those of the page that the watch reads are multiplied by 16. The winner is
-that of watch_rates.py. The page is kept for watch_rates.py.
-"""
+vLLM serves a tiny Llama on CPUs, because only its metrics matter. Requests follow a trace of conversations, then one of
+code; lengths are divided by 16, and multiplied by 16 on the metrics page that the watch reads. The winner is that of
+watch_rates.py, for which the page is stored."""
 
 import argparse
 import json
@@ -41,7 +40,7 @@ def ask(path: str, body: dict[str, object] | None = None) -> str:
 
 
 def scaled(page: str) -> str:
-    """The page with lengths as those of the trace."""
+    """The metrics page with the trace's original lengths."""
     lengths = r"(vllm:request_(?:prompt|generation)_tokens"
     page = re.sub(lengths + r'_bucket\{.*le=")([\d.e+]+)(?=")', lambda m: f"{m[1]}{SCALE * float(m[2])}", page)
     return re.sub(lengths + r"_sum\{.*\} )(\S+)", lambda m: f"{m[1]}{SCALE * float(m[2])}", page)

@@ -1,10 +1,9 @@
-"""How soon `when --watch` says that a load changed, and how often by mistake: docs/lab/testing.md.
+"""Simulates how soon `when --watch` reports a changed load, and its false alarms: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/watch_rates.py METRICS CONV.csv.gz CODE.csv.gz
 
-METRICS: what a running vLLM answered at /metrics. Its page is written every five seconds with the counters of the
-trace's requests and read as the verb reads it; minutes of the trace follow each other in a random order, for 24 hours.
-"""
+METRICS: the /metrics page of a running vLLM. Every five seconds, it is rewritten with the counters of the trace's
+requests and read as by the command; minutes of the trace are drawn in random order, for 24 hours."""
 
 import argparse
 import math
@@ -30,7 +29,7 @@ _LENGTHS = ("request_prompt_tokens", "request_generation_tokens")
 
 
 class Page:
-    """A /metrics page whose histograms of lengths are ours, and all else as it was recorded."""
+    """A recorded /metrics page with our own histograms of lengths."""
 
     def __init__(self, text: str) -> None:
         own = re.compile(rf"vllm:({'|'.join(_LENGTHS)})_(bucket|sum|count)")
@@ -54,7 +53,7 @@ class Page:
 
 
 class Stream:
-    """Minutes of a trace, drawn at random."""
+    """A random sequence of a trace's minutes."""
 
     def __init__(self, path: str) -> None:
         arrivals, self.inputs, self.outputs = read_trace(Path(path))
@@ -64,7 +63,7 @@ class Stream:
         self._minutes = [np.flatnonzero(minute == m) for m in range(int(arrivals[-1] // 60))]
 
     def readings(self, rng: np.random.Generator, hours: float, often: float, longer: float) -> Iterator[Requests]:
-        """`often` times the requests, whose answers are `longer` times as long."""
+        """Yields the requests between readings, with `often` times the requests and answers `longer` times as long."""
         for _ in range(round(60 * hours)):
             rows = self._minutes[int(rng.integers(len(self._minutes)))]
             for part in range(round(60 / EVERY_S)):
@@ -74,7 +73,7 @@ class Stream:
 
 
 def tuned(job_file: str, stream: Stream, kb: Path) -> Winner:
-    """The configuration that is predicted to be best under the stream's load."""
+    """The predicted best configuration under the stream's load."""
     job = load_job(Path(job_file))
     lengths = {"input_len": quantiles(stream.inputs.tolist()), "output_len": quantiles(stream.outputs.tolist())}
     traffic = msgspec.structs.replace(job.traffic, rate=stream.rate, concurrency=0, **lengths)

@@ -1,4 +1,4 @@
-"""Words of each page for users, and how often code says told, said or beside.
+"""Counts the words of each page for users, and how often the code contains told, said or beside.
 
 PYTHONPATH=. python tests/tools/words_counted.py
 """
@@ -7,19 +7,19 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Not counted: pages that a command makes, those for who programs against AutoScout, and fleets', for their users only.
+# Not counted: generated pages, pages for developers against our API, and the page for users of fleets.
 OF_OTHERS = {"api", "architecture", "imports", "engines-and-releases", "fleet"}
 _OURS = re.compile(r"\b(?:told|said|beside)\b")
 
 
 def pages() -> dict[str, int]:
-    """Words of README and of each page for users."""
+    """Page → number of words, for README and each page for users."""
     found = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem not in OF_OTHERS)]
     return {page.stem: len(page.read_text().split()) for page in found}
 
 
 def ours_per_1000() -> tuple[int, int]:
-    """How often the three words stand in the code, and its lines."""
+    """(occurrences of the three words in the code, its lines)."""
     texts = [path.read_text() for room in ("kb", "autoscout", "tui") for path in (ROOT / room).rglob("*.py")]
     return sum(len(_OURS.findall(text)) for text in texts), sum(text.count("\n") for text in texts)
 

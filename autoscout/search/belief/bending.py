@@ -1,16 +1,16 @@
-"""Bends log-costs above the best, so that all hopeless configurations count nearly alike: u ↦ b (1 − e^(−u/b)); u below
-the best is unchanged. Predictions are bent like measurements: a simulator that is right about an overloaded queue must
-not seem wrong because it predicts ×600 and the bent measurement is ×2.
+"""Compresses ("bends") log-costs above the best one, u ↦ b (1 − e^(−u/b)), so that all hopeless configurations count
+nearly alike; values below the best are unchanged. Predictions are bent like measurements. Otherwise a simulator that
+correctly predicts 600 times the best cost for an overloaded queue would seem wrong, because the bent measurement is at
+most 2.2 times it.
 
-How far above the best differences still matter is not known beforehand. If nearly all configurations cost many times
-the best, as with overloaded queues, their bent costs are nearly equal and carry no information. So a belief without a
-prior mean is kept on two scales, BEND and nearly the logarithm itself, and evidence decides (surrogate.py).
-"""
+The right b is not known beforehand: if nearly all configurations cost many times the best one, as with overloaded
+queues, their bent costs are nearly equal and carry no information. So the model without a prior mean exists with two
+scales, BEND and STRAIGHT (nearly the plain logarithm), weighted by evidence (surrogate.py)."""
 
 import numpy as np
 
-BEND = 0.8  # b: differences stop mattering at about e^0.8 = 2.2 times the best cost
-STRAIGHT = 50.0  # b so large that no measured cost is bent noticeably
+BEND = 0.8  # b: costs above e^0.8 = 2.2 times the best one are hardly distinguished
+STRAIGHT = 50.0  # b so large that costs are practically not compressed
 
 
 def bent(u: np.ndarray, b: float = BEND) -> np.ndarray:
@@ -18,10 +18,10 @@ def bent(u: np.ndarray, b: float = BEND) -> np.ndarray:
 
 
 def unbent(v: np.ndarray, b: float = BEND) -> np.ndarray:
-    """Inverts the bending. Far above the best the log-cost cannot be recovered."""
+    """Inverts `bent`; values near b are clipped, because the log-cost cannot be recovered there."""
     return np.where(v < 0, v, -b * np.log1p(-np.clip(v, 0, 0.95 * b) / b))
 
 
 def slope(v: np.ndarray, b: float) -> np.ndarray:
-    """Factor from a small difference on the scale of `b` to one on the scale of BEND, at costs `v` on the former."""
+    """Derivative of the scale BEND by the scale `b`, at costs `v`: the factor that converts standard deviations."""
     return np.exp(-np.maximum(unbent(v), 0) * (1 / BEND - 1 / b))

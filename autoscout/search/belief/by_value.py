@@ -1,4 +1,4 @@
-"""The belief by knob, as shown to people: the believed cost of the best configuration with each value."""
+"""Summarizes the belief for people: for each value of a knob, the believed cost of the best configuration with it."""
 
 import math
 
@@ -9,13 +9,13 @@ from autoscout.search.belief.surrogate import Surrogate
 from kb.within_events import ValueBelief
 
 _SIGMAS = 1.96  # half-width of a 95 % interval in standard deviations
-_LIKELY = 0.5  # probability of running above which a configuration counts as usable
+_LIKELY = 0.5  # configurations with a higher probability of running are preferred
 
 
 def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
-    """Knob → the belief about each value at the model's last `update`: that about the configuration with this value,
-    among candidates and measured rows, that is believed to be cheapest; one that probably runs is preferred. Knobs with
-    only one value left are omitted."""
+    """Knob → the belief about each of its values after the model's last `update`. It is that of the configuration
+    believed to be cheapest among the candidates and measured rows with this value; configurations that probably run are
+    preferred. Knobs with a single value left are omitted."""
     here, deviation = worth(model)
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
@@ -23,7 +23,7 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # first those that probably run; within each group by cost
+    order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each by cost
     measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):
@@ -44,5 +44,5 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
 
 
 def _times(model: Surrogate, bent: float) -> float:
-    """A bent log-cost as a multiple of the best measured cost."""
+    """Converts a bent log-cost to a multiple of the best measured cost."""
     return math.exp(model.log_cost(bent) - model.lowest)

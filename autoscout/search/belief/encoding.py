@@ -1,8 +1,8 @@
-"""Encodes rows of codes for a model: every knob that varies is an axis, and "inactive" is a level of its own.
+"""Encodes configurations, given as rows of codes (a knob's index of its value; −1: inactive), for a model. Every knob
+that varies is an axis; its values and "inactive" are the levels.
 
-Two views of the same axes: `points`, where nearness along an axis counts (numbers in log₂ or in ranks, names one-hot),
-and `effects`, in which a level's own effect is one regressor.
-"""
+There are two encodings: `points`, in which levels have a distance (numbers in log₂ or in ranks, names one-hot), and
+`effects`, whose products are correlations between the effects of levels."""
 
 import math
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ import numpy as np
 
 from autoscout.space.knob import Knob, reads_batches
 
-_NEAR = 0.5  # length scale, as a share of the axis, between the levels of a number
+_NEAR = 0.5  # length scale of the correlation between effects of numeric levels, as a share of the axis
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Encoded rows, float32. `points` (n, P): squared distances add up over the axes, each at most about 1. `effects`
-    (n, E): inner products sum, over the axes, the correlations of two levels' effects."""
+    """Encoded rows, float32. `points` (n, P): the squared distance of two rows is a sum over axes of at most about 1
+    each. `effects` (n, E): the inner product of two rows is the sum over axes of the correlation of their levels'
+    effects."""
 
     points: np.ndarray
     effects: np.ndarray
@@ -31,10 +32,10 @@ class EncodedRows:
 
 class Encoding:
     def __init__(self, knobs: list[Knob], codes: np.ndarray) -> None:
-        """`codes`: (n, knobs), −1 inactive; the axes are the knobs that take two levels or more in them."""
+        """`codes`: (n, knobs) rows; the knobs with at least two levels in them become axes."""
         self._axes: list[
             tuple[int, np.ndarray, np.ndarray]
-        ] = []  # (knob, features of its levels in `points`, and in `effects`)
+        ] = []  # (knob index, (values + 1, …) columns of `points` and of `effects` for each level)
         self.names: list[str] = []
         for i, knob in enumerate(knobs):
             levels = np.unique(codes[:, i])
@@ -59,15 +60,15 @@ class Encoding:
         )
 
     def of_memory(self, rows: EncodedRows) -> EncodedRows:
-        """The rows less the knobs for reading batches, which take no device memory: a configuration that ran out of
-        memory with one of their values does so with all."""
+        """The rows without knobs of the data loader, which do not affect device memory: a configuration that runs out
+        of memory does so with any value of these."""
         if self._fills is None:
             return rows
         return EncodedRows(rows.points * self._fills[0], rows.effects * self._fills[1])
 
 
 def numbered(values: np.ndarray) -> np.ndarray:
-    """(n,) a number for each of the rows (n, k), which only equal rows share."""
+    """(n,) a hash of each of the rows (n, k), as a number."""
     return (values * np.random.default_rng(0).standard_normal(values.shape[1])).sum(axis=1)
 
 
@@ -85,7 +86,7 @@ def is_number(knob: Knob) -> bool:
 
 
 def scale(knob: Knob) -> np.ndarray:
-    """(values,) a numeric knob's values on its scale: log₂ if all are positive, else ranks."""
+    """(values,) positions of a numeric knob's values: log₂ if all are positive, else ranks."""
     values = [float(v) for v in knob.values]
     if all(v > 0 for v in values):
         return np.array([math.log2(v) for v in values])
@@ -93,7 +94,7 @@ def scale(knob: Knob) -> np.ndarray:
 
 
 def _positions(knob: Knob, levels: np.ndarray) -> np.ndarray:
-    """(values + 1, columns); the last row belongs to the inactive level."""
+    """(values + 1, columns) the knob's columns of `points`; the last row is the inactive level."""
     rows = len(knob.values) + 1
     active = levels[levels >= 0]
     if is_number(knob) and len(active) > 2:
@@ -110,8 +111,9 @@ def _positions(knob: Knob, levels: np.ndarray) -> np.ndarray:
 
 
 def _effects(knob: Knob, levels: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Square root of the correlation between the effects of the levels: independent for names, falling off with
-    distance for numbers (an Ornstein-Uhlenbeck walk along the axis: steps allowed, far levels nearly independent)."""
+    """(values + 1, levels) a matrix square root of the correlations between the levels' effects. Names are independent;
+    the correlation of numbers decreases exponentially with distance (an Ornstein-Uhlenbeck process, which permits
+    abrupt changes)."""
     at = positions[levels]
     gap = np.sqrt(((at[:, None] - at[None]) ** 2).sum(axis=2))
     number = is_number(knob) and positions.shape[1] < len(levels)

@@ -1,25 +1,25 @@
-"""The chance that a configuration runs, learned from successes and failures by Gaussian process classification.
+"""The probability that a configuration runs, learned from successes and failures by Gaussian process classification.
 
-A failure carries no information about speed, so it never reaches the posterior of the cost. Resources that run out
-(memory, registers, time) are mostly products of knobs, so in logarithms the boundary is nearly a plane:
+The model of the cost does not use failures, because they carry no information on speed. Resources that run out (memory,
+registers, time) are mostly products of knobs, so in logarithms the boundary is nearly a plane:
 
     logit P(x runs) = c + w·x + Σ_d g_d(x_d) + h(x),    w, g, h normal around 0, h Matérn 5/2
 
-by Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2); MacKay's for the average over the logit.
-The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n rows are known, m are watched.
-"""
+Inference uses Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2), and MacKay's for the average
+over the logit. The prior standard deviations below are chosen large, because a boundary may be sharp, and may be
+anywhere. n rows have results; m rows are watched (predicted)."""
 
 import numpy as np
 
 from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.posterior import matern, solved
 
-_OFFSET, _CONSTANT = 1.0, 2.0  # prior mean and standard deviation of the logit: most valid configurations run
-_SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
-_LENGTH = 2.0  # length scale of h, to be multiplied by √(D / 4)
-_STEPS = 20  # limit on Newton steps; three or four suffice from the last solution
-_HELD = 300  # most rows kept; those far from the boundary are dropped
-_AVERAGED = 1024  # rows whose probability is averaged over the logit's uncertainty
+_OFFSET, _CONSTANT = 1.0, 2.0  # prior mean of the logit c, and its standard deviation: most valid configurations run
+_SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # prior standard deviations of w, g and h, for coordinates within 0 … 1
+_LENGTH = 2.0  # length scale of h, times √(D / 4) for D axes
+_STEPS = 20  # limit on Newton steps; starting from the last solution, three or four suffice
+_HELD = 300  # limit on rows; those farthest from the boundary are dropped
+_AVERAGED = 1024  # the most important rows, whose probability is averaged over the logit's uncertainty
 
 
 class Feasibility:
@@ -27,17 +27,18 @@ class Feasibility:
         self._length = np.float32(_LENGTH * np.sqrt(max(len(encoding) / 4, 1.0)))
         self._told: tuple[np.ndarray, np.ndarray] | None = None
         self._watched: tuple[np.ndarray, np.ndarray] | None = None
-        self._across = np.zeros((0, 0), dtype=np.float32)  # (n, m) covariances
+        self._across = np.zeros((0, 0), dtype=np.float32)  # (n, m) covariances with the watched rows
         self._ran = np.zeros(0, dtype=bool)
         self._logit = np.zeros(0)
 
     @property
     def failed(self) -> bool:
-        """Whether anything failed; until then there is nothing to learn."""
+        """Whether any row failed; until then all probabilities are 1."""
         return not self._ran.all()
 
     def features(self, rows: EncodedRows, hints: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Scaled points, and regressors of the linear part; `hints` (n, H): 1 where a simulator predicts a failure."""
+        """(points / length scale, regressors of the linear part). `hints`: (n, H) 1 where a simulator predicts a
+        failure."""
         linear = [
             np.full((len(rows), 1), np.float32(_CONSTANT)),
             rows.points * np.float32(_SLOPE),
@@ -48,13 +49,12 @@ class Feasibility:
         return rows.points / self._length, np.concatenate(linear, axis=1)
 
     def tell(self, features: tuple[np.ndarray, np.ndarray], ran: np.ndarray) -> None:
-        """Adds new rows."""
         self._ran = np.concatenate([self._ran, ran])
         self._told = features if self._told is None else _joined(self._told, features)
         self._logit = np.concatenate([self._logit, np.full(len(ran), _OFFSET)])
 
     def fit(self) -> None:
-        """Finds the mode of the logits; needs a failure."""
+        """Finds the posterior mode of the logits. At least one row must have failed."""
         assert self._told is not None
         if len(self._ran) > _HELD * 4 // 3:
             kept = np.sort(np.argsort(np.abs(self._logit), kind="stable")[:_HELD])  # nearest to the boundary
@@ -78,12 +78,11 @@ class Feasibility:
         self._logit, self._pull, self._root, self._low = f, a.astype(np.float32), root.astype(np.float32), low
 
     def watch(self, features: tuple[np.ndarray, np.ndarray]) -> None:
-        """Sets the rows that `chance` is about."""
         self._watched = features
         self._across = np.zeros((0, len(features[0])), dtype=np.float32)
 
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
-        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
+        """Replaces the watched rows by those at the positions `kept`, followed by the `fresh` ones."""
         assert self._watched is not None
         assert self._told is not None
         self._watched = _joined((self._watched[0][kept], self._watched[1][kept]), fresh)
@@ -92,8 +91,8 @@ class Feasibility:
         self._across = np.concatenate([known, _covariance(known_features, fresh)], axis=1)
 
     def chance(self, importance: np.ndarray) -> np.ndarray:
-        """(m,) chances of the watched rows, 1 while nothing failed. Rows with a large `importance` (m,) are computed
-        most precisely."""
+        """(m,) probability that each watched row runs; 1 while nothing failed. Rows with the largest `importance` (m,)
+        are computed most precisely."""
         if not self.failed or self._watched is None or self._told is None:
             return np.ones(len(importance), dtype=np.float32)
         if len(self._across) < len(self._ran):

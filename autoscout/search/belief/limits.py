@@ -1,11 +1,10 @@
-"""The chance that a configuration keeps a job's constraints (latency, goodput, cost, …), with one belief for each.
+"""The probability that a configuration keeps a job's constraints (latency, goodput, …), with one model per constraint.
 
     y(x) = log of the metric over its bound (of the bound over the metric for >=),    P(x keeps it) = P(y(x) < 0)
 
-A run that broke a constraint still ran, and its metric is a value like any other. Runs that kept it show where the
-limit is before any breaks it. If simulators predict the metric, their prediction is the belief's mean, provided that it
-explains the measurements better than no mean. Memory has its own rules (peaks.py), but the same Gaussian process.
-"""
+Metrics of runs that broke the constraint are used like any others, and runs that kept it show how close the limit is
+before a run breaks it. If simulators predict the metric, their prediction is the model's mean, provided that it
+explains the measurements better than a mean of 0. The Gaussian process is the one for memory (peaks.py)."""
 
 import math
 from collections.abc import Mapping
@@ -18,12 +17,13 @@ from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.peaks import PeakBelief
 from kb.records import Measurement, Objective
 
-_BEYOND = 1.5  # log excess over a bound at which values saturate; the latencies of full queues exceed a bound by ×600
+# log excess over a bound at which y saturates, because latencies of full queues exceed a bound up to 600-fold
+_BEYOND = 1.5
 
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
-    """Constraint → y of a successful run. Leaves out constraints on memory, and those without a logarithm or a
-    measurement, whose violations count as failures."""
+    """Constraint → y of a successful run. Omits constraints on memory, and those whose y is undefined (bound or value
+    not positive, or no measurement); their violations count as failures."""
     found: dict[str, float] = {}
     for text in objective.constraints if measurement.status == "ok" else []:
         metric, compare, bound = constraint(text)
@@ -34,7 +34,6 @@ def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
 
 
 def closeness(value: np.ndarray, compare: str, bound: float) -> np.ndarray:
-    """y of a metric's values."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(value / bound) if compare == "<=" else np.log(bound / value)
 
@@ -44,7 +43,7 @@ def _squashed(y: np.ndarray) -> np.ndarray:
 
 
 class Limits:
-    """n rows are known, m are watched; there is one belief per constraint with data."""
+    """The models of all constraints with data. n rows have results; m rows are watched (predicted)."""
 
     def __init__(self, encoding: Encoding, foreseen: Foreseen) -> None:
         self._encoding, self._foreseen = encoding, foreseen
@@ -52,11 +51,9 @@ class Limits:
 
     @property
     def reported(self) -> bool:
-        """Whether any constraint has data."""
         return bool(self._of)
 
     def tell(self, row: np.ndarray, encoded: EncodedRows, over: Mapping[str, float]) -> None:
-        """Adds one row of the pool, with its y per constraint."""
         for text, y in over.items():
             if text not in self._of:
                 self._of[text] = PeakBelief(self._encoding, text in self._foreseen)
@@ -70,17 +67,16 @@ class Limits:
             each.fit()
 
     def watch(self, rows: np.ndarray, encoded: EncodedRows) -> None:
-        """Sets the rows that `chance` is about."""
         for text, each in self._of.items():
             each.watch(encoded, self._predicted(text, rows))
 
     def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: EncodedRows) -> None:
-        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
+        """Replaces the watched rows by those at the positions `kept`, followed by the `fresh` ones."""
         for text, each in self._of.items():
             each.turn(kept, encoded, self._predicted(text, fresh))
 
     def chance(self) -> np.ndarray | float:
-        """(m,) chance that each watched row keeps all constraints; 1 while nothing is known."""
+        """(m,) probability that each watched row keeps all constraints; 1 without data."""
         found: np.ndarray | float = 1.0
         for each in self._of.values():
             found = found * each.chance()

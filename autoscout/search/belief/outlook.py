@@ -1,21 +1,21 @@
-"""Further questions to a fitted model: how much is left to find, how much another measurement is expected to teach, and
-what it believes without simulators. (A simulator can explain well why most configurations are slow, and still be wrong
-about which of the fast ones is fastest.)"""
+"""Derives further results from a fitted model: how much gain is left to find, what another measurement of a row would
+show, and what the model predicts without simulators. (A simulator may explain well why most configurations are slow,
+but be wrong about which of the fast ones is fastest.)"""
 
 import numpy as np
 
 from autoscout.search.belief.bending import slope
 from autoscout.search.belief.surrogate import Surrogate
 
-_JOINT, _DRAWS = 200, 400  # candidates and joint draws used
+_JOINT, _DRAWS = 200, 400  # number of candidates, and of joint samples
 
 
 def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
-    """The chance that one of the candidates is cheaper than the best measured row by more than `margin`, and the
-    expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
-    each member, weighed as the members are: the most probable one alone would change its mind with every fit."""
+    """(probability that some candidate is cheaper than the best measured row by more than `margin`, expected gain of
+    the best of the `ahead` most promising ones), both relative. Estimated from samples of the joint posteriors of all
+    members, by weight, because the most probable member changes with every fit."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
-    order = order[model.gain[order] > 0]  # leaves out taken rows, and copies of measured ones except in inert knobs
+    order = order[model.gain[order] > 0]  # excludes tried rows and their equivalents
     if not len(order):
         return 0.0, 0.0
     own, rng = model.unexplained()[0], np.random.default_rng(len(model.rows))
@@ -34,9 +34,9 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
 
 
 def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) bent log-cost expected of another measurement of each measured row, and its standard deviation. It combines
-    the belief f with the row's own part; a row measured c times has a cth of the noise variance. A row that failed when
-    it was measured again, or broke a constraint, is worth nothing (inf)."""
+    """((n,) expected bent log-cost of another measurement of each measured row, (n,) its standard deviation). It
+    combines the model's f with the row's own deviation from f (see `Surrogate.unexplained`). inf for rows that broke a
+    constraint or ever failed."""
     (own, added), n = model.unexplained(), len(model.rows)
     value, second = np.zeros(n), np.zeros(n)
     for member in model.active():
@@ -56,9 +56,8 @@ def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
 
 
 def look_unaided(model: Surrogate, pending: list[int]) -> None:
-    """Sets the candidates' gain, mean and deviation (like `Surrogate.look`) by the hypotheses without a prior mean,
-    until the next update. Their beliefs are kept until the next fit and extended by new results, because rebuilding
-    them takes longer than the rest of a step."""
+    """Like `Surrogate.look`, sets the candidates' gain, mean and deviation until the next update, but by the members
+    without a prior mean. Their beliefs are then kept until the next fit, because rebuilding them is slow."""
     weights = [member.weight for member in model.members]
     for member in model.members:
         alone = any(member is other for other in model.nothing)

@@ -1,15 +1,14 @@
-"""The chance that a configuration fits its devices' memory, learned from the peaks of those that ran.
+"""The probability that a configuration fits into its devices' memory, learned from the reported peaks of runs.
 
-    y(x) = log of the share of its memory that the fullest device fills = m(x) + f(x) + ε,    P(x fits) = P(y(x) < 0)
+    y(x) = log(peak / limit) on the fullest device ("fullness") = m(x) + f(x) + ε,    P(x fits) = P(y(x) < 0)
 
-m is the simulators' prediction, 0 without one, and f a Gaussian process with main effects (posterior.py). Logarithms
-are used because memory use is mostly a product of knobs. A successful run gives y. A run that ran out of memory gives
-only y > 0: this censored row enters as the Gaussian that gives y the same moments (expectation propagation; Rasmussen
-and Williams, section 3.6).
+m is the simulators' prediction (0 without one), and f a Gaussian process with main effects (posterior.py). Logarithms
+are used because memory use is mostly a product of knobs. A run out of memory shows only that y > 0. Such a censored row
+is replaced by a Gaussian pseudo-measurement that gives y the same moments (expectation propagation; Rasmussen and
+Williams, section 3.6).
 
-The limit is the device's memory less _ROOM for memory that the framework does not report (the context, blocks that the
-allocator cannot use), or the job's own constraint on peak_memory_gib.
-"""
+The limit is the device's memory minus _ROOM for memory that the framework does not report (driver context, blocks that
+the allocator cannot use), or the job's constraint on peak_memory_gib."""
 
 import math
 from dataclasses import dataclass, field
@@ -23,41 +22,45 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
 
-_ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
-_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # one knob may halve a peak
-# The prior if simulators predict the peak: f is then only their error.
+# log headroom below the device's memory (1 GiB of 80 and 2 % of the rest), and its uncertainty
+_ROOM, _SOFT = 0.03, 0.02
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # wide: one knob may halve a peak
+# The prior if simulators predict the peak, so that f is only their error.
 _BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
-_SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
-_SETTLED = 0.01  # log change below which expectation propagation has converged
-_HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
-_STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
-_VAGUE = 1e4  # variance of an uninformative row
-_NEAR = 0.36  # a row that died though foreseen this far (log) below its bound is no evidence about other rows
-_AGAIN = 1e-3  # chance that a row that ran out of memory fits the next time (the Gaussian posterior gives 0.4)
+_SWEEPS, _KEPT = 10, 0.3  # limit on sweeps of expectation propagation, and damping factor
+_SETTLED = 0.01  # change of y at which expectation propagation has converged
+_HELD, _FITTED = 200, 100  # limits on rows kept, and on rows used to fit hyper-parameters
+_STEPS = 30, 10  # limits on the steps of the first fit, and of later ones, which start from the last result
+_VAGUE = 1e4  # variance that makes a pseudo-measurement uninformative
+# if a row ran out of memory although its forecast was farther (log) below the limit, the forecast is clipped in
+# `least_over`
+_NEAR = 0.36
+# cap on the probability that a row fits which ran out of memory before (the Gaussian posterior gives 0.4)
+_AGAIN = 1e-3
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
-    """y of a measurement; inf: it ran out of memory; NaN: its memory or the limit is unknown."""
+    """y of a measurement; inf if it ran out of memory; NaN if its memory or the limit is unknown."""
     bounds = memory_bounds(space.objective)
-    # Without capacities, the host's memory ran out, or an engine's share was too small.
+    # Without device capacities, "oom" means that the host's memory or an engine's share was too small.
     if measurement.status == "oom":
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
         return math.nan
     peak = measurement.metrics.get("peak_memory_gib", math.nan)
     shares = [math.exp(_ROOM) * _of_devices(space.capacities, measurement, peak), *(peak / bound for bound in bounds)]
-    known = [share for share in shares if share > 0]  # also excludes NaN
+    known = [share for share in shares if share > 0]  # excludes NaN
     return math.log(max(known)) if known else math.nan
 
 
 def failed_for_memory(space: Space, measurement: Measurement, y: float) -> bool:
-    """Whether a run failed for memory, or broke a constraint on it; `y`: its fullness."""
+    """Whether a run with fullness `y` ran out of memory or broke a constraint on memory."""
     return math.isinf(y) or (measurement.status == "ok" and "peak_memory_gib" in broken(space.objective, measurement))
 
 
 def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: float) -> float:
-    """The share of its memory that the fullest device uses; NaN without capacities. Ranks are in the order of the kinds
-    of device. If only the largest peak is known, it is attributed to the smallest device that can hold it."""
+    """The largest share of its memory that a device uses; NaN without capacities. Ranks are assigned to the kinds of
+    device in order. If only the largest peak is known, it is attributed to the smallest device that can hold it."""
     knobs = measurement.configuration.knobs
     own = [gib for kind, gib in capacities.items() for _ in range(int(knobs.get(kind, 1)))]
     if len(own) == len(measurement.rank_memory_gib):
@@ -68,14 +71,15 @@ def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: fl
 
 @dataclass
 class _Way:
-    """One of two beliefs: with the predictions as mean m, or (`heeds` = 0) with m = 0."""
+    """One of two models: with the simulators' predictions as the mean m (`heeds` = 1), or with m = 0 (`heeds` = 0)."""
 
     posterior: Posterior
     heeds: float
     features: tuple[np.ndarray, np.ndarray] | None = None
-    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m; a stand-in for y in censored rows
-    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance of each row in addition to the noise
-    score: float = 0.0  # sum over the rows of each one's log probability, given all the others
+    # (n,) y − m, with pseudo-measurements for censored rows
+    values: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) additional noise variance of each row
+    score: float = 0.0  # leave-one-out log probability of the rows
 
     @property
     def noise(self) -> float:
@@ -83,51 +87,51 @@ class _Way:
 
 
 class PeakBelief:
-    """n rows are known, m are watched."""
+    """The model of fullness, or of another y = log(value / bound). n rows have results; m are watched (predicted)."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
-        """`foreseen`: whether simulators predict m. The measured rows decide whether it is used."""
+        """`foreseen`: whether simulators predict y. The measurements then decide whether these become the mean."""
         ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
         self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
         self._way = self._ways[-1]
         self._rows: list[EncodedRows] = []
         self._full: list[float] = []
-        self._foreseen: list[float] = []  # predicted y of each known row
+        self._foreseen: list[float] = []  # predicted y of each row with a result
         self._at = np.zeros(0)  # (m,): predicted y of the watched rows
-        self._watched = np.zeros(0)  # (m,): identifies the watched rows
-        self._values = np.zeros(0)  # values under `_way`: of its fitted rows, then of the rows added since
+        self._watched = np.zeros(0)  # (m,): hashes of the watched rows
+        self._values = np.zeros(0)  # values of the rows that `_belief` contains
         self._belief: Belief | None = None
         self._fitted_on = 0
 
     @property
     def reported(self) -> bool:
-        """Whether a run reported its peak."""
         return any(math.isfinite(y) for y in self._full)
 
     @property
     def heeds(self) -> bool:
-        """Whether a run reported its peak, and the measured rows confirm the predictions."""
+        """Whether a run reported its peak, and the simulators' predictions as the mean explain the measurements
+        better."""
         return self.reported and self._way.heeds > 0
 
     @property
     def least_over(self) -> float:
-        """The smallest foreseen y of a row that ran out of memory; inf if none did. Rows foreseen far below their bound
-        are left out, because they show an error of the simulator."""
+        """The smallest predicted y of a row that ran out of memory, but at least −_NEAR, because a lower prediction was
+        an error of the simulator; inf if no row ran out of memory."""
         over = [max(m, -_NEAR) for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
         return min(over, default=math.inf)
 
     def stale(self, growth: float) -> bool:
-        """Whether the rows grew by this factor since the last fit."""
+        """Whether the number of rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
     def tell(self, row: EncodedRows, y: float, foreseen: float = 0.0) -> None:
-        """Adds one row, its fullness, and its predicted fullness."""
+        """Adds the result of one row, `y`, with its prediction by simulators."""
         self._rows.append(row)
         self._full.append(y)
         self._foreseen.append(foreseen)
 
     def fit(self) -> None:
-        """Refits the hyper-parameters, and the stand-ins for censored rows."""
+        """Refits the hyper-parameters and the pseudo-measurements of censored rows."""
         if not self._full:
             return
         if len(self._full) > _HELD * 4 // 3:
@@ -146,14 +150,13 @@ class PeakBelief:
         self._values = self._way.values
 
     def _nearest(self) -> np.ndarray:
-        """(n,) all rows, nearest to the limit first; a censored row, whose distance is unknown, counts as at the
-        limit."""
+        """(n,) positions of all rows, nearest to the limit first; censored rows count as at the limit."""
         far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
         return np.argsort(far, kind="stable")
 
     def _settle(self, way: _Way, rows: EncodedRows) -> None:
-        """Stand-ins for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
-        all sites in parallel and damped)."""
+        """Computes the pseudo-measurements of censored rows for the current hyper-parameters (Rasmussen and Williams,
+        algorithm 3.5, with parallel, damped updates)."""
         out, foreseen = np.isinf(self._full), way.heeds * np.array(self._foreseen)
         way.features = _features(way.posterior, rows)
         k = way.posterior.kernel(way.features, way.features) + np.eye(len(out)) * way.noise
@@ -174,22 +177,22 @@ class PeakBelief:
         way.values, way.vague, way.score = y, vague, float(over.sum() - 0.5 * apart.sum())
 
     def watch(self, rows: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
-        """Sets the rows whose `chance` is wanted; `foreseen` (m,): their predicted y."""
+        """Sets the m watched rows, whose probabilities `chance` computes. `foreseen`: (m,) their predicted y."""
         self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
         if way.features is not None:
-            self._values = way.values  # `chance` appends the rows added since the fit again
+            self._values = way.values  # `chance` appends later rows again
             self._belief = Belief(way.posterior, way.features, _features(way.posterior, rows), way.vague)
 
     def turn(self, kept: np.ndarray, fresh: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
-        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
+        """Replaces the watched rows by those at the positions `kept`, followed by the `fresh` ones."""
         self._at = np.concatenate([self._at[kept], np.broadcast_to(foreseen, len(fresh))])
         self._watched = np.concatenate([self._watched[kept], _numbered(fresh)])
         if self._belief is not None:
             self._belief.turn(kept, _features(self._way.posterior, fresh))
 
     def chance(self) -> np.ndarray | float:
-        """(m,) chance that each watched row fits; 1 while nothing is known."""
+        """(m,) probability that each watched row fits; 1 without data."""
         if self._belief is None:
             return 1.0
         way = self._way
@@ -212,10 +215,10 @@ def _numbered(rows: EncodedRows) -> np.ndarray:
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) mean and variance of each row, given all the others."""
+    """((n,) mean, (n,) variance) of f at each row, given all other rows."""
     inverse = np.linalg.inv(k + np.diag(vague))
     left = 1 / np.diag(inverse)
-    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # the difference may be below 0 by rounding
+    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # rounding may give a negative difference
 
 
 def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
@@ -223,7 +226,8 @@ def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.n
 
 
 def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """The pseudo-measurement and its variance that move y ~ N(mean, variance) to the moments of y given y > 0."""
+    """(pseudo-measurement, its variance) that gives the posterior of y ~ N(mean, variance) the moments of y given y >
+    0."""
     total = np.sqrt(variance + _SOFT**2)
     z = mean / total
     ratio = np.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - log_ndtr(z))

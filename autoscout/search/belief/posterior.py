@@ -1,4 +1,4 @@
-"""The belief about the log-cost of every configuration, given the few that were measured: a Gaussian process.
+"""The model of the log-cost of every configuration, given the few that were measured: a Gaussian process.
 
     f(x) = Σⱼ bⱼ zⱼ(x) + c + Σ_d g_d(x_d) + h(x),    y = f(x) + ε
 
@@ -9,10 +9,9 @@ h  the rest, Matérn 5/2 with a length of its own per knob (ARD), variance s_h²
    field is overconfident
 ε  noise, and quirks of single configurations that no knob explains; standard deviation `noise`
 
-Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
-posteriori; the priors on θ are for y of unit spread, unless a caller has others. Knobs that seem to do
-nothing (`inert_sets`) are in neither g nor h.
-"""
+Notation: n measured rows, m candidates, D axes (knobs). θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D) is fitted by maximum a
+posteriori; the default priors on θ assume that y has unit variance. Knobs that seem to have no effect (`inert_sets`)
+are excluded from g and h."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,23 +23,22 @@ from scipy.special import betaln, log_ndtr, ndtr
 from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
-_SCALES = 4  # entries of θ before the lengths
-_ALIKE = 3  # decimals of a prior mean; rows that differ less are expected to cost the same
-_CONSTANT = 1.0  # variance of c: y is centred already
+_SCALES = 4  # number of entries of θ before the lengths
+_ALIKE = 3  # decimals to which prior means are compared: rows with equal ones are expected to cost the same
+_CONSTANT = 1.0  # prior variance of c, for centred y of unit variance
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The prior of θ: medians, and standard deviations of the logarithm. The defaults come from
+    """The prior of θ: (median, standard deviation of the logarithm) each. The defaults are from
     tests/tools/learn_prior.py on generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06,
-    lengths 2.4, each within a factor of 1.5 to 3.5), but are wider for effects and roughness, because measured kernels
-    have more of both."""
+    lengths 2.4, each within a factor of 1.5 to 3.5), but larger for effects and roughness, as in measured kernels."""
 
     effects: tuple[float, float] = (0.15, 0.7)
     residual: tuple[float, float] = (1.2, 0.6)
     rough: tuple[float, float] = (0.2, 0.7)
     noise: tuple[float, float] = (0.07, 0.8)
-    length: tuple[float, float] = (2.0, 1.2)  # times √(D / 4): distances grow with the number of axes
+    length: tuple[float, float] = (2.0, 1.2)  # times √(D / 4), because distances grow with the number of axes
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,9 @@ class Theta:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """All pairs i < j (P,) of the rows that θ is fitted on: squared distances by axis (D, P), and the covariances that
-    do not depend on lengths; `_own`: the rows' variances (n,). `below`: the pairs' places in a column-major matrix."""
+    """All P pairs i < j of the rows that θ is fitted on. `gaps`: (D, P) squared distances by axis; `fixed`, `linear`:
+    (P,) covariances that do not depend on lengths; `…_own`: (n,) the corresponding variances of the rows; `below`: (P,)
+    indices of the pairs in a flat column-major (n, n) matrix."""
 
     i: np.ndarray
     j: np.ndarray
@@ -73,18 +72,18 @@ class _Pairs:
 
 
 def matern(r: np.ndarray) -> np.ndarray:
-    """Matérn 5/2 of distances."""
+    """The Matérn 5/2 correlation at distances r."""
     t = np.sqrt(5.0, dtype=r.dtype) * r
     return (1 + t + t * t / 3) * np.exp(-t)
 
 
 def solved(low: np.ndarray, y: np.ndarray, turned: bool = False) -> np.ndarray:
-    """L⁻¹ y, or L⁻ᵀ y if `turned`; without the search for NaN, which takes as long."""
+    """L⁻¹ y, or L⁻ᵀ y if `turned`, without SciPy's check for NaN, which takes as long as the solution."""
     return solve_triangular(low, y, lower=True, trans=int(turned), check_finite=False)
 
 
 class Posterior:
-    """θ fitted on the measured rows, and the Cholesky factor that goes with it; rows can be added one by one."""
+    """θ, fitted on the measured rows, with the covariances and features that follow from it."""
 
     def __init__(self, encoding: Encoding, prior: Prior, use_effects: bool = True, drops_inert: bool = False) -> None:
         self.encoding = encoding
@@ -96,7 +95,7 @@ class Posterior:
         self._centre = np.log([*(scale for scale, _ in scales), *[prior.length[0] * np.sqrt(max(d / 4, 1.0))] * d])
         self._width = np.array([*(width for _, width in scales), *[prior.length[1]] * d])
         self.log_theta = self._centre.copy()
-        self.inert = np.zeros(d, dtype=bool)  # axes on which f does not depend
+        self.inert = np.zeros(d, dtype=bool)  # axes without effect on f
         self.evidence = -np.inf
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
@@ -110,8 +109,8 @@ class Posterior:
         vague: np.ndarray | float = 0.0,
         iterations: int = 30,
     ) -> None:
-        """`y` (n,) less the prior mean, `z` (n, J), `slopes` (J,) standard deviations of the slopes, `vague` (n,)
-        variance of single rows on top of the common noise."""
+        """Fits θ. `y`: (n,) values minus the prior mean; `z`: (n, J) predictions; `slopes`: (J,) prior standard
+        deviations of b; `vague`: (n,) additional noise variance of single rows."""
         self.inert = np.zeros_like(self.inert)
         unlikely, self.log_theta = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations)
         self.evidence = -unlikely
@@ -119,7 +118,7 @@ class Posterior:
             self.inert = inert
             without, log = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations // 3)
             if self._without_inert_prior(without, log) < self._without_inert_prior(unlikely, self.log_theta) + allowed:
-                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # inert axes keep their lengths
+                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # except inert ones
                 self.log_theta = np.append(log[:_SCALES], lengths)
                 return
         self.inert = np.zeros_like(self.inert)
@@ -128,12 +127,11 @@ class Posterior:
         return (log - self._centre) / self._width
 
     def _without_inert_prior(self, unlikely: float, log: np.ndarray) -> float:
-        """−log p(y, θ) without the prior of the inert axes' lengths."""
+        """−log p(y, θ) without the prior of the lengths of inert axes."""
         return unlikely - 0.5 * float((self._off(log)[_SCALES:][self.inert] ** 2).sum())
 
     def _minimized(self, of: "_Pairs", y: np.ndarray, iterations: int) -> tuple[float, np.ndarray]:
-        """−log p(y, θ) and log θ."""
-        # Imported here: it takes a tenth of a second, and predictions do not need it.
+        # Imported here, because it takes 0.1 s and predictions do not need it.
         from scipy.optimize import minimize
 
         best = minimize(
@@ -160,14 +158,14 @@ class Posterior:
         return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
 
     def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
-        """−log p(y, θ) up to a constant, and its gradient by log θ. Only one half of symmetric matrices is computed."""
+        """(−log p(y, θ) up to a constant, its gradient by log θ). Of symmetric matrices, one triangle is computed."""
         theta, n = Theta.of(log), len(y)
         r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r
         decay = np.exp(-t)
         h = theta.residual**2 * (1 + t + t * t / 3) * decay
         q = theta.rough**2 * np.exp(-r)
-        k = np.zeros(n * n)  # column-major, as in LAPACK
+        k = np.zeros(n * n)  # column-major for LAPACK
         k[of.below] = of.fixed + theta.effects**2 * of.linear + h + q
         own = theta.residual**2 + theta.rough**2 + theta.noise**2 + 1e-8
         k[:: n + 1] = of.fixed_own + theta.effects**2 * of.linear_own + own
@@ -177,7 +175,7 @@ class Posterior:
         alpha = cho_solve((low, True), y)
         volume = np.log(np.diag(low)).sum()
         inverse, _ = _potri(low, lower=1, overwrite_c=1)
-        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])  # both halves
+        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])  # both triangles
         w_own = np.diag(inverse) - alpha**2
         by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
         by_length = of.gaps @ (w * by_square) * (-2 * theta.lengths**-2)
@@ -194,7 +192,7 @@ class Posterior:
         return float(value), slope + off / self._width
 
     def _effects(self, rows: EncodedRows) -> np.ndarray:
-        """(n, E) effects; those of inert axes are 0. (If no axis is inert, the rows may have extra columns.)"""
+        """(n, E) effects, 0 for inert axes. (If no axis is inert, the rows may have additional columns.)"""
         return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -206,8 +204,7 @@ class Posterior:
         return theta
 
     def features(self, rows: EncodedRows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features of rows under the fitted θ, float32: scaled points, and regressors whose products sum to the linear
-        part."""
+        """(scaled points, regressors of the linear part), float32, for the fitted θ. `z`, `slopes`: as in `fit`."""
         theta = self.theta
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
         linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
@@ -216,8 +213,8 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Covariance of f between two sets of features: (|a|, |b|). A set with itself is computed in double precision,
-        because the rough part needs distances of exactly 0."""
+        """(|a|, |b|) covariances of f between two sets of features. If both are the same object, they are computed in
+        double precision, because the rough part needs distances of exactly 0."""
         if a is b:
             a = b = _double(a)
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
@@ -230,7 +227,7 @@ class Posterior:
 
 
 class Belief:
-    """A posterior's mean and standard deviation over m candidates, extended in O(n m) by each measured row."""
+    """The posterior mean and standard deviation of m candidates. Adding a measured row takes O(n m)."""
 
     def __init__(
         self,
@@ -239,7 +236,7 @@ class Belief:
         candidates: tuple[np.ndarray, np.ndarray],
         vague: np.ndarray | float = 0.0,
     ) -> None:
-        """`vague`: (n,) variance of single measured rows on top of the common noise."""
+        """`vague`: (n,) additional noise variance of single measured rows."""
         self.posterior = posterior
         self.measured, self.candidates = measured, candidates
         n, m = len(measured[0]), len(candidates[0])
@@ -251,13 +248,13 @@ class Belief:
         self._rows[:n], self._left = self._reached(candidates)
 
     def _reached(self, candidates: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """L⁻¹ K(measured, candidates), and the candidates' remaining variances."""
+        """((n, m) L⁻¹ K(measured, candidates), (m,) posterior variances of the candidates)."""
         across = self.posterior.kernel(self.measured, candidates)
         rows = solved(self.low.astype(np.float32), across)
         return rows, self.posterior.variance(candidates) - (rows**2).sum(axis=0)
 
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
-        """Keeps the candidates at `kept` (positions) and appends fresh ones, given by their features."""
+        """Replaces the candidates by those at the positions `kept`, followed by the features of `fresh` ones."""
         n, old = len(self.low), self.candidates
         rows, left = self._reached(fresh)
         turned = np.empty((len(self._rows), len(kept) + len(left)), dtype=np.float32)
@@ -266,7 +263,7 @@ class Belief:
         self.candidates = np.concatenate([old[0][kept], fresh[0]]), np.concatenate([old[1][kept], fresh[1]])
 
     def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
-        """Adds one measured row, given by its features (1, …), by one step of the Cholesky factorization."""
+        """Adds one measured row, given by its features (1, …), by extending the Cholesky factor."""
         n = len(self.low)
         edge, left = self._edge(row)
         corner = np.sqrt(left + vague)
@@ -283,20 +280,19 @@ class Belief:
         )
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
-        """The next row of the Cholesky factor, and the variance of y that remains there."""
-        # If a row is nearly known, single precision would not be enough.
+        """(next row of the Cholesky factor, posterior variance of y at that row)."""
+        # Single precision is insufficient for a row that is almost determined by others.
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
         return edge, max(float(left), 1e-6)
 
     def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
-        """Mean and variance of a measurement of that row, given y (n,)."""
+        """(mean, variance) of a measurement of a row, given y (n,)."""
         edge, left = self._edge(row)
         return float(edge @ solved(self.low, y)), left
 
     def forget(self, count: int) -> None:
-        """Removes the `count` rows appended last."""
         n = len(self.low) - count
         self._left = self._left + (self._rows[n : n + count] ** 2).sum(axis=0)
         self.low = self.low[:n, :n]
@@ -304,7 +300,7 @@ class Belief:
         self.measured = self.measured[0][:n], self.measured[1][:n]
 
     def completed(self, y: np.ndarray) -> np.ndarray:
-        """`y` (k,) of the first k rows, completed by the expected values of the others."""
+        """`y` (k,) of the first k rows, extended by the expected values of the remaining rows."""
         k = len(y)
         if k == len(self.low):
             return y
@@ -312,17 +308,16 @@ class Belief:
         return np.concatenate([y, self.low[k:, :k] @ weights])
 
     def mean(self, y: np.ndarray) -> np.ndarray:
-        """(m,): the candidates' expected values given y (n,) at the measured rows."""
+        """(m,) expected values of the candidates, given y (n,) of the measured rows."""
         weights = solved(self.low, y)
         return weights.astype(np.float32) @ self._rows[: len(y)]
 
     def fitted(self, y: np.ndarray) -> np.ndarray:
-        """(n,): the expected values at the measured rows themselves, freed of noise."""
+        """(n,) expected values of f at the measured rows, that is, without noise."""
         alpha = cho_solve((self.low, True), y)
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 
     def covariance(self, places: np.ndarray) -> np.ndarray:
-        """(k, k) covariance of f at some of the candidates."""
         features, reached = (
             (self.candidates[0][places], self.candidates[1][places]),
             self._rows[: len(self.low), places],
@@ -330,16 +325,15 @@ class Belief:
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
     def new(self, expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """(m,): whether candidates differ from all measured rows in more than inert axes. `expected` (m,), `measured`
-        (n,): prior means of candidates and measured rows; rows with different prior means differ, too. NaN: no
-        candidate equals this row."""
+        """(m,) whether candidates differ from all measured rows in an axis that is not inert, or in the prior mean.
+        `expected`: (m,) prior means of the candidates; `measured`: (n,) those of the measured rows, NaN for rows to
+        ignore."""
         pairs = ((self.candidates[0], expected), (self.measured[0], measured))
         candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
         return ~np.isin(candidates, measured)
 
     @property
     def deviation(self) -> np.ndarray:
-        """(m,): standard deviation of f."""
         return np.sqrt(np.maximum(self._left, 1e-10))
 
 
@@ -347,21 +341,21 @@ def _double(features: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nda
     return features[0].astype(float), features[1].astype(float)
 
 
-_SHARE = (1.0, 5.0)  # Beta prior of the share of knobs that do nothing
-_SURE = np.log(20)  # log odds that a set of inert axes needs
-_BEYOND = 0.25  # largest share of the prior's mass beyond the fitted length, where the likelihood may be flat
+_SHARE = (1.0, 5.0)  # Beta prior of the share of knobs without effect
+_SURE = np.log(20)  # log odds required to treat a set of axes as inert
+_BEYOND = 0.25  # axes with a larger share of the prior's mass beyond the fitted length are not considered
 
 
 def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Knobs that may have no effect at all: at most two sets of axes as masks (D,), the larger first, each with the
-    loss of log p(y | θ) that leaving it out may cost. `off`: (D,) how far the fitted log lengths are above their
-    prior's medians, in its standard deviations.
+    """Sets of knobs that may have no effect: yields at most two (mask of axes (D,), permitted loss of log p(y | θ) by
+    leaving them out), the larger set first. `off`: (D,) fitted log lengths minus their prior medians, in prior standard
+    deviations.
 
-    The prior of each length gets a spike at ℓ = ∞. Without it, lengths that data do not bound stay at their prior, and
-    a search tries the best configuration again and again with other values of such a knob. That k of D axes are inert
-    has the prior odds B(a + k, b + D − k) / B(a, b + D). Against them stands the prior's mass beyond the fitted
-    lengths, Φ(−off) each, as far as the likelihood is flat there. A set must be 20 times as likely as not, because
-    knobs with small effects decide among the best, and values that are left out are never tried."""
+    The prior of each length is extended by a spike at ℓ = ∞. Without the spike, lengths that the data do not bound
+    remain at their prior, and a search tries the best configuration repeatedly with other values of such a knob. The
+    prior odds that k of D axes are inert are B(a + k, b + D − k) / B(a, b + D). They are compared with the prior's mass
+    beyond the fitted lengths, Φ(−off) each, where the likelihood is flat. A set must be 20 times as likely as not,
+    because knobs with small effects decide among the best configurations, and inert knobs are no longer explored."""
     d, (a, b) = len(off), _SHARE
     order = np.argsort(-off, kind="stable")
     order = order[ndtr(-off[order]) < _BEYOND]

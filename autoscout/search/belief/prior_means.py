@@ -1,10 +1,9 @@
-"""Prior means: predictions of simulators and of past jobs, which are believed before anything is measured.
+"""Prior means of the Gaussian process: predictions of simulators and of past jobs.
 
-A simulator's log-prediction is split in two. Its *smooth* part is explained by main effects and pairs of knobs over the
-whole pool, so noise that is independent from row to row averages out. The *rough* part is the rest; the correlation
-between neighbouring rows distinguishes physics from noise before any experiment. The slope of each part is learned.
-Evidence decides which of several means is believed, if any (surrogate.py).
-"""
+A simulator's log-prediction is split into two regressors with learned slopes. The *smooth* part is a regression on main
+effects and pairs of knobs over the whole pool, in which independent noise of single rows averages out. The *rough* part
+is the residual; its correlation between neighbouring rows shows, before any experiment, how much of it is noise.
+Several prior means, and none, are weighted by evidence (surrogate.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,28 +18,31 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
 from autoscout.search.pool import CandidatePool
 
-Predicted = tuple[np.ndarray, np.ndarray | None]  # `z` and `fails` of any rows of codes
+Predicted = tuple[np.ndarray, np.ndarray | None]  # (`z`, `fails`) of rows of codes, as in Mean
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_ROWS = 40_000  # most rows used to fit the smooth part
-_COORDINATES = 20  # coordinates whose pairs become regressors with a sampled pool
-_PAIRS = 4_000  # pairs of neighbouring rows used to judge the rough part
-_AT_ONCE = 20_000  # block of rows whose regressors are held at a time
+_ROWS = 40_000  # limit on rows used to fit the smooth part
+_COORDINATES = 20  # number of coordinates whose pairs are regressors if the pool is only a sample
+_PAIRS = 4_000  # pairs of neighbouring rows used to estimate the noise in the rough part
+_AT_ONCE = 20_000  # rows per block, to limit memory
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth part, per row
-_NOISE_TO_PHYSICS = (0.05, 0.15)  # neighbour correlation of the rough part: all noise below, none above
-_LEAST = 0.001  # quantile of the predictions above which costs are bent
-_FLAT = 1e-6  # predictions with a smaller log standard deviation are constant
-# Spread of the slopes of a simulator that is not corrected, and residual spread of one that is right.
+# neighbour correlations of the rough part at and below which it is all noise, and at and above which it has none
+_NOISE_TO_PHYSICS = (0.05, 0.15)
+_LEAST = 0.001  # quantile of the predictions that serves as the best cost in `bent`
+_FLAT = 1e-6  # predictions with a smaller log standard deviation count as constant
+# For the hypothesis that a simulator is right: factor on the prior standard deviations of its slopes, and standard
+# deviation of its residuals.
 _AS_IT_IS, _NEARLY = 0.3, 0.05
-_CLOSE = Prior(noise=(0.5, 1.0))  # in units of _NEARLY
-_FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and number of winsorizing passes
+_CLOSE = Prior(noise=(0.5, 1.0))  # noise in units of _NEARLY
+_FAR_OUT, _ROUNDS = 1.5, 3  # threshold for clipping outliers, in standard deviations, and number of passes
 
 
 @dataclass
 class Mean:
-    """`z` (n, J): predicted log-cost of the pool's rows, less its mean. The prior of the slopes is `slopes` ± `spread`
-    (J,). `fails` (n,): 1 where a failure is predicted. `predicted`: z and fails of any rows of codes, for a pool that
-    grows. `foresees`: whether failures are predicted from their cause, not from failures elsewhere."""
+    """One prior mean. `z`: (n, J) regressors from the predicted log-costs of the pool's rows, centred; `slopes`,
+    `spread`: (J,) prior means and standard deviations of their slopes; `fails`: (n,) 1 where a failure is predicted;
+    `predicted`: computes z and fails for rows of codes that are added to the pool; `foresees`: whether failures are
+    predicted from their cause (by a simulator), not from failures of a past job."""
 
     name: str
     z: np.ndarray
@@ -49,13 +51,12 @@ class Mean:
     fails: np.ndarray | None = None
     predicted: "Callable[[np.ndarray], Predicted] | None" = None
     foresees: bool = False
-    close: bool = False  # whether it assumes that a simulator is right without correction
-    bend: float = BEND  # bending.py's b, for the costs it is fitted to
-    doubt: float = 0.2  # standard deviation of its residuals, before anything is measured
+    close: bool = False  # whether it is the hypothesis that a simulator needs no correction
+    bend: float = BEND  # b of bending.py for the costs that it is fitted to
+    doubt: float = 0.2  # prior standard deviation of its residuals
     prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: CandidatePool) -> None:
-        """Extends the predictions to the pool's new rows."""
         fresh = pool.codes[len(self.z) :]
         if not len(fresh):
             return
@@ -69,17 +70,17 @@ class Mean:
 
 
 def nothing(pool: CandidatePool) -> list[Mean]:
-    """Means for the hypothesis that nothing is known, one on each scale of costs."""
+    """The hypothesis that no prediction is right, one for each scale of costs (see bending.py)."""
     return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 
 def of_simulator(
     name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Mean:
-    """A simulator as a prior mean. `predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
+    """A simulator as a prior mean. `predictor`: maps rows of codes to metric values (NaN: none, inf: failure)."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-costs, and where a failure is predicted."""
+        """(log-costs, 1 where a failure is predicted)."""
         predicted = np.asarray(predictor(codes), dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):
             log = np.log(predicted) if pool.space.objective.minimize else -np.log(predicted)
@@ -103,7 +104,7 @@ def of_simulator(
     least = float(np.quantile((smooth + alike * np.where(known, log - smooth, 0.0))[known], _LEAST))
 
     def split(log: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-        """Splits off the part that looks like noise; the rest, which is believed, is bent like costs."""
+        """(n, 2) the part without noise, bent like costs, and the part that looks like noise."""
         rough = np.where(np.isfinite(log), log - smooth, 0.0)
         return np.stack([bent(smooth + alike * rough - least), (1 - alike) * rough], axis=1).astype(np.float32)
 
@@ -118,8 +119,8 @@ def of_simulator(
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
-    """Hypotheses about a simulator, in addition to its being useless: that it is right up to corrections by knob, and
-    that it is right without correction, except for effects that no simulator knows. Evidence decides (surrogate.py)."""
+    """Two hypotheses about a simulator, to be weighted by evidence (surrogate.py): it is right after corrections by
+    knob, or it is right without correction, except for small unexplained residuals."""
     if not mean.z.shape[1]:
         return [mean] if mean.fails is not None else []
     near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)
@@ -127,8 +128,8 @@ def hypotheses(mean: Mean) -> list[Mean]:
 
 
 def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
-    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values. A row that broke a
-    constraint there contributes its cost, and counts as not qualified."""
+    """A past job as a prior mean: the posterior of its measurements, applied to this pool's configurations. Rows that
+    broke a constraint contribute their cost, but count as failures."""
     rows = [*past.rows, *past.broken]
     codes = np.stack([pool.encode(c) for c, _ in rows])
     costs = np.array([np.nan if c is None else c for _, c in rows], dtype=float)
@@ -176,7 +177,7 @@ def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
 
 
 def _in_parts(of: Callable[[EncodedRows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """(n,) float32: `of`, applied to the encoded rows block by block."""
+    """(n,) float32: `of` applied to the encoded rows, block by block."""
     found = np.empty(len(codes), dtype=np.float32)
     for at in range(0, len(codes), _AT_ONCE):
         found[at : at + _AT_ONCE] = of(encoding.rows(codes[at : at + _AT_ONCE]))
@@ -186,14 +187,15 @@ def _in_parts(of: Callable[[EncodedRows], np.ndarray], codes: np.ndarray, encodi
 def _smooth(
     log: np.ndarray, known: np.ndarray, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty maximizes the
-    evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise too, and a search would try
-    their lowest values first. Outliers among the predictions are pulled in (Huber's pseudo-values)."""
+    """A function from rows of codes to the smooth part of the log-prediction (n,): a ridge regression on main effects
+    and pairs of coordinates. The penalty maximizes the evidence (MacKay, "Bayesian interpolation", 1992), because
+    hundreds of regressors also fit noise, and a search would try its lowest values first. Outliers are clipped (Huber's
+    pseudo-values)."""
     rows = np.flatnonzero(known)
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
     y = log[rows]
     columns = np.arange(len(encoding.point_axis))
-    # There are hardly more rows than pairs, so only pairs of the most relevant coordinates are used.
+    # A sample has hardly more rows than pairs, so only pairs of the most relevant coordinates are used.
     if not pool.complete:
         columns = _telling(encoding.rows(pool.codes[rows]).points, y)
     regressors = _pairs(pool.codes[rows], encoding, columns)
@@ -202,7 +204,7 @@ def _smooth(
     for _ in range(_ROUNDS):
         fitted = regressors @ weights
         off = y - fitted
-        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: a normal distribution's σ / median |x|
+        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826 = σ / median |x| of a normal
         weights = ridge.fit(fitted + np.clip(off, -most, most))
 
     def fitted_on(codes: np.ndarray) -> np.ndarray:
@@ -213,14 +215,14 @@ def _smooth(
 
 
 def _telling(points: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The coordinates most correlated with y."""
+    """Indices of the coordinates most correlated with y."""
     centred = points - points.mean(axis=0)
     spread = np.sqrt((centred**2).sum(axis=0)) + 1e-9
     return np.sort(np.argsort(-np.abs(centred.T @ (y - y.mean())) / spread, kind="stable")[:_COORDINATES])
 
 
 class _Ridge:
-    """Ridge regression with several penalties, factorized once for many targets."""
+    """Ridge regression with the penalties _PENALTIES, factorized once for several targets y."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.x, self.n = x, len(x)
@@ -230,12 +232,12 @@ class _Ridge:
             gram.flat[:: len(gram) + 1] += penalty * self.n
             low = np.linalg.cholesky(gram)
             gram.flat[:: len(gram) + 1] -= penalty * self.n
-            # log |X Xᵀ / penalty + 1|
+            # log determinant of XᵀX / (penalty · n) + identity, for the evidence
             volume = 2 * np.log(np.diag(low)).sum() - len(low) * np.log(penalty * self.n)
             self._factors.append((low, volume))
 
     def fit(self, y: np.ndarray) -> np.ndarray:
-        """(regressors,) float32, with the penalty under which `y` (n,) is most likely."""
+        """(regressors,) weights, float32, with the penalty that maximizes the evidence of `y` (n,)."""
         along, square = (self.x.T @ y.astype(np.float32)).astype(float), float(y @ y)
         found = []
         for low, volume in self._factors:
@@ -253,9 +255,9 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 
 
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
-    """How much of the rough part follows from the knobs: its correlation between neighbours, rows that differ in at
-    most two knobs, clipped to 0 … 1. Near 0 it is noise. Neighbours are found by a random lexicographic order."""
-    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # caps outliers, which must not decide
+    """The correlation of the rough part between neighbours (rows that differ in at most two knobs), clipped to 0 … 1;
+    near 0 it is noise. Neighbours are adjacent rows in a random lexicographic order."""
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # clips outliers
     rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]

@@ -1,6 +1,6 @@
-"""Ranks the measured configurations by believed cost, so that those supported by their neighbours come before lucky
-ones. Also judges whether a configuration is on a peak or in a basin, by the belief about the valid configurations that
-differ from it in one knob."""
+"""Ranks measured configurations by the model's expected cost, so that those supported by their neighbours precede those
+with a lucky measurement. Also shows whether the optimum is narrow or flat, by the expected costs of the valid
+configurations that differ in one knob."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,11 @@ from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_FEW = 4  # successful rows needed to learn from neighbours
+_FEW = 4  # successful rows needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):
-    """`excess`: believed log-cost above the best, up to where differences stop mattering;
-    `deviation`: its standard deviation."""
+    """`excess`: expected (bent) log-cost above the best configuration's; `deviation`: its standard deviation."""
 
     configuration: Configuration
     excess: float
@@ -29,8 +28,8 @@ class BelievedCost(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """The valid configurations that differ in one knob: their number, the share of them within 5 % of the cost, and
-    their median excess over it with a 95 % interval (log)."""
+    """The valid configurations that differ from one in one knob. `within`: share of them within 5 % of its cost;
+    `median`: their median log excess over its cost, with the 95 % interval `low` to `high`."""
 
     neighbours: int
     within: float
@@ -40,9 +39,9 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """`rows`: (configuration, cost; None where it failed), one per measurement; `doubts`: by id, standard deviation of
-    the log-cost of configurations measured in another period; `broken`: configurations that ran but broke a constraint;
-    the belief learns from them, but they are never ranked. `believed`: the ranking, best first."""
+    """`rows`: (configuration, cost or None if it failed) of each measurement; `doubts`: id of a configuration measured
+    in another period → additional standard deviation of its log-cost; `broken`: measurements that broke a constraint,
+    from which the model learns, but which are not ranked. `believed`: the ranking, best first."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Ranking:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of one log-cost around the belief; 0 where too little was measured."""
+        """Standard deviation of a single measured log-cost; 0 if too little was measured to fit the model."""
         return self._model.noise if self._learned else 0.0
 
     def _ranked(self) -> list[BelievedCost]:
@@ -89,7 +88,7 @@ class Ranking:
         ]
 
     def around(self, configuration: Configuration) -> Around | None:
-        """The configuration's neighbours; None if it has none, or too little was measured."""
+        """The configuration's neighbours; None if it has none, or if too little was measured."""
         row = self._pool.row(configuration)
         if not self._learned or row is None or row not in self._model.costs:
             return None
@@ -111,8 +110,7 @@ class Ranking:
 
 
 def believed_of(model: Surrogate, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(k,) bent log-cost above the best of any rows as the model's last `update` believes, and its standard
-    deviation."""
+    """((k,) expected bent log-cost above the best, (k,) standard deviation) of any rows, as of the last `update`."""
     mean, second = np.zeros(len(rows)), np.zeros(len(rows))
     for member in model.active():
         belief = model.belief_of(member, rows)

@@ -1,18 +1,18 @@
-"""Renews the candidates of a sampled pool, a few at every step, so that no step takes long.
+"""Renews the candidates of a pool that only samples the space, a few at every step, so that no step takes long.
 
-A *climb* expands the best measured and the most promising rows by one-knob moves, until all are expanded; every
-third round, and when nothing is left to expand, rows are *drawn*: towards the values of good rows, and evenly.
-"""
+A round either adds all one-knob neighbours of the best measured and the most promising rows that are not yet expanded,
+or (every third round, and if all are expanded) random rows: some with values of good rows preferred, others uniform."""
 
 import numpy as np
 
 from autoscout.search import candidates
 from autoscout.search.pool import CandidatePool
 
-_BASES, _CLIMBED = 8, 4  # starting rows of each kind, and how many per round
-_TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards the elite, uniformly per kind; elite
-_NEAR, _MOVED = 150, 6  # rows drawn around each of the two best; knobs redrawn uniformly, on average
-_KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising, and random others
+_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand, and limit per round
+# random rows per round: preferring the elite's values, uniform (of each kind); size of the elite
+_TOWARDS, _EVENLY, _ELITE = 250, 50, 100
+_NEAR, _MOVED = 150, 6  # random rows around each of the two best; mean number of knobs in which they differ
+_KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising ones, and random others
 
 
 class Renewal:
@@ -22,8 +22,7 @@ class Renewal:
         self._rounds = 0
 
     def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
-        """Rows to consider from now on; rows that the pool lacks are added to it. `best`: measured rows, `promising`:
-        candidates, both best first."""
+        """New rows for the pool. `best`: measured rows; `promising`: candidates; both best first."""
         self._rounds += 1
         tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
         bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]
@@ -41,7 +40,7 @@ class Renewal:
         return np.unique(np.concatenate([found, *self._neighbours(best)]))
 
     def renewed(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
-        """Positions of the candidates `looked` (n,) that stay: the largest `gain`, some at random, and the one-knob
+        """Positions of the candidates `looked` (n,) to keep: those with the largest `gain`, some at random, and the
         neighbours of the best measured rows."""
         order = np.argsort(-gain, kind="stable")
         lucky = self._rng.permutation(order[_KEPT:])[:_LUCK]

@@ -1,12 +1,12 @@
-"""Predicts all rows from the measured ones, by several posteriors, one per prior mean, weighted by evidence.
+"""Predicts the cost of all rows by several Gaussian processes (members), one per prior mean, weighted by evidence.
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
-`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part of a cost that
-no knob explains is partly noise and partly peculiar to the configuration; because of the latter, a new configuration
-may beat near-ties. Costs enter as their logarithm above the best one, bent so that all hopeless rows count nearly alike
-(bending.py); p(y | k) is the probability of the log-costs, whatever scale k uses.
-"""
+`gain` is the expected relative improvement (EI) over the best row's expected cost, times the squared probability of
+running (chances.py). What no knob explains in a cost is partly noise and partly specific to the configuration; because
+of the latter, a new configuration may be better than its neighbours. Costs are used as their logarithm above the best
+one, bent so that hopeless rows count nearly alike (bending.py); p(y | k) is the probability density of the unbent
+log-costs, so that scales are comparable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,22 +24,22 @@ from autoscout.search.hyper import DefaultHyper
 from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
-_WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
+_WORTH = 2.0  # observations that a prior mean's `doubt` counts as when its residuals are scaled
 _NOTHING = 0.2  # prior probability that no prior mean is right
-_GROWTH = 1.25  # growth factor of the data that triggers a new fit and new candidates
-_CANDIDATES = 5_000  # rows among which each step chooses
-_RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
-_FEW, _ROUNDS = 25, 3  # up to this many rows a cold search renews this many times per step
-_WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; minimum number of rows scored
-_BESIDE = 6  # cost of everything else in scoring a row, in covariances
-_FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
-_QUICK = 50  # up to this many rows all means are fitted within one step
-_HELD = 300  # limit on measured rows that the beliefs keep after a fit
-_SCORED = 100_000  # most rows scored for candidates
-_AT_ONCE = 4_000  # block of rows that fits the processor's cache
-_KEPT = 200_000  # rows whose encoding is cached (about 400 bytes each)
-_OWN = (0.5, 2.0)  # prior on a configuration's own share of the unexplained variance, and the repeats it is worth
-_NEGLIGIBLE = 0.02  # means with less weight are skipped
+_GROWTH = 1.25  # growth of the data that triggers a new fit and new candidates
+_CANDIDATES = 5_000  # limit on candidates
+_RENEWED = 8  # sampled pool: steps after a fit that renew candidates
+_FEW, _ROUNDS = 25, 3  # without prior means: up to 25 rows, 3 renewals per step
+_WORK, _LEAST = 600_000, 2_000  # covariances computed to score candidates; least rows to score
+_BESIDE = 6  # other work to score a row, in covariances
+_FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
+_QUICK = 50  # with more rows, fits are spread over several steps
+_HELD = 300  # limit on measured rows that the model uses
+_SCORED = 100_000  # limit on rows to score for candidates
+_AT_ONCE = 4_000  # rows per block, so that they stay in the processor's cache
+_KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
+_OWN = (0.5, 2.0)  # prior on the configuration's share of unexplained variance; repeats it counts as
+_NEGLIGIBLE = 0.02  # members with less weight are ignored
 
 
 @dataclass
@@ -50,10 +50,10 @@ class _Member:
     centre: float = 0.0
     unit: float = 1.0
     weight: float = 0.0
-    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on the common scale
+    expected: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (m,) of the candidates, on BEND
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        """Converts values from this member's own scale of costs to the scale that all members share."""
+        """Converts (mean, deviation) from this member's scale of costs to the common scale BEND."""
         common = bent(unbent(mean, self.mean.bend))
         return common, deviation * slope(common, self.mean.bend)
 
@@ -68,10 +68,10 @@ class Surrogate:
         rng: np.random.Generator,
         foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:
-        """`foreseen`: bound → codes → predicted closeness to it (foreseen.py)."""
+        """`foreseen`: for each bound, a predictor of the closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [  # `drops_inert`: unbent costs scatter too much to see a knob's effect near the best
+        self.members = [  # unbent costs vary too much to detect inert knobs near the best
             _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
             for mean in [*unknown, *means]
         ]
@@ -79,21 +79,21 @@ class Surrogate:
         self.foreseen = Foreseen(pool, foreseen or {})
         self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, self.foreseen)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
-        self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
-        self.doubts: dict[int, float] = {}  # doubt of rows in `costs`, see `tell`
+        self.costs: dict[int, list[float]] = {}  # row → its log-costs, in the order of first measurement
+        self.doubts: dict[int, float] = {}  # row → its `doubt`, see `tell`
         self.again: set[int] = set()  # rows in `costs` that were measured more than once
-        self.failed: set[int] = set()  # rows that failed or broke a constraint; the latter are in `costs`, too
-        self.aside: set[int] = set()  # measured rows from which the beliefs do not learn (search/proposed.py)
-        self.rows = np.zeros(0, dtype=int)  # rows in `costs` that the beliefs use: all, up to a limit
+        self.failed: set[int] = set()  # rows that failed, or broke a constraint (these are also in `costs`)
+        self.aside: set[int] = set()  # measured rows that the model ignores (search/proposed.py)
+        self.rows = np.zeros(0, dtype=int)  # (n,) rows in `costs` that the model uses: all, up to _HELD
         self._holding: set[int] = set()  # rows that were ever in `rows`
-        self.logs = np.zeros(0)  # mean log-costs of `rows`
+        self.logs = np.zeros(0)  # (n,) mean log-costs of `rows`
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
         self._fitted_on = 0
-        self._believed: list[int] = []  # rows that the beliefs hold
+        self._believed: list[int] = []  # rows that each member's Belief contains
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = 0  # steps left that renew the candidates
-        self._left = 0  # number of further steps over which the fit continues
+        self._due = 0  # remaining steps that renew the candidates
+        self._left = 0  # further steps over which the fit is spread
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ class Surrogate:
         over: Mapping[str, float] | None = None,
         kept: bool = True,
     ) -> None:
-        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on
-        top of the noise, if it was measured in another period. Measuring a doubted row in this period replaces its
-        earlier costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
+        """Adds a result. `full`, `for_memory`, `over`: as in chances.py. `doubt`: additional standard deviation of a
+        log-cost from another period; a measurement in this period replaces such costs. `kept`: False if it broke a
+        constraint; its cost is used, but the row does not qualify as best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             ran = cost is not None and kept
@@ -120,7 +120,7 @@ class Surrogate:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
                 self.again.discard(row)
-                self._fitted_on = 0  # refit: the beliefs hold the replaced cost
+                self._fitted_on = 0  # refit: the model used the replaced cost
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
             if len(self.costs[row]) > 1:
@@ -135,8 +135,8 @@ class Surrogate:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
 
     def _hold(self) -> None:
-        """Beyond _HELD measured rows, the beliefs keep the best, the latest, and a random part of the rest. This
-        bounds a step's work, and rows far above the best carry little information about it."""
+        """Limits `rows` to _HELD: the best, the latest, and a random part of the rest. This limits a step's time, and
+        costs far above the best one carry little information about it."""
         if len(self.rows) <= _HELD:
             return
         part = _HELD // 3
@@ -148,16 +148,16 @@ class Surrogate:
 
     @property
     def kept(self) -> np.ndarray:
-        """(n,) whether each row of `rows` qualifies: it neither failed nor broke a constraint at any time."""
+        """(n,) whether each row of `rows` qualifies: it never failed or broke a constraint."""
         return ~np.isin(self.rows, list(self.failed))
 
     @property
     def lowest(self) -> float:
-        """Log-cost of the best measured row that qualifies (of all rows if none does)."""
+        """Log-cost of the best measured row that qualifies (or of all rows if none does)."""
         return float(self.logs[self._order()[0]])
 
     def _order(self) -> np.ndarray:
-        """(n,) positions of `rows`, best first, those that qualify before all others."""
+        """(n,) positions in `rows`: first those that qualify, then the others, each by cost."""
         return np.lexsort((self.logs, ~self.kept))
 
     def bent(self, b: float = BEND) -> np.ndarray:
@@ -165,18 +165,18 @@ class Surrogate:
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
-        """(n,) measured values minus the member's expected ones, in the member's units."""
+        """(n,) measured values minus the member's prior mean, in the member's unit."""
         return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
     # ---- belief -----------------------------------------------------------------------------------------------------
 
     def update(self, pending: list[int]) -> None:
-        """Learns the results since the last call, and computes `gain` over `candidates` as if the pending rows had
-        returned their expected costs. Needs one row that ran."""
+        """Learns the results since the last call, and computes `gain` of the `candidates` as if the pending rows had
+        returned their expected costs. At least one row must have run."""
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # each step does one kind of work
+        fits = True  # do only one kind of work per step
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
@@ -207,7 +207,6 @@ class Surrogate:
 
     @property
     def tried(self) -> set[int]:
-        """The rows of all experiments with results."""
         return self.costs.keys() | self.failed
 
     def _taken(self, pending: list[int]) -> np.ndarray:
@@ -217,11 +216,11 @@ class Surrogate:
 
     @property
     def trust(self) -> float:
-        """The probability that a simulator is right without correction."""
+        """The probability that a simulator needs no correction."""
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _believing(self) -> list[_Member]:
-        """Members whose beliefs take in results: the active ones, and those that outlook.py needs."""
+        """Members with a Belief to update: the active ones, and those that outlook.py uses."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:
@@ -241,11 +240,11 @@ class Surrogate:
             member.unit = float(np.sqrt(scatter / (len(y) + _WORTH)))
             z = member.mean.z[rows] / member.unit
             vague = self._vague(rows) / member.unit**2
-            at = fitted_on  # the work grows with the cube of the rows
+            at = fitted_on  # a subset, since a fit is O(n³)
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # after the first fit, this happens in a separate step
+        if not self._fitted_on:  # later, in a separate step
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
@@ -272,12 +271,12 @@ class Surrogate:
             member.weight = float(weight)
 
     def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
-        """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
+        """Sets the candidates: the most promising rows, the neighbours of the two best, and some random rows."""
         n = len(self.pool)
         at_once = _WORK // ((len(rows) + _BESIDE) * max(sum(m.weight > 0 for m in self.members), 1))
         most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
         looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
-        if len(self.gain) == len(self.candidates) < n:  # scores the most promising candidates so far again
+        if len(self.gain) == len(self.candidates) < n:  # rescore the most promising ones
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
@@ -287,11 +286,11 @@ class Surrogate:
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
     def _cold(self) -> bool:
-        """Whether no prior mean predicts costs: no favourites to start from, no predictions for rows."""
+        """Whether no prior mean predicts costs."""
         return not any(m.mean.z.shape[1] for m in self.members)
 
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
-        """Adds fresh candidates to the most promising ones so far, and extends the beliefs to them."""
+        """Replaces part of the candidates by new rows, and extends the members' beliefs to them."""
         self._due = max(self._due - 1, 0)
         best = rows[self._order()]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
@@ -306,7 +305,7 @@ class Surrogate:
         self.candidates = np.concatenate([self.candidates[kept], fresh])
 
     def _grow(self) -> None:
-        """Extends the encoding and every prior mean to the pool's new rows."""
+        """Extends the encoding and every prior mean to rows that were added to the pool."""
         if self._encoded is not None and len(self._encoded) < len(self.pool):
             fresh = self.encoding.rows(self.pool.codes[len(self._encoded) :])
             self._encoded = EncodedRows(
@@ -317,7 +316,6 @@ class Surrogate:
             member.mean.grow(self.pool)
 
     def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
-        """(n,) gains of the rows in `looked`."""
         gain, runs = np.empty(len(looked)), 0.0
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
@@ -336,7 +334,7 @@ class Surrogate:
         return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
 
     def _vague(self, rows: np.ndarray) -> np.ndarray:
-        """(k,) variance of the rows' log-costs on top of the noise."""
+        """(k,) additional noise variance of the rows' log-costs."""
         return np.array([self.doubts.get(int(row), 0.0) ** 2 for row in rows])
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -354,8 +352,8 @@ class Surrogate:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """Computes the candidates' `gain`, `mean` (bent log-cost above the best) and `deviation`; `gain` as if every
-        deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
+        """Computes the candidates' `gain`, `mean` (bent log-cost above the best) and `deviation`. `times`: factor on
+        the deviations in `gain`, to compensate for overconfidence."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain, self.mean, second = np.zeros((3, len(self.candidates)))
@@ -373,7 +371,8 @@ class Surrogate:
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in `update`
+                # pending: during `update`
+                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
             self.gain += member.weight * promised
@@ -388,8 +387,8 @@ class Surrogate:
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def unexplained(self) -> tuple[float, np.ndarray]:
-        """Variances of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce, and
-        (n,) of the noise in the measured rows' means. Repeats distinguish the two."""
+        """(variance of the part of log-costs that is specific to a configuration but not explained by knobs, (n,) noise
+        variance of the measured rows' means). Repeats reproduce the former, which distinguishes the two."""
         share, worth = _OWN
         scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
@@ -397,8 +396,8 @@ class Surrogate:
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
     def corner(self, row: int) -> tuple[float, float] | None:
-        """(log-cost, its standard deviation) of a row by the last `update`; partly denoised, with deviation 0, where it
-        was measured; None for rows that do not qualify and for those not among the candidates."""
+        """(expected log-cost, standard deviation) of a row as of the last `update`; for a measured row with deviation
+        0. None for rows that do not qualify or are not candidates."""
         if row in self.failed:
             return None
         if row in self._believed:
@@ -413,13 +412,12 @@ class Surrogate:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the log of one measurement, by the most probable member."""
+        """Standard deviation of a single measured log-cost, by the member with the largest weight."""
         most = max(self.members, key=lambda m: m.weight)
         return most.posterior.theta.noise * most.unit
 
     def believed_costs(self) -> np.ndarray:
-        """(n,): believed bent log-cost of the rows that were measured at the last `update`, freed of part of the
-        noise."""
+        """(n,) expected bent log-cost of the rows that were measured at the last `update`."""
         n = len(self._believed)
         found = np.zeros(n)
         for member in self.active():

@@ -1,4 +1,4 @@
-"""The memory that a job's devices really have."""
+"""The usable memory of a job's devices."""
 
 from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.device import hardware, usable_gib
@@ -7,8 +7,8 @@ from kb.records import Job, Node
 
 
 def capacities(job: Job) -> dict[str, float]:
-    """GiB per device by kind, in the order of ranks. Only for training on devices with their own memory: a serving
-    engine reserves the share that it is configured to."""
+    """GiB per device by kind, in the order of ranks. Empty for serving, where the engine reserves a configured share of
+    the memory, and for CPU ranks, which share the host's memory."""
     if job.task == "serve":
         return {}
     found: dict[str, float] = {}
@@ -20,6 +20,6 @@ def capacities(job: Job) -> dict[str, float]:
 
 
 def capacity(node: Node) -> float:
-    """GiB of one of its devices, as the driver reports them if known; 0 if nothing is known."""
+    """GiB of one of the node's devices, as its driver reports, or else as the job states; 0 if unknown."""
     known, stated = hardware(node.device), memory_gib(node)
     return float(usable_gib(stated, known.memory_gib)) if known and not is_cpu(node.device) else stated

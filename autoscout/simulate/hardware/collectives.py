@@ -1,19 +1,19 @@
-"""Seconds of collectives: latency plus bytes over the bus bandwidth of a link for a group of that size.
+"""Seconds of collectives: latency + bytes / bus bandwidth, with both constants depending on the group's size.
 
-A group inside one node uses the island's measured curves. One that spans nodes is hierarchical, like NCCL's rings and
-trees: its members within a node share the island, and all groups of a node share its network cards.
-"""
+A group inside one node uses the curves measured on the node's links (`Island`). A group that spans nodes is priced
+hierarchically, like NCCL's rings and trees: its ranks within a node use these links, and all groups of a node share the
+node's network cards."""
 
 import numpy as np
 
 from autoscout.simulate.hardware.device import Curve, Hardware, at
 
 Array = np.ndarray
-ANY = np.array(np.inf)  # NCCL's own choice of channels
+ANY = np.array(np.inf)  # no limit on the number of NCCL's channels
 
 
 class Topology:
-    """Placement of a job's ranks: `per_node` devices per node, and `node_gb_s` between nodes."""
+    """The links of a job's ranks: `per_node` devices per node, and `node_gb_s`, the bandwidth between nodes in GB/s."""
 
     def __init__(self, hw: Hardware, per_node: Array, node_gb_s: Array) -> None:
         self.hw = hw
@@ -21,8 +21,8 @@ class Topology:
         self.node_gb_s = node_gb_s
 
     def all_reduce(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
-        """Seconds to sum `size` bytes of every rank; neighbours in the group are `stride` ranks apart; NCCL may use at
-        most `channels` channels."""
+        """Seconds to sum `size` bytes of every rank; neighbours are `stride` ranks apart; NCCL may use at most
+        `channels` channels."""
         return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0, channels)
 
     def all_gather(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
@@ -33,20 +33,21 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
-        """Extra seconds of a collective in the middle of a layer, compared to one timed alone."""
+        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to one alone."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 
     def all_to_all(
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
-        """Seconds to send `size` bytes of every rank in equal pieces. Between nodes every rank has its own part of the
-        network; with `each`, the bytes of one copy that is sent to `copies` ranks at random, a copy travels once per
-        destination rank and crosses once per destination node (DeepEP's and HybridEP's kernels: `is_token_in_rank`)."""
+        """Seconds of an all-to-all in which every rank sends `size` bytes in equal pieces; ranks of a node share its
+        network bandwidth equally. If `each` > 0, `size` consists of tokens of `each` bytes, each sent to `copies`
+        random ranks, and duplicates are avoided: a token is sent once per destination rank and crosses the network once
+        per destination node (DeepEP and HybridEP, `is_token_in_rank`)."""
         inside = self._inside(group, stride)
 
         def leaving(places: Array) -> Array:
-            """Bytes to other places (ranks or nodes), given the number of places and copies."""
+            """Bytes that leave their rank or node, given the number of ranks or nodes (`places`)."""
             all_copies = size * (1 - 1 / places)
             once = each * (places - 1) * (1 - (1 - 1 / places) ** copies)
             return np.where(np.asarray(each) > 0, np.minimum(once, all_copies), all_copies)
@@ -68,7 +69,7 @@ class Topology:
         inside = self._inside(group, stride)
         moved = passes * size * (group - 1) / np.maximum(group, 1)
         local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
-        rings = np.minimum(self.per_node, stride)  # groups like this one that share a node's network cards
+        rings = np.minimum(self.per_node, stride)  # number of such groups that share a node's network cards
         # Each channel leaves a node through one card; every device has one.
         cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
@@ -77,7 +78,8 @@ class Topology:
         return np.where(group <= 1, 0.0, np.where(nodes > 1, np.maximum(local, away), local))
 
     def _of_channels(self, moved: Array, channels: Array) -> Array:
-        """Minimum seconds for so many channels inside a node; 0 where a channel's speed is unknown."""
+        """Lower bound in seconds from the bandwidth of a limited number of channels inside a node; 0 where the
+        bandwidth of one channel is unknown."""
         each = self.hw.channel_gb_s
         return moved / (1e9 * each * channels) if each else np.zeros(())
 
@@ -87,7 +89,7 @@ class Topology:
         return 1e-6 * latency + moved / (1e9 * island.bus_gb_s(curve, group))
 
     def _inside(self, group: Array, stride: Array) -> Array:
-        """Number of a group's members within one node."""
+        """Number of a group's ranks within one node."""
         return np.clip(self.per_node // np.maximum(stride, 1), 1, group)
 
     def _network(self) -> Array:

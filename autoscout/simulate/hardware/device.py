@@ -1,5 +1,5 @@
-"""The speed of a device and its links: its record (job/device_records.py) with the sections that
-tests/tools/fit_hardware.py fits to measurements of kernels and collectives."""
+"""The speed of a device and its links: the device record (job/device_records.py) with the groups that
+tests/tools/fit_hardware.py fits to measured kernels and collectives."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -33,7 +33,8 @@ class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Matrix products: launch, share of the memory bandwidth, and inner steps lost to prologue and epilogue."""
+    """Matrix products. `overhead_us`: launch time; `bandwidth`: reachable share of the memory bandwidth; `extra_k`:
+    prologue and epilogue of a kernel, as additional steps along the inner dimension k."""
 
     overhead_us: float
     bandwidth: float
@@ -42,19 +43,21 @@ class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fused attention: share of the peak for long sequences, and the length at which half of it is lost."""
+    """Fused attention. `efficiency`: share of the peak FLOP/s for long sequences; `half_length`: sequence length in
+    tokens at which half of that is reached."""
 
     overhead_us: float
     efficiency: float
     half_length: float
     backward: float  # the backward kernel's efficiency, relative to the forward kernel's
-    flash1: float  # older kernels' speed, relative to the one that was timed
+    flash1: float  # speed of FlashAttention 1 and 2, relative to the kernel that was timed
     flash2: float
-    deterministic: float = 1.0  # speed of the fastest kernels with a deterministic backward pass
+    deterministic: float = 1.0  # relative speed of the fastest kernel with a deterministic backward pass
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Kernels bound by memory: launch, and share of the bandwidth for plain ones and for normalisations."""
+    """Memory-bound kernels. `overhead_us`: launch time; `bandwidth`, `norm_bandwidth`: share of the memory bandwidth
+    that plain kernels and normalisations reach."""
 
     overhead_us: float
     bandwidth: float
@@ -62,7 +65,8 @@ class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One collective over 2, 4, 8 … ranks of a link: seconds = latency + bytes moved per rank / bus bandwidth."""
+    """Latency and bus bandwidth of one collective, by group size (2, 4, 8 … ranks): seconds = latency + bytes per rank
+    / bus bandwidth."""
 
     latency_us: list[float]
     bus_gb_s: list[float]
@@ -70,8 +74,8 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes at which the curves were fitted.
-    `peers`: devices can reach each other's memory. `ring_gb_s`: the bus bandwidth of groups on machines other than the
-    recorded one: a lower bound, or the exact value without `peers`."""
+    `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring: the
+    lower bound on a curve's values, or their replacement if `peers` is false."""
 
     kind: str
     ranks: list[int]
@@ -79,8 +83,8 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_gather: Curve
     reduce_scatter: Curve
     all_to_all: Curve
-    send: Curve  # one entry: point to point
-    inside_us: list[float]  # extra latency between the products of a layer, where ranks arrive late
+    send: Curve  # point to point, so the curve has a single entry
+    inside_us: list[float]  # (ranks,) extra latency between a layer's kernels, where ranks arrive late
     peers: bool = True
     ring_gb_s: float = 0.0
 
@@ -90,7 +94,7 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The links between nodes: what all devices of a node share."""
+    """The links between nodes, shared by all devices of a node. `efficiency`: reachable share of `node_gb_s`."""
 
     latency_us: float
     node_gb_s: float
@@ -98,21 +102,21 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sustained`: speed of products inside a model, under the power limit, relative to products timed alone.
-    `in_steps`: in training steps relative to that, where other kernels and waits leave more power; `in_steps_16`: an
-    additional factor for 16 bits, which run closer to their peak."""
+    """Factors on the speed of matrix products. `sustained`: in long sequences of products under the power limit,
+    relative to products timed alone. `in_steps`: additional factor in training steps, where other kernels and waits
+    leave more power. `in_steps_16`: additional factor for 16-bit products, which run closer to their peak."""
 
     sustained: float
     in_steps: float = 1.0
     in_steps_16: float = 1.0
-    sixteen: float = 1.0  # `in_steps_16`, once `training` has applied it; else 1
+    sixteen: float = 1.0  # the factor for 16 bits in use: `Hardware.training` sets it to `in_steps_16`
 
     def speed(self, dtype: str) -> float:
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)
 
 
 class HostWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CPU time to issue work: per operator of a layer, per collective, and once per step."""
+    """CPU time to launch work: per operator of a layer (forward, backward), per collective, and once per step."""
 
     forward_us: float
     backward_us: float
@@ -121,7 +125,8 @@ class HostWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device record with its kernels and links, as training and the shadows' prices need them."""
+    """A device record with the constants of kernels and links that price training steps and shadow runs (dry runs of
+    the framework's own code)."""
 
     clocks: Clocks
     gemm: Gemm
@@ -132,14 +137,14 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host: HostWork
 
     def training(self) -> "Hardware":
-        """This device with the clocks that it has in training steps."""
+        """A copy of this device with the clocks that apply in training steps."""
         known = self.clocks
         if known.in_steps == known.in_steps_16 == 1:
             return self
         return replace(self, clocks=Clocks(known.sustained * known.in_steps, sixteen=known.in_steps_16))
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units. Unsupported formats are widened to the next supported one."""
+        """Peak FLOP/s of the matrix units. A format that they do not support runs as the next wider one."""
         wider = {"fp4": "fp8", "fp8": "bf16"}
         while dtype not in self.peak_tflops and dtype in wider:
             dtype = wider[dtype]
@@ -147,32 +152,32 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def usable_gib(stated: Any, reported: float) -> np.ndarray:
-    """GiB of a device; `stated`: by the job (NaN or 0: nothing), `reported`: by the driver."""
+    """Usable GiB of a device, given the sizes that the job states (NaN or 0: none) and that the driver reports."""
     stated = np.asarray(stated, dtype=float)
     return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 
 
 def shipped(stem: str) -> Hardware:
-    """A record that came with AutoScout, even if this machine was calibrated since."""
+    """The record shipped with AutoScout, even if `autoscout calibrate` has replaced it on this machine."""
     return _of(stem, shipped_contents()[stem])
 
 
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By the record's name. Errors: AutoscoutError (exit 2) with the file and its problem."""
+    """All device records, by name. Errors: AutoscoutError (exit 2) that names the file and its problem."""
     if not records():
         raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
     return {stem: _of(stem, content) for stem, content in contents().items()}
 
 
 def hardware(name: str) -> Hardware | None:
-    """The device with this name in a job file, a table or a driver; None if there are no constants for it."""
+    """The device with this name, as spelled in a job file, a table or by a driver; None if there is no record."""
     stem = stem_of(name)
     return all_hardware()[stem] if stem else None
 
 
 def kinds(names: list[str]) -> list[str]:
-    """The `names` that are devices. (On a mixed cluster, the number of devices is a knob with the device's name.)"""
+    """The column names that are kinds of device. (On a mixed cluster, a knob named like a kind is its number.)"""
     return [n for n in names if plain(n) in by_name()]
 
 
@@ -193,5 +198,5 @@ def _of(stem: str, content: Mapping[str, Any]) -> Hardware:
 
 
 def at(values: list[float], ranks: list[int], group: np.ndarray) -> np.ndarray:
-    """A curve's constant for any group size: interpolated in log₂ between the measured sizes, constant beyond them."""
+    """A curve's value for any group size: interpolated in log₂ between the measured sizes, constant beyond them."""
     return np.interp(np.log2(np.maximum(group, 1)), np.log2(ranks), values)

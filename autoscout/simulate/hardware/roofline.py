@@ -1,7 +1,6 @@
 """Seconds of single operators on one device: matrix products, attention, and kernels bound by memory.
 
-All sizes are arrays that broadcast against each other; results are in seconds.
-"""
+All sizes are arrays that broadcast against each other; results are in seconds."""
 
 import numpy as np
 
@@ -11,8 +10,9 @@ Array = np.ndarray
 
 
 def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Array | float = 0.0) -> Array:
-    """A product (m, k) × (k, n). The output is cut into tiles, one per multiprocessor at a time; the last wave of tiles
-    costs as much as a full one. The library's fastest tile shape counts. Never faster than the memory allows."""
+    """Seconds of a product (m, k) × (k, n), the larger of compute and memory time. The output is cut into tiles, one
+    per multiprocessor at a time; a partly filled last wave of tiles takes as long as a full one. The library is assumed
+    to choose the fastest tile shape."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
@@ -29,8 +29,8 @@ def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Ar
 
 
 def _alignment(n: Array, k: Array) -> Array:
-    """Rows of a matrix that are not aligned to 16 bytes are loaded in smaller pieces, which starves the matrix units:
-    an odd vocabulary costs its product two thirds of its speed."""
+    """Relative speed of products whose matrix rows are not aligned to 16 bytes. They are loaded in smaller pieces,
+    which starves the matrix units: with an odd vocabulary size, the output layer runs at a third of its speed."""
     odd = (n % 2 > 0) | (k % 2 > 0)
     two = (n % 4 > 0) | (k % 4 > 0)
     four = (n % 8 > 0) | (k % 8 > 0)
@@ -38,7 +38,7 @@ def _alignment(n: Array, k: Array) -> Array:
 
 
 def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype: str) -> Array:
-    """Several products at once: their tiles fill the waves together, but their memory traffic adds up."""
+    """Seconds of `batch` equal products in one kernel: their tiles share waves, and their memory traffic adds up."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
@@ -51,8 +51,9 @@ def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype
 
 
 def flash(hw: Hardware, batch: Array, heads: Array, queries: Array, keys: Array, head_dim: Array, dtype: str) -> Array:
-    """Causal fused attention, forward. Half of the score matrix is computed; short sequences lose part of it at the
-    diagonal; small heads lose efficiency since the softmax between the products does not shrink with them."""
+    """Seconds of the forward pass of causal fused attention. Only half of the score matrix is computed; short sequences
+    compute more of it, in the tiles on the diagonal. Small heads are less efficient, because the softmax between the
+    two products does not shrink with the head size."""
     a = hw.attention
     head_dim = np.ceil(head_dim / 8) * 8  # kernels pad heads to multiples of 16 bytes
     flops = 2.0 * batch * heads * queries * keys * head_dim
@@ -64,7 +65,8 @@ def flash(hw: Hardware, batch: Array, heads: Array, queries: Array, keys: Array,
 
 
 def flash_backward(hw: Hardware, forward: Array) -> Array:
-    """Five products instead of two, at the backward kernel's efficiency."""
+    """Seconds of the backward pass, given those of the forward pass: five products, not two, at the backward kernel's
+    efficiency."""
     launch = 1e-6 * hw.attention.overhead_us
     return launch + (forward - launch) * 2.5 / hw.attention.backward
 

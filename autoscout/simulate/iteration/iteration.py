@@ -1,14 +1,14 @@
-"""One iteration of RL post-training: answers, log-probabilities, updates, and new weights for the engine.
+"""The time of one iteration of RL post-training: generate answers, compute their log-probabilities, update the policy,
+and send the new weights to the engine.
 
-    iteration = rollout + tail + logprobs + update + weights      if the phases take turns
+    iteration = rollout + tail + logprobs + update + weights      if phases alternate
               = max(rollout, logprobs + update) + weights         if training uses answers of an older policy, and
                                                                   separate devices generate them
 
-Rollouts run in the server's event simulation (rollouts.py), passes and optimizer in the training model
-(training/step.py), and weights cross the links of the training devices. If answers may be older, no update waits for
-the longest answer: unfinished ones continue in the next iteration. With a lag of k ≥ 2 updates, k times as many answers
-are in flight.
-"""
+Rollouts are priced by the event simulation of serving engines (rollouts.py), passes and optimizer by the training model
+(training/step.py), and the weight transfer by the links of the training devices. `tail` is the end of the rollout, when
+few answers are left. If training may use answers of an older policy, it does not wait for the longest answer:
+unfinished answers continue in the next iteration. With a lag of k ≥ 2 updates, k times as many are in flight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,17 +29,17 @@ from autoscout.simulate.training.step import Training, topology
 from kb.records import Job, Traffic
 
 Array = np.ndarray
-# Host seconds to hand one tensor to the engine. Four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100 took 4 to 8 s for
-# 291 tensors (docs/lab/rl.md); no other framework was measured.
+# Host seconds to transfer one weight tensor to the engine: four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100 took 4
+# to 8 s for 291 tensors (docs/lab/rl.md). No other framework was measured.
 TENSOR_S = 0.02
-# From the same four runs. STEPPED: how much longer the engine takes than a server for as many answers, since it returns
-# the log-probability of every token and is stepped by the trainer. FORWARD: share of a step's passes that a pass for
-# log-probabilities takes, since it keeps all logits in 32 bits.
+# Both are fitted to the same four runs. STEPPED: generation time relative to a server's for the same answers; longer,
+# because the engine returns the log-probability of every token and the trainer drives each of its steps. FORWARD: time
+# of a log-probability pass as a share of a training step's passes; more than a third, because it keeps fp32 logits.
 STEPPED, FORWARD = 1.27, 0.43
 _TENSORS = 9  # tensors per layer: seven matrices and two norms
-_GUESSED = 0.15  # log error if the spread of answers' lengths is guessed because a job states only their mean
-# Log error from what no phase's model contains: data moves between phases, and the framework does its own work. Six
-# iterations of NeMo-RL on 8 to 32 H100 were off by 13 % (root mean square; docs/lab/rl.md).
+_GUESSED = 0.15  # log error for jobs that state only the mean answer length, so that SPREAD is assumed
+# Log error for work that no phase's model covers: data transfers between phases and the framework's own work. Six
+# iterations of NeMo-RL on 8 to 32 H100 had a root mean square error of 13 % (docs/lab/rl.md).
 _BETWEEN = 0.12
 _ROLLOUT = (
     "answers", "group", "longest", "roll_engine", "roll_version", "roll_tp", "roll_share", "roll_seqs", "roll_tokens",
@@ -79,7 +79,7 @@ class Iteration:
         self.correction = Correction(parts, _alike(columns), error, np.asarray(values)) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
-        """Seconds; NaN where the engine's weights or one answer do not fit into the engine's share of the memory."""
+        """Seconds of an iteration; NaN where the weights or one answer exceed the engine's share of the memory."""
         parts, error = self._parts(columns)
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
@@ -108,7 +108,7 @@ class Iteration:
         return parts, np.sqrt(own**2 + (guessed * of_rollout) ** 2 + _BETWEEN**2)
 
     def _rollout(self, x: Mapping[str, Any], n: int) -> RolloutTimes:
-        """Seconds of the rollouts, computed once for each combination of the columns that they depend on."""
+        """Rollout times, computed once for each distinct combination of the columns in _ROLLOUT."""
         at_once = np.maximum(x["lag"], 1.0)
         own = {name: np.broadcast_to(x[name], (n,)) for name in _ROLLOUT if name in x}
         own["answers"] = own["answers"] * at_once
@@ -124,7 +124,7 @@ class Iteration:
         return RolloutTimes(steady, tail, full / at_once, error)
 
     def _passes(self, x: Mapping[str, Any], n: int) -> tuple[Array, Array, Array]:
-        """(seconds of the updates, of the log-probabilities, error)."""
+        """((n,) seconds of the updates, (n,) seconds of the log-probabilities, (n,) log error)."""
         tokens = _tokens(x, n)
         filled = np.maximum(np.floor(x["fill"] / tokens), 1)
         per_update = x["answers"] / x["updates"]
@@ -144,7 +144,7 @@ class Iteration:
         return x["passes"] * x["updates"] * update.value, logprobs, update.error
 
     def _weights(self, x: Mapping[str, Any], n: int) -> Array:
-        """Seconds to gather the weights' shards, send them to the engine's devices if separate, and write them."""
+        """(n,) seconds to gather the weight shards, send them to the engine's devices if separate, and copy them."""
         hw = _hardware(x, self.device)
         y = complete({**x, "seq_len": 1.0, "mbs": 1.0})
         links = topology(hw, y)
@@ -156,7 +156,7 @@ class Iteration:
 
 
 def _once(row: Mapping[str, Any], kind: str, training: Training) -> tuple[float, ...]:
-    """Seconds of one configuration's rollouts; cached, since searches ask for the same ones repeatedly."""
+    """Rollout times of one configuration, cached because searches predict the same ones repeatedly."""
     key = kind, *sorted((name, str(value)) for name, value in row.items())
     if key not in _KNOWN:
         engine = str(np.atleast_1d(row["roll_engine"])[0])
@@ -177,7 +177,7 @@ def tokens_of_iteration(columns: Columns) -> Array:
 
 
 def devices_of_iteration(columns: Columns) -> Array:
-    """(n,) devices that train, plus separate ones that generate answers."""
+    """(n,) devices in use: those that train, plus separate ones that generate answers."""
     return np.asarray(columns["gpus"], dtype=float) + np.asarray(columns.get("roll_gpus", 0.0), dtype=float)
 
 
@@ -193,7 +193,7 @@ def _completed(columns: Columns, n: int) -> dict[str, Any]:
 
 
 def _tokens(x: Mapping[str, Any], n: int) -> Array:
-    """(n,) mean tokens of a sequence: prompt, answer and padding."""
+    """(n,) mean tokens of a training sequence: prompt, answer and padding."""
     keys = np.stack(
         [np.broadcast_to(x[name], (n,)) for name in ("answers", "longest", "padded", "mbs", "gpus")], axis=1
     )
@@ -203,12 +203,12 @@ def _tokens(x: Mapping[str, Any], n: int) -> Array:
         prompt, each = lengths(x["traffic"], int(longest), int(answers))
         together = {0: 1.0, 1: mbs}.get(int(padded), answers / gpus)
         below = (np.arange(len(each) + 1) / len(each)) ** max(together, 1.0)
-        found[i] = prompt + float(each @ np.diff(below))  # expected maximum of the answers padded together
+        found[i] = prompt + float(each @ np.diff(below))  # expected length after padding
     return found[of.ravel()]
 
 
 def _as_server(x: Mapping[str, Any], engine: str) -> dict[str, Any]:
-    """The columns of a server that generates the answers."""
+    """The rollout engine's configuration as columns of the serving model."""
     devices = np.where(x["roll_gpus"] > 0, x["roll_gpus"], x["gpus"])
     own = {
         "framework": engine, "version": x["roll_version"],

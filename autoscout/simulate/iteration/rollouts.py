@@ -1,9 +1,8 @@
-"""How long the answers of an RL iteration take, and how unevenly they end: all are requested at once, most end early,
-and the longest delays the rest.
+"""Generation times of an RL iteration's answers. All are requested at once and most end early, so the longest determine
+when the rollout ends.
 
-With an engine (vLLM) the event simulation of a server runs them. Without one, the trainer's own `generate` runs each
-rank's batch, one kernel after the other, until its longest answer has ended.
-"""
+With an inference engine (vLLM), they are simulated event by event like the requests of a server. Without one, the
+trainer's own `generate` decodes each rank's batch until its longest answer has ended, launching kernels one by one."""
 
 from collections.abc import Mapping
 from statistics import NormalDist
@@ -22,17 +21,17 @@ from autoscout.simulate.training.step import Training
 from kb.records import Traffic
 
 Array = np.ndarray
-# Standard deviation of the logarithm of an answer's length before the cap, for jobs that state only the mean. The 99th
-# percentile is then six times the median, as in the length curves of reasoning models. Assumed, not fitted.
+# Standard deviation of the log answer length before it is capped, for jobs that state only the mean. It puts the 99th
+# percentile at six times the median, as in the length distributions of reasoning models. Assumed, not fitted.
 SPREAD = 0.8
-SLACK = 0.25  # the tail begins when fewer than this share of an engine's slots are in use
-# Log error of `generate`, whose kernels no record has: as large as for TTFT, the least certain metric of a server.
+SLACK = 0.25  # the tail begins when fewer than this share of an engine's slots are in use; a convention
+# Log error of `generate`, whose kernels were not measured: assumed equal to TTFT's, the least certain serving metric.
 _OWN_ERROR = 0.25
 
 
 class RolloutTimes(NamedTuple):
-    """(n,) seconds each. `steady`: until fewer answers run than SLACK of the slots; `tail`: from then to the last end;
-    `full`: for all answers if new ones always take the places of finished ones."""
+    """(n,) seconds each, and (n,) log `error`. `steady`: until less than SLACK of the slots are in use; `tail`: from
+    then until the last answer ends; `full`: time for all answers if new requests keep every slot in use."""
 
     steady: Array
     tail: Array
@@ -41,7 +40,7 @@ class RolloutTimes(NamedTuple):
 
 
 def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
-    """(mean tokens of a prompt, (count,) tokens of the answers in rising order, at evenly spaced quantiles)."""
+    """(mean tokens of a prompt, (count,) tokens of the answers: evenly spaced quantiles of their length, ascending)."""
     at = (np.arange(count) + 0.5) / count
     given = traffic.output_len
     if isinstance(given, list):
@@ -49,7 +48,7 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
     else:
         shape = np.exp(SPREAD * np.array([NormalDist().inv_cdf(q) for q in at.tolist()]))
         scale = float(min(given, 0.999 * longest))
-        for _ in range(60):  # the cap shortens the mean: a larger scale makes up for it
+        for _ in range(60):  # find the scale at which the capped lengths have the stated mean
             scale *= min(given, 0.999 * longest) / float(np.minimum(scale * shape, longest).mean())
         found = scale * shape
     prompts = traffic.input_len
@@ -58,16 +57,16 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
 
 
 def of_engine(own: Array, everyones: Array) -> Array:
-    """The answers of the engine that finishes last: an even share of all, plus the longest."""
+    """(answers,) lengths on the engine that finishes last: its share `own`, but with the longest of all."""
     mine = own.copy()
     mine[-1] = max(mine[-1], everyones[-1])
     return mine
 
 
 def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
-    """Rollouts of n configurations on one kind of device: `answers` in groups of `group` that share a prompt, on `dp`
-    vLLM engines. The columns are those of a server (serving/setup.py). NaN where the weights or one answer do not fit
-    into the engine's share of a device."""
+    """Rollout times of n configurations on vLLM engines on one kind of device: `answers` in groups of `group` that
+    share a prompt, distributed over `dp` engines. `columns`: as for a server (serving/setup.py). NaN where the weights
+    or one answer do not fit into the engine's share of the device memory."""
     n = rows_of(columns)
     traffic, s = columns["traffic"], setup({**columns, "batch": 1.0}, device(kind), n)
     answers, group, longest = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "group", "longest"))
@@ -80,7 +79,7 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
         limits = limits_of(s, i)
         if limits.kv_tokens < prompt + int(mine[-1]):
             continue
-        # A group's prompt is computed and cached once.
+        # The prefix cache computes a group's prompt once, so each answer accounts for a share of it.
         each = np.full(len(mine), max(int(prompt / group[i]), 1))
         order = np.random.default_rng(0).permutation(len(mine))
         run = simulate(engine_of(s, i), limits, Requests(np.zeros(len(mine)), each, mine[order]))
@@ -91,14 +90,14 @@ def answered(columns: Mapping[str, Any], kind: str) -> RolloutTimes:
 
 
 def _split(ends: Array, slots: int) -> tuple[float, float]:
-    """(steady, tail) of answers that finish at the times `ends`, in rising order."""
+    """(steady, tail) as in RolloutTimes, from the ascending end times of one engine's answers."""
     begins = float(ends[-1 - int(SLACK * slots)])
     return begins, float(ends[-1]) - begins
 
 
 def generated(training: Training, columns: Mapping[str, Any]) -> RolloutTimes:
-    """Rollout times of a trainer's own `generate`. Each rank has one batch; every token is a forward pass of one token
-    per sequence, until the rank's longest answer has ended."""
+    """Rollout times of a trainer's own `generate`. Each rank has one batch, and each decode step is a forward pass over
+    one token per sequence, until the rank's longest answer has ended."""
     n = rows_of(columns)
     answers, longest, gpus = (np.broadcast_to(columns[name], (n,)) for name in ("answers", "longest", "gpus"))
     prompts, steady, tail, mean = (np.empty(n) for _ in range(4))

@@ -1,5 +1,5 @@
-"""The four simulators of the paper's Table 2: linear regressions of the metric on subsets of the knobs; and variants of
-log(metric) on log2 of the knobs, since costs multiply rather than add."""
+"""The four simulators of the paper's Table 2: linear regressions of the metric on subsets of the knobs. Each also has a
+variant of log(metric) on log2 of the knobs, because knobs mostly multiply the cost."""
 
 import numpy as np
 
@@ -7,20 +7,20 @@ from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.hardware.device import kinds
 from autoscout.simulate.member import Columns, Prediction
 
-DEVICES = "devices"  # the number of devices of each kind, one regressor per kind (two in the paper)
+DEVICES = "devices"  # stands for one regressor per kind of device, the number of its devices (the paper has two kinds)
 TABLE_2: dict[str, tuple[str, ...]] = {
     "3D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp"),
     "5D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp", "ep", "cp", "sp"),
     "DDP-Aware": (DEVICES, "mbs", "tp", "pp", "dp", "ddp_optim"),
     "Communication-Aware": (DEVICES, "mbs", "tp", "pp", "dp", "ar", "tp_comm"),
 }
-PER_DOUBLING = 0.35  # log error added per doubling of extrapolation
+PER_DOUBLING = 0.35  # log error added per doubling of a knob beyond its fitted range
 
 _DEGREES = {"tp", "pp", "dp", "ep", "cp", "mbs"}
 
 
 class LinearMember:
-    """A member of Table 2, as published; with `log` its log-linear form."""
+    """A regression of Table 2 as published, or with `log` its variant in logarithms."""
 
     def __init__(self, name: str, knobs: tuple[str, ...], log: bool = False) -> None:
         self.name = f"log {name}" if log else name
@@ -30,7 +30,7 @@ class LinearMember:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit means little
+        return 2 * (len(self.knobs) - 1)  # two per knob: with fewer rows a fit is arbitrary
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -41,7 +41,7 @@ class LinearMember:
         return self._seen.why_outside(columns) if self._seen else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Least squares of minimum norm: a knob that never varied gets a slope of 0."""
+        """Fits by minimum-norm least squares, so that a knob that never varied gets a slope of 0."""
         if len(values) < self.min_rows:
             self._seen = None
             return
@@ -51,7 +51,7 @@ class LinearMember:
         y = np.log(values) if self.log else values
         self._mean_x, self._mean_y = x.mean(0), y.mean()
         self._slope = np.linalg.lstsq(x - self._mean_x, y - self._mean_y, rcond=1e-9)[0]
-        # A line may cross zero: predictions stop at half the smallest value seen.
+        # A line may cross zero, so predictions are clipped at half of the smallest measured value.
         self._floor = float(values.min()) / 2
         self._spread = float(np.std(np.log(values) - np.log(self._values(x)))) or 1e-6
 
@@ -69,7 +69,6 @@ class LinearMember:
         return np.maximum(np.exp(y) if self.log else y, self._floor)
 
     def _features(self, columns: Columns) -> np.ndarray:
-        """The regressors of n rows, (n, regressors)."""
         n, knobs = length(columns), [name for name in self.knobs if name != DEVICES]
         features = [*(_devices(columns, kind) for kind in self._kinds), *(_feature(columns, name) for name in knobs)]
         x = np.stack([np.broadcast_to(feature, n) for feature in features], axis=1)
@@ -90,12 +89,12 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
 
 
 def kinds_of(columns: Columns) -> list[str]:
-    """The kinds of device that rows run on: knobs of a mixed cluster, or the names in column `gpu`."""
+    """The kinds of device that rows run on: on a mixed cluster the knobs named like them, else the values of `gpu`."""
     return kinds(list(columns)) or np.unique(np.asarray(columns.get("gpu", "")).astype(str)).tolist()
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
-    """Number of devices of a kind: its knob on a mixed cluster, else all `gpus` if `gpu` is of that kind."""
+    """(n,) number of devices of a kind: on a mixed cluster the knob named like it, else `gpus` in its rows."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.asarray(columns.get("gpu", "")).astype(str) == kind

@@ -1,5 +1,6 @@
-"""Transfer from other jobs: an ensemble fitted on their measured rows, with whole jobs held out, as one more member
-that needs no row of this job. Where it misleads, this job's held-out rows take its weight away."""
+"""Transfer from other jobs: an ensemble fitted on other jobs' measurements serves as one more simulator that needs no
+measurement of this job. Its own weights come from holding out whole jobs. If it misleads, this job's held-out rows
+reduce its weight to zero."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 from kb.similar import FAR, SimilarJob, similar
 
-_JOBS = 3  # the nearest jobs; more add nothing or mislead
+_JOBS = 3  # number of most similar jobs to learn from; more jobs added nothing or misled
 
 
 class PastJobs:
@@ -31,14 +32,14 @@ class PastJobs:
         return "" if self.ensemble.weights else "nothing learned from past jobs holds for another job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Does nothing: corrections by this job's rows are learned on top of it."""
+        """Does nothing, because Residual and Trees learn this job's corrections on top of it."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)
 
 
 def stacked(parts: Sequence[Columns]) -> dict[str, Any]:
-    """Columns of several jobs, concatenated; NaN or "" where a job lacks a column."""
+    """Concatenates the columns of several jobs; NaN or "" where a job lacks a column."""
     names = dict.fromkeys(name for columns in parts for name in columns)
     sizes = [length(columns) for columns in parts]
     found = {}
@@ -57,7 +58,8 @@ def past_jobs(
     jobs: Sequence[tuple[Job, list[Configuration], list[float]]],
     members: Callable[[], list[Member]],
 ) -> PastJobs | None:
-    """From (job, configurations, measured values) of other jobs with the same target; None without any."""
+    """The simulator fitted on other jobs with the same target, given as (job, configurations, measured values); None if
+    they have no measurements."""
     known = [(job, rows, values) for job, rows, values in jobs if rows]
     if not known:
         return None
@@ -67,7 +69,8 @@ def past_jobs(
 
 
 def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
-    """Measurements of the nearest other jobs with the same target, up to a mark of the knowledge base."""
+    """The most similar other jobs with the same target, and their measurements. `up_to`: only rows of the knowledge
+    base up to this row number, so that a resumed session sees the same ones."""
     near = [a for a in similar(kb, job, memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
 

@@ -1,11 +1,11 @@
-"""Residuals of a base member, learned from few rows: a Bayesian linear regression of log(measured / predicted).
+"""Corrects a base simulator from few measurements: a Bayesian linear regression of log(measured / predicted).
 
-Effects: an overall level; one per job, and one per framework on a kind of device, so that layouts are compared within
-jobs; each doubling of a number; each value; products of two doublings. All have mean zero and a standard deviation
-proportional to the error that the base claims: one row already corrects the level, and without measurements the base
-stays as it is. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian interpolation",
-1992), drawn towards the usual ones while there are few rows.
-"""
+The regressors (effects) are a constant; an offset per job and per pair of framework and device, so that layouts are
+compared within a job; log2 of each numeric column; an indicator of each value; and products of two log2 columns. All
+coefficients have a prior with mean zero and a standard deviation proportional to the error that the base states. So a
+single row already corrects the constant, and without measurements the base's prediction is unchanged. A common scale of
+the coefficients and the noise maximize the evidence (MacKay, "Bayesian interpolation", 1992), shrunk towards their
+prior values while there are few rows."""
 
 import itertools
 from typing import NamedTuple
@@ -15,19 +15,20 @@ import numpy as np
 from autoscout.simulate.encode import FittedColumns, job_of, length, software_of
 from autoscout.simulate.member import Columns, Member, Prediction
 
-# Prior standard deviations, in units of the log error that the base claims.
+# Prior standard deviations of the constant, log2 columns, indicators, products and noise, in units of the log error
+# that the base states. Assumed, not fitted.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
-_JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the level of a job, and of a framework on a device
-_OUTLIER = 5.0  # residuals are clipped at this many median residuals
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # scales to try for the effects and for the noise
-_UNUSUAL = 0.5  # log evidence required per factor e of a scale
-_CARRIES = 8.0  # doublings of extrapolation over which a learned correction halves
-_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # limits: a fit's time grows with the cube of all effects
+_JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the offset of a job, and of a framework on a device
+_OUTLIER = 5.0  # residuals are clipped at this multiple of their median absolute value
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # candidate factors on the prior standard deviations of coefficients and of noise
+_UNUSUAL = 0.5  # penalty on |log scale|: the log evidence that a scale e times larger or smaller must gain
+_CARRIES = 8.0  # a correction halves for every so many doublings beyond the fitted range
+_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200  # a fit's time grows with the cube of all regressors
 
 
 class _Posterior(NamedTuple):
     mean: np.ndarray  # (effects,)
-    root: np.ndarray  # (effects, effects): root·rootᵀ is their covariance
+    root: np.ndarray  # (effects, effects): root·rootᵀ is the covariance of the coefficients
     noise: float
 
 
@@ -50,7 +51,7 @@ class Residual:
         self._seen = None
         self.base.fit(columns, values)
         said = self.base.predict(columns)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: out of memory
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0 means out of memory
             target = np.log(values) - np.log(said.value)
         known = np.isfinite(target)
         if not known.any():
@@ -78,7 +79,7 @@ class Residual:
         )
 
     def _prepare(self, columns: Columns) -> None:
-        """Chooses the effects from the columns that varied and their values."""
+        """Chooses the regressors, given the columns that varied and their values."""
         assert self._seen is not None
         self._names = self._seen.varying
         x = self._table(columns)
@@ -98,7 +99,7 @@ class Residual:
         self._prior = np.concatenate([*sizes_of, *(np.full(len(names), size) for names, _, size in self._levels)])
 
     def _effects(self, columns: Columns) -> np.ndarray:
-        """The regressors (n, effects), in single precision because spaces are large."""
+        """The regressors (n, effects), in single precision to save memory, because spaces are large."""
         x = self._table(columns)
         logs = (_doublings(x[:, self._numeric]) - self._centre).astype(np.float32)
         parts = [np.ones((len(x), 1), np.float32), logs]
@@ -113,7 +114,6 @@ class Residual:
         return np.concatenate(parts, axis=1)
 
     def _table(self, columns: Columns) -> np.ndarray:
-        """The columns that varied, as a matrix of n rows."""
         assert self._seen is not None
         return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
 
@@ -129,7 +129,8 @@ def _doublings(x: np.ndarray) -> np.ndarray:
 
 
 def _posterior(x: np.ndarray, y: np.ndarray, prior: np.ndarray) -> _Posterior:
-    """y = x·w + noise with w ~ N(0, (scale·prior)²), noise ~ N(0, (noisier·_NOISE)²), scales of largest evidence."""
+    """The posterior of w in y = x·w + noise, with w ~ N(0, (scale·prior)²) and noise ~ N(0, (noisier·_NOISE)²), for the
+    factors `scale` and `noisier` of _SCALES with the largest evidence."""
     scaled = (x * prior).astype(float)
     powers, directions = np.linalg.eigh(scaled.T @ scaled)
     along = directions.T @ (scaled.T @ y)

@@ -1,15 +1,13 @@
-"""The ensemble (paper appendix B): members weighted by how well they predict rows that they were not fitted on.
+"""The ensemble (paper appendix B): simulators, its members, weighted by their accuracy on held-out rows.
 
-Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
-Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
-                 regressions", 1996), drawn towards the members' precisions as long as rows are few.
-The rule with the smaller error on rows that its weights were not fitted on is used. Each framework on each device has
-its own weights, drawn towards the global ones: a member that is right about one engine may be wrong about another. A
-row may belong to a framework without any fitted row (or, if all fitted rows are of one framework, to another version or
-device). Its weights and interval come from holding out whole frameworks, drawn towards the uncorrected physics; so a
-correction learned elsewhere counts only as much as it helped frameworks that it had not seen. A member that cannot
-predict a row, or claims a larger error than usual for a row outside its range, loses weight on that row.
-"""
+Published rule: ĉ = Σ wᵢ ĉᵢ, wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) (equation 2) Stacked rule: log ĉ = Σ wᵢ log ĉᵢ, w ≥ 0, Σ w
+= 1, least squares on the held-out log errors (Breiman, "Stacked regressions", 1996), shrunk towards weights by the
+members' precisions while there are few rows. Nested cross-validation chooses the rule with the smaller error. Each pair
+of framework and device has weights of its own, shrunk towards the global ones, because a member that is right about one
+engine may be wrong about another. For frameworks without measured rows (or, if all rows are of one framework, for
+another version or device), weights and interval come from holding out whole frameworks, shrunk towards the uncorrected
+analytic members. So a correction counts only as much as it helped on frameworks that it was not fitted on. A member
+loses weight on rows that it cannot predict, and on rows for which it states a larger error than usual."""
 
 import math
 from collections.abc import Sequence
@@ -24,22 +22,22 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 Rule = Literal["published", "stacked", "best"]
 
-_FOLDS = 5  # parts of the rows that are held out in turn, as is usual
-_GROUPS = 2  # with at least so many jobs, whole jobs are held out
-_FEW = 12  # with fewer rows, one row at a time is held out
-_MANY = 2000  # rows from which only thirds are held out: with so many the error is known well enough
-_ALL = 10.0  # weight of the global weights, in measured rows of the same framework and device
-_SURE = 0.9  # rows where weighted members keep less weight than this also ask the unweighted ones
-_LEARNED = 1.0  # prior log error of a learned member
-_ELSEWHERE = -1.0  # stands for the software of rows whose framework is not among the fitted rows
+_FOLDS = 5  # number of cross-validation folds, a usual choice
+_GROUPS = 2  # from this number of jobs on, folds consist of whole jobs
+_FEW = 12  # with fewer rows, each row is its own fold
+_MANY = 2000  # from this number of rows on, three folds suffice to estimate the error
+_ALL = 10.0  # strength of the shrinkage towards the global weights, in measured rows of the same framework and device
+_SURE = 0.9  # if members with weight keep less than this share on a row, members without weight predict it, too
+_LEARNED = 1.0  # prior log error of a learned member, so large that it needs measurements to get weight
+_ELSEWHERE = -1.0  # software number of rows whose framework is not among the fitted rows
 
 
-Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
+Own = dict[float, tuple[np.ndarray, np.ndarray]]  # software → ((m,) weights, (m,) usual errors)
 
 
 class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One member's prediction of one row. `error`: standard deviation of log(value), the larger of the claimed and the
-    usual one; `held_out`: its MAPE on rows that it was not fitted on; `why`: why it has less or no weight, in words."""
+    """One member's prediction of one row. `error`: standard deviation of log(value), the larger of the stated error and
+    the usual error on held-out rows; `held_out`: its MAPE on held-out rows; `why`: why its weight is low or 0."""
 
     member: str
     value: float | None
@@ -50,8 +48,8 @@ class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ensemble:
-    """Itself a Member. `weights` sum to 1, or are empty where no member has weight; `mape`, `r2`: of each member on
-    held-out rows; `error`: the ensemble's MAPE there."""
+    """A weighted combination of members that is a Member itself. `weights`: by member, with sum 1, or empty if no
+    member has weight; `mape`, `r2`: of each member on held-out rows; `error`: the ensemble's MAPE on held-out rows."""
 
     name = "ensemble"
 
@@ -62,12 +60,12 @@ class Ensemble:
         self.r2: dict[str, float] = {}
         self.mape: dict[str, float] = {}
         self.error: float | None = None
-        self.held_out = np.empty(0)  # predictions of the rows fitted on, each made without it
+        self.held_out = np.empty(0)  # out-of-fold predictions of the fitted rows
         self._w = np.zeros(len(self.members))
         self._s = np.full(len(self.members), _LEARNED)
         self._own: Own = {}
         self._stretch = self._stretch_elsewhere = 1.0
-        self._origin_of, self._origins = software_of, np.empty(0)  # rows → their origins; origins of the fitted rows
+        self._origin_of, self._origins = software_of, np.empty(0)  # see `_of_other_origins`
 
     @property
     def weights(self) -> dict[str, float]:
@@ -75,7 +73,8 @@ class Ensemble:
 
     @property
     def expected_error(self) -> float:
-        """Expected mean absolute error of a prediction, as a fraction: that on held-out rows, else as claimed."""
+        """Expected mean absolute error of a prediction, as a fraction: measured on held-out rows, or else stated by the
+        members."""
         if self.error is not None:
             return self.error
         claimed = (self._w * self._s).sum() if self._w.any() else math.inf
@@ -86,15 +85,15 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Starts without any row of the job: with members that need none, weighted by the precision that they claim."""
+        """Starts without measurements of the job: uses the members that need none, weighted by stated precision."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
         self._w = weighing.without_small(self._w) if can.any() else self._w
 
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
-        """`groups`: (n,) the job of each row; with several, whole jobs are held out, so that weights and interval
-        hold for an unseen job."""
+        """Fits all members and the weights. `groups`: (n,) the job of each row; if there are several, whole jobs are
+        held out, so that weights and interval are valid for an unseen job."""
         columns, values = dict(columns), np.asarray(values, dtype=float)
         y, fold = np.log(values), _folds(len(values), groups)
         prior = self._prior(columns)
@@ -105,7 +104,7 @@ class Ensemble:
         self.rows = len(values)
         jobs = 0 if groups is None else len(np.unique(groups))
         whole = jobs >= _GROUPS
-        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # few jobs: levels are known
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # one job
         told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
@@ -124,7 +123,7 @@ class Ensemble:
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
-            doubted = np.flatnonzero(kept < _SURE)  # only these rows ask the unweighted members
+            doubted = np.flatnonzero(kept < _SURE)  # the others need no further member
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)
@@ -133,7 +132,7 @@ class Ensemble:
         return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretched(spread, software))
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
-        """The prediction of every member that applies; its error is at least as large as on held-out rows."""
+        """The prediction of each member that applies, with an error of at least its usual error on held-out rows."""
         columns, found = dict(columns), {}
         for member, usual in zip(self.members, self._s, strict=True):
             if not member.applies(columns):
@@ -170,7 +169,7 @@ class Ensemble:
         return [m.name for m in self.members]
 
     def _prior(self, columns: Columns) -> np.ndarray:
-        """(m,) each member's log error without rows: analytic members claim one, learned ones have _LEARNED."""
+        """(m,) log error of each member without measurements: stated by analytic members, _LEARNED for the others."""
         prior = np.full(len(self.members), _LEARNED)
         for i, member in enumerate(self.members):
             if not hasattr(member, "min_rows") and not member.applies(columns):
@@ -179,7 +178,7 @@ class Ensemble:
         return prior
 
     def _out_of_fold(self, columns: Columns, values: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, members) on held-out rows: L, log predictions, and E, claimed errors."""
+        """(L, E), both (n, m): each row's log predictions and stated errors by members fitted on the other folds."""
         L = np.full((len(values), len(self.members)), np.nan)
         E = L.copy()
         for f in np.unique(fold):
@@ -192,18 +191,19 @@ class Ensemble:
         return L, E
 
     def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
-        """(w, s, own) by the given rule; for "best", by the rule that errs less on folds it was not fitted on."""
+        """(w, s, own): weights and usual errors, global and by software. The rule "best" chooses the rule with the
+        smaller cross-validated error."""
         if self._wanted == "best":
             misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
-            if not worse and not weighing.published(told.y, told.L).any():  # equation 2 gives no member any weight
+            if not worse and not weighing.published(told.y, told.L).any():  # it gives no member weight
                 self.rule = "stacked"
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """(n,) absolute log errors of a rule; NaN where it cannot predict."""
+        """(n,) absolute log errors of a weighting rule on folds held out from its weights; NaN: no prediction."""
         self.rule = rule
         miss = np.full(len(told.y), np.nan)
         for f in np.unique(fold):
@@ -228,9 +228,9 @@ class Ensemble:
         of_all: tuple[np.ndarray, np.ndarray] | None = None,
         start: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(w, s): weights, and usual errors from held-out rows and the members' claims. Weights need evidence: `prior`
-        is large for learned members. `of_all`: the global (w, s), towards which these are drawn; `start`: other weights
-        to draw them towards."""
+        """(w, s): weights, and usual errors estimated from held-out rows and the members' stated errors. The large
+        `prior` error of learned members keeps their weight small until measurements support them. `of_all`: the global
+        (w, s) towards which the weights shrink; `start`: other weights to shrink towards."""
         y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
         usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
@@ -239,19 +239,20 @@ class Ensemble:
         w = np.zeros(len(prior))
         errors = weighing.usual_errors(y, L, prior)
         if of_all is not None:
-            able = of_all[0] > 0  # a member without global weight is left out
+            able = of_all[0] > 0  # a member without global weight gets none here
             start = of_all[0][able]
             w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, start, _ALL) if able.any() else 0.0
             return w, usual
         able = np.isfinite(L).any(0)
-        if not able.any():  # a single row, or none: nothing could be held out
+        if not able.any():  # at most one row: no cross-validation
             able = prior < _LEARNED
         if able.any():
             w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, None if start is None else start[able])
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Predicts every row from the rows of other frameworks; None if all rows have one origin."""
+        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None for a
+        single one."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -264,7 +265,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # never less than the analytic members claim
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # at least what analytic members state
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
@@ -283,7 +284,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) the software of each row; _ELSEWHERE if no fitted row has its origin."""
+        """(n,) number of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software
@@ -301,12 +302,12 @@ class Ensemble:
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
         if self.rule != "published":
             rows = weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
-            # Where no member keeps weight, the analytic members answer, with the wide intervals that they claim.
+            # Where no member keeps weight, the analytic members predict, with the wide intervals that they state.
             nobody = rows.sum(1, keepdims=True) == 0
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
-        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: a member's weight is the same for all rows
+        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: the same weights for all rows
         total = said.sum(1, keepdims=True)
         return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
 
@@ -322,7 +323,8 @@ class Ensemble:
 
 
 class _Told(NamedTuple):
-    """Held-out rows: y (n,), L and E (n, m), the software of each, and groups of rows with correlated errors."""
+    """Out-of-fold predictions in the notation of weighing.py. `software`: (n,) number of each row's framework and
+    device; `jobs`: (n,) rows with the same number have correlated errors."""
 
     y: np.ndarray
     L: np.ndarray
@@ -338,7 +340,7 @@ class _Told(NamedTuple):
 
 
 def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and usual errors for each row (n, m), or the same for all rows (m,)."""
+    """(weights, usual errors): (n, m) by row, or (m,) if they are the same for all rows."""
     if not own:
         return w, s
     ws, ss = np.tile(w, (len(software), 1)), np.tile(s, (len(software), 1))
@@ -348,12 +350,12 @@ def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tu
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """The values; inf where a weighted member predicts that a row cannot run (a time of inf, or a rate of 0)."""
+    """(n,) predicted values; inf where a member with weight predicts that a row cannot run."""
     return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
-    """(n,) the fold in which each row is held out; round-robin, so that the same rows give the same weights."""
+    """(n,) each row's fold, assigned round-robin instead of at random, so that the weights are reproducible."""
     if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
         return np.searchsorted(names, groups) % min(len(names), _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3

@@ -1,5 +1,5 @@
-"""Boosted trees (scikit-learn) of log(metric) on all knobs and attributes: they interpolate many rows best, and do not
-extrapolate at all. They are used alone, or on top of an analytic member, whose error they learn."""
+"""Boosted trees (scikit-learn) that predict log(metric) from all knobs and attributes. With many rows they interpolate
+best, but they do not extrapolate. They are used alone, or to learn the error of a base simulator."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,20 +10,20 @@ from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.learned.linear import PER_DOUBLING
 from autoscout.simulate.member import Columns, Member, Prediction
 
-MIN_ROWS = 40  # leaves hold five rows: with fewer rows there are too few splits
+MIN_ROWS = 40  # a leaf has at least five rows, so fewer rows allow too few splits
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Limits OpenMP to one thread: next to experiments its threads wait for each other a hundred times longer than they
-    compute (a fit of 1.5 s took more than 120 s next to one busy process on two cores)."""
+    """Limits OpenMP to one thread, because on cores that experiments occupy, its threads mostly wait for each other (a
+    fit of 1.5 s took more than 120 s next to one busy process on two cores)."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, user_api="openmp")
 
 
 class Trees:
-    """With a `base` the trees learn log(measured / base), and their correction fades where a row lies outside of the
-    training range, so only the base extrapolates."""
+    """Gradient-boosted trees as a simulator. With a `base`, they learn log(measured / base), and their correction fades
+    outside the fitted range, so that only the base extrapolates."""
 
     def __init__(self, base: Member | None = None) -> None:
         self.base = base
@@ -82,10 +82,10 @@ class Trees:
         return Prediction(value=base.value * np.exp(fade * learned), error=error)
 
     def _target(self, columns: Columns, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log(measured), or log(measured / base), and the mask of rows where it is known."""
+        """((n,) log(measured) or log(measured / base), (n,) mask of rows where it is finite)."""
         target = np.log(values)
         if self.base is not None:
             self.base.fit(columns, values)
-            with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: out of memory
+            with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0 means out of memory
                 target = target - np.log(self.base.predict(columns).value)
         return target, np.isfinite(target)

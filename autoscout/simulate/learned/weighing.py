@@ -1,27 +1,27 @@
-"""Weights of members, as functions of their predictions on held-out rows.
+"""Computes the weights of the ensemble's members from their predictions of held-out rows.
 
 Notation: y (n,) log of the measured values; L (n, m) log predictions of m members, NaN where a member has none; E (n,
-m) the standard deviations of log(value) that they claim; s (m,) each member's usual error; w (m,) weights.
-"""
+m) their stated errors, as standard deviations of log(value); s (m,) each member's usual error (see `usual_errors`); w
+(m,) weights. A miss is log(predicted / measured). All constants below are assumed, not fitted."""
 
 import math
 
 import numpy as np
 
-SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
+SPAN = 1.6449  # half-width of a normal distribution's central 90 %, in standard deviations
 _COVERAGE = 0.9  # nominal coverage of the printed intervals
-_PRIOR_ROWS = 4.0  # weight of a member's claimed error, in measured rows
-_PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
-_QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval
-_OUTLIER = 5.0  # residuals are clipped at this many median residuals
+_PRIOR_ROWS = 4.0  # number of measured rows that a member's stated error counts as
+_PRIOR_CHECKS = 4.0  # number of held-out rows that the ensemble's stated spread counts as
+_QUANTILE_ROWS = 30  # from this number of held-out rows on, intervals are empirical quantiles
+_OUTLIER = 5.0  # misses are clipped at this multiple of their median absolute value
 _USELESS = 0.6  # members with a larger usual log error are not used as a fallback
-_LOST = 0.9  # share of weight lost on a row above which members that only guess are not used
+_LOST = 0.9  # no prediction if more weight is lost on a row and all errors exceed _USELESS
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
-_LEAST = 0.05  # members with less weight are dropped
+_LEAST = 0.05  # members with less than this share of the largest weight are dropped
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """(m,) R² of the values themselves, not of their logs; −inf for members that could not predict every row."""
+    """(m,) R² of the values (not of their logs); −inf for members that could not predict every row."""
     values, predicted = np.exp(y), np.exp(L)
     spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
@@ -36,7 +36,7 @@ def published(y: np.ndarray, L: np.ndarray) -> np.ndarray:
 
 
 def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """(m,) s: root mean square of the held-out log errors, with `prior` (m,) counting as a few rows."""
+    """(m,) s: root mean square of the held-out misses, in which the `prior` error (m,) counts as _PRIOR_ROWS rows."""
     misses = L - y[:, None]
     known = np.isfinite(misses)
     squares = np.where(known, _held(misses), 0.0) ** 2
@@ -44,15 +44,14 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def _held(misses: np.ndarray) -> np.ndarray:
-    """(n, m) misses, clipped at a few times their member's median miss: a single row that no member explains (a mistake
-    in the table) says little about a member."""
+    """(n, m) misses, clipped at _OUTLIER times the member's median, so that one bad row of a table hardly changes s."""
     usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
     most = _OUTLIER * np.array(usual) + 1e-3
     return np.clip(misses, -most, most)
 
 
 def by_precision(s: np.ndarray) -> np.ndarray:
-    """wᵢ ∝ 1/sᵢ²: what stacking reduces to without rows."""
+    """wᵢ ∝ 1/sᵢ², the weights of stacking without rows."""
     return (1 / s**2) / (1 / s**2).sum()
 
 
@@ -64,18 +63,18 @@ def stacked(
     start: np.ndarray | None = None,
     worth: float = _PRIOR_ROWS,
 ) -> np.ndarray:
-    """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, else by precision, and λ as strong as
-    `worth` rows. `jobs` (n,): errors of rows with the same number are correlated, Σ = σ² (1 + ρ / (1 − ρ) [same job]),
-    σ² a row's variance within its job: the stronger the correlation, the less a job's rows count for its level; for the
-    comparison of its layouts they count in full (generalized least squares)."""
+    """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, by default weights by precision, and λ
+    is chosen so that w₀ counts as `worth` rows. `jobs` (n,): rows with the same number have correlated errors, Σ = σ²
+    (1 + ρ / (1 − ρ) [same job]), with σ² the variance of a row within its job. With a strong correlation ρ, the rows of
+    a job together count little for its mean error, but fully for comparing its layouts (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start
     if len(y) == 0:
         return start
-    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # no prediction counts as a miss of three usual errors
+    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # a missing prediction counts as a miss of 3 s
     misses, alone = _whitened(_trusted(filled - y[:, None]), start, jobs)
-    pull = math.sqrt(worth * alone) * s  # `worth` rows' usual errors, so that λ has the scale of the misses
+    pull = math.sqrt(worth * alone) * s  # λ in the units of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
@@ -83,8 +82,8 @@ def stacked(
 
 
 def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """(n, m) misses times √(1 − ρ) Σ^−½, and 1 − ρ: the share of a row's variance within its job. ρ is estimated from
-    the starting combination (analysis of variance)."""
+    """((n, m) misses times √(1 − ρ) Σ^−½, 1 − ρ). 1 − ρ is the share of a row's variance that is within its job,
+    estimated from the misses of the weights `start` (analysis of variance)."""
     if jobs is None:
         return misses, 1.0
     _, job, rows = np.unique(jobs, return_inverse=True, return_counts=True)
@@ -101,8 +100,8 @@ def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) ->
 
 
 def _trusted(misses: np.ndarray) -> np.ndarray:
-    """The misses of each row times its Huber weight: a row that even the best member misses by far shows which members
-    are biased that way, not which is right."""
+    """The misses of each row times its Huber weight. A row that even the best member misses by far counts less, because
+    it favours members that are biased in its direction."""
     least = np.abs(misses).min(1)
     most = _OUTLIER * np.median(least) + 1e-3
     return misses * np.minimum(1.0, most / np.maximum(least, most))[:, None]
@@ -114,16 +113,16 @@ def without_small(w: np.ndarray) -> np.ndarray:
 
 
 def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) share of its weight that a member keeps on a row: less where it claims more than its usual error, none
-    where it cannot predict."""
+    """(n, m) share of its weight that a member keeps on a row: below 1 where its stated error exceeds the usual, 0
+    without a prediction."""
     left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
     return np.where(np.isfinite(L), left, 0.0)
 
 
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) weights per row. Weight that doubted members lose goes to the members that claim the least error there,
-    even without weight elsewhere; by precision squared, so that many bad members do not outvote a good one. Rows sum
-    to 1, or to 0 where no member can predict, or where nearly all weight is lost and every member would guess."""
+    """(n, m) weights by row. The weight that members lose (see `doubt`) goes to the members with the smallest stated
+    errors on the row, including members with w = 0, in proportion to squared precision, so that many bad members do not
+    outweigh a good one. A row's weights sum to 1, or to 0 if it has no prediction, or only guesses (see _LOST)."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
@@ -138,8 +137,9 @@ def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.nd
 def combine(
     rows: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray, log: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(log of the weighted mean, spread of log(value)) from weights per row. The spread adds the members' errors
-    (claimed or usual, the larger) and their disagreement. `log` averages logs, otherwise values."""
+    """((n,) log of the weighted mean, (n,) standard deviation of log(value)) from (n, m) weights. The deviation
+    combines the members' errors (the larger of stated and usual) and their disagreement. `log`: average logs instead of
+    values."""
     nobody = rows.sum(1) == 0
     filled = np.where(rows > 0, L, 0.0)
     mean = (rows * filled).sum(1) if log else np.log(np.where(nobody, 1.0, (rows * np.exp(filled)).sum(1)))
@@ -149,23 +149,22 @@ def combine(
 
 
 def _students(freedom: float) -> float:
-    """Standard deviations on each side that hold 90 % of Student's t."""
-    from scipy.special import stdtrit  # imported late, which saves half a second if no row was measured
+    """Half-width of the central 90 % of Student's t with `freedom` degrees of freedom."""
+    from scipy.special import stdtrit  # imported here to save half a second if no row was measured
 
     return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
 
 
 def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
-    """Factor on the spread with which ±1.64 of it covers 90 % of rows not fitted on.
+    """The factor on `spread` with which ±1.64 spreads cover 90 % of new rows, calibrated on held-out rows.
 
-    Many rows: the conformal quantile of their normalised misses (Lei et al., 2018). Few: Student's t around their
-    root mean square, in which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
-    rows err together, so there are only that many independent misses: Student's t again.
-    """
+    With many rows, the conformal quantile of the normalised misses (Lei et al., 2018). With few, Student's t around
+    their root mean square, in which the stated spread counts as _PRIOR_CHECKS rows. `jobs` > 0: that many whole jobs
+    were held out, so only that many misses are independent, and Student's t widens the interval."""
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
-    if n == 0:  # a single row cannot be held out
+    if n == 0:  # no row could be held out
         return _students(_PRIOR_CHECKS) / SPAN
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
@@ -175,8 +174,8 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
 
 
 def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
-    """`stretch` if whole groups (`whole` (n,): 0, 1, …) were held out and the next row belongs to a new one. Errors in
-    a group are correlated and count as one, their root mean square; Student's t is taken around that of the groups."""
+    """Like `stretch`, for rows of a new group, given that whole groups were held out (`whole` (n,): each row's group,
+    0, 1, …). Errors in a group are correlated, so each group counts as one miss, the root mean square of its rows."""
     squares = ((y - mean) / spread) ** 2
     known = np.isfinite(squares)
     rows = np.bincount(whole[known])

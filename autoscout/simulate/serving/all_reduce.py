@@ -1,4 +1,4 @@
-"""Microseconds to exchange messages between the devices of one engine."""
+"""Microseconds of communication between the devices of one serving engine."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 def all_reduce_us(
     device: ServingDevice, world: np.ndarray, message: np.ndarray, nodes: Topology | None = None
 ) -> np.ndarray:
-    """Microseconds of an all-reduce, 0 on a single device. An engine's own kernels work only within a node; across
-    nodes it uses NCCL."""
+    """(n,) microseconds of an all-reduce of `message` bytes over `world` devices; 0 for a single device. `nodes`: the
+    network, needed if a group spans nodes, where engines use NCCL instead of their own kernels."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us, several = np.zeros(world.shape), world > 1
     us[several] = _several_us(device, world[several], message[several])
@@ -23,7 +23,7 @@ def all_reduce_us(
 def hand_over_us(
     device: ServingDevice, tp: np.ndarray, pp: np.ndarray, message: np.ndarray, nodes: Topology
 ) -> np.ndarray:
-    """(n,) microseconds to send activations through all stages of a pipeline, within a node and between nodes."""
+    """(n,) microseconds to send activations of `message` bytes through all stages of a pipeline, also between nodes."""
     near = all_reduce_us(device, np.where(pp > 1, 2.0, 1.0), message) / 2
     borders = np.ceil(pp / np.maximum(nodes.per_node // tp, 1)) - 1
     away = 1e6 * nodes.send(message / nodes.per_node, nodes.per_node)
@@ -31,9 +31,10 @@ def hand_over_us(
 
 
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Log-log interpolation between the measured sizes; beyond them the last rate is kept."""
+    """Interpolates log-log between the measured message sizes; above the largest, time is proportional to size."""
     table, us = device.all_reduce, np.zeros(world.shape)
-    places = np.searchsorted([2, 4], world)  # the smallest measured world that is large enough, else the largest
+    # index of the smallest measured group that is large enough, else of the largest
+    places = np.searchsorted([2, 4], world)
     for place, known in enumerate((table.gpus_2_us, table.gpus_4_us, table.gpus_8_us)):
         of_size = places == place
         if of_size.any():
@@ -46,7 +47,7 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """NCCL's all-reduce, which engines use for messages that are too large for their own kernels."""
+    """Microseconds of NCCL's all-reduce inside a node, for messages above the limit of an engine's own kernels."""
     links = device.island
     latency, bus = at(links.all_reduce.latency_us, links.ranks, world), links.bus_gb_s(links.all_reduce, world)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

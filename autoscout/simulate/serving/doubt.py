@@ -1,9 +1,8 @@
-"""How far a prediction may be off before any row of its kind has been measured: the standard deviation of log(measured
-/ predicted). The parts are assumed to be independent, so their squares add up.
+"""The error of serving predictions without measurements of the job, as the standard deviation of log(measured /
+predicted), called log error below. Its components are assumed to be independent, so their squares add up.
 
-docs/lab/simulators-serving.md (widths) lists the public runs on which the values were chosen, and their coverage on
-other runs.
-"""
+docs/lab/simulators-serving.md (widths) lists the public runs that the constants were chosen on, and how often intervals
+cover others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,25 +24,26 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from kb.sizes import ONLY_EXPERTS
 
-# Log error by metric, on models that were held out (measured by tests/tools/serving_accuracy.py).
+# Log error by metric, measured on held-out models by tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
-# Error of the fluid model relative to event simulation: of means and medians, and of quantiles from p90 on.
+# Log error of the fluid model relative to event simulation, for means and medians, and for quantiles from p90 on.
 _FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
 _FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
-_OTHER_HOST = 0.115  # for host overheads that were measured on another device (H100)
-_SCALED = 0.15  # the same for kernels
-_GUESSED = 0.15  # speculative decoding: acceptance varies with the position; not measured
+_OTHER_HOST = 0.115  # log error if host overheads come from another device (H100)
+_SCALED = 0.15  # log error if the constants of kernels are scaled from another device
+_GUESSED = 0.15  # log error of speculative decoding, whose acceptance varies with the position; assumed, not measured
 _MIXTURE = 0.10  # mixtures of experts
-# For a release that nobody has measured and whose code nobody has read: releases of vLLM a year apart differ by 6 to 20
-# % per token (Llama-3.3-70B in FP8, 120 rows).
+# Log error of a release later than `Family.read_until`: releases of vLLM a year apart differ by 6 to 20 % in time per
+# token (Llama-3.3-70B in FP8, 120 rows).
 _STRANGE_RELEASE = 0.1
-# Random arrivals make the rate of an open load uncertain; it is the only uncertainty where all requests are answered.
+# Log error of an open load's throughput if the engine answers all requests: only the random arrivals vary.
 _ARRIVALS = 0.03
-# Multiplied by the share of a step in which the device waits for the host: hosts of the same GPU differ by a factor of
-# three (Qwen2.5-0.5B, 32 users of vLLM 0.7 on A100, A800 and RTX 4090). Also multiplied by the share that crosses the
-# host's links, which differ as much: 6 GB/s are assumed between two RTX 4090, but one pair behaved like 3 GB/s.
+# Log error of the part of a step that depends on the host. It applies to the share in which the device waits for the
+# host, because hosts of the same GPU differ by a factor of three (Qwen2.5-0.5B, 32 users of vLLM 0.7 on A100, A800 and
+# RTX 4090). It also applies to the share of communication over the host's links, which differ by a factor of two (6
+# GB/s are assumed between two RTX 4090, one pair behaved like 3 GB/s).
 _HOSTS = 0.5
-_OF_HOST_GB_S = 60.0  # GB/s below which devices have no links of their own
+_OF_HOST_GB_S = 60.0  # bus bandwidth in GB/s below which devices must communicate over the host, since NVLink is faster
 
 
 def prior_spread(metric: str) -> float:
@@ -51,18 +51,18 @@ def prior_spread(metric: str) -> float:
 
 
 def stated_error(metric: str, kind: str) -> float:
-    """Error of vLLM's predictions on a kind of device."""
+    """Log error of a metric in general, and of constants that a kind of device borrows from another one."""
     return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
 
 
 def fluid_error(metric: str) -> float:
-    """Error of the ratio between event simulation and fluid model."""
+    """Log error of the fluid model relative to event simulation."""
     tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
     return _of(_FLUID_TAIL if tail else _FLUID, metric)
 
 
 def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
-    """(n,) standard deviations. `found`: the other predictions for the same configurations."""
+    """(n,) log errors of a metric. `found`: predictions for the same rows, with the components of a decode step."""
     parts = {
         "calibrated": np.full(n, stated_error(metric, kind)),
         "device": np.full(n, all_hardware()[stem_of(kind)].doubt),
@@ -77,8 +77,8 @@ def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], ki
 
 
 def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
-    """(n,) share of a mean decode step that depends on the host, because the device waits for it or sends over its
-    links. In a fixed batch the host's share is known, unless kernels are launched one by one."""
+    """(n,) share of a mean decode step that depends on the host, because the device waits for it or communicates over
+    its links. Waiting counts as certain in fixed batches, except with `eager` (kernels launched one by one)."""
     parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
     whole = np.maximum(sum(parts.values()), 1e-12)
     known = (numbers(columns, "batch", 0.0, n) > 0) & ~(numbers(columns, "eager", 0.0, n) > 0)
@@ -88,7 +88,7 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
 
 
 def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
-    """(n,) the part of the error that comes from the engine, its load and the kind of model."""
+    """(n,) log error from the engine's release, the type of load and the type of model."""
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))
@@ -104,8 +104,8 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
 
 
 def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) how strongly a metric of an open load reacts to an error in the engine's speed (`speed`): near saturation,
-    waits grow by several times when an engine is slightly slower."""
+    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`, for open loads (0 for
+    others). Near saturation, waits grow several-fold if an engine is slightly slower."""
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
@@ -115,10 +115,10 @@ def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.nda
 
 
 def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): an open load never answers more requests than
-    arrive, however fast the engine is. `room`: the logarithm of capacity over arrivals. `ending`: the share of the
-    load's time after the last arrival, which scales with the engine's speed."""
-    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: a closed loop or a batch
+    """(n,) log error of an open load's throughput, which arrivals limit from above: the standard deviation of min(0,
+    room + z), where room = log(capacity / arrival rate) and z ~ N(0, error). Only the share `ending` of the time, after
+    the last arrival, scales fully with the engine's speed."""
+    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1 for closed loops and batches
     ending = np.nan_to_num(found.get("ending", np.zeros(1)))
     room = -np.log(np.clip(load, 1e-9, 1e9))
     short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
@@ -129,7 +129,7 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _borrowed(kind: str) -> float:
-    """Error of constants that come from another device, unless kernels and host are the same."""
+    """Log error of constants that come from another device, unless it has the same kernels and host."""
     borrowed = [] if device(kind).same else device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 

@@ -19,12 +19,14 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 
-_FILLED = 0.98  # usable share of a cache; some engines keep a part free
+# share of another cache that a run may use so that its result is valid there; some engines keep a part free
+_FILLED = 0.98
 
 
 class RoomUsed(NamedTuple):
-    """The most that runs used of an engine: tokens of the cache, concurrent requests, and tokens in a step; and whether
-    anything had to wait for each of them."""
+    """The peak use of an engine's limited resources during runs: `tokens` of the cache, concurrent `requests`, and
+    tokens per `step`. `short`, `full`, `cut`: whether anything had to wait for cache blocks, for a sequence slot, and
+    for a step's token budget."""
 
     tokens: int
     requests: int
@@ -34,8 +36,7 @@ class RoomUsed(NamedTuple):
     cut: bool
 
     def same(self, own: EngineLimits, other: EngineLimits) -> bool:
-        """Whether an engine that differs only in its limits would have run in exactly the same way. `own`: the limits
-        of the runs."""
+        """Whether the runs, made under the limits `own`, would have been identical under the limits `other`."""
         if other == own:
             return True
         if self.short or self.tokens + self.requests * other.block > _FILLED * other.kv_tokens:
@@ -55,14 +56,14 @@ class RoomUsed(NamedTuple):
         )
 
 
-_UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # implies nothing for other limits
+_UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # so that no run under other limits counts as identical
 
 
 @dataclass(frozen=True)
 class EngineRun:
-    """(requests,) seconds, NaN for requests that can never fit. `gaps_s` and `gap_counts`: inter-token latencies and
-    the number of tokens with each; tokens that a step yields together share one gap. `given_up`: the run was stopped
-    early; events that had not happened by then are set to the last moment."""
+    """The result of a simulated run. Times (requests,) in seconds, NaN for requests too large for the engine. `gaps_s`,
+    `gap_counts`: inter-token latencies and how often each occurred; tokens that speculative decoding yields in one step
+    count as one piece. `given_up`: the run was stopped early; the times of later events are set to its end."""
 
     arrival_s: np.ndarray
     first_s: np.ndarray
@@ -78,8 +79,8 @@ class EngineRun:
 
 
 def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
-    """The step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for engines that
-    process a prompt in one step."""
+    """Tabulates the step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for
+    engines that process a prompt in one step; 0 for others."""
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])

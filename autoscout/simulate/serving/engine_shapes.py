@@ -1,5 +1,5 @@
-"""Configurations of a serving engine as arrays: the shapes on one device after tensor, pipeline and expert parallelism,
-the speed of its kernels, and the work of its host."""
+"""Serving configurations as arrays: shapes per device after tensor, pipeline and expert parallelism, the relative speed
+of kernels, and the work of the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,23 +29,23 @@ from autoscout.simulate.serving.weight_formats import (
 )
 from kb.sizes import ONLY_EXPERTS
 
-_LAUNCHES = 10  # kernels of a layer: four products, attention, cache, rotary, activation, two norms
-# Further kernels, in addition to those that the engine's record gives for experts: shared experts add two products and
-# an activation, latents add products and norms.
+_LAUNCHES = 10  # kernels of a dense layer: four products, attention, cache write, rotary, activation, two norms
+# Kernels of a layer in addition to the dense layer's and to the number that the engine record states for experts:
+# shared experts add two products and an activation; latent attention adds products and norms.
 _OF_SHARED, _OF_LATENTS = 3, 5
-_GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
+_GRAPH_TOKENS = 512  # vLLM's default for max_cudagraph_capture_size: larger steps run without a CUDA graph
 
 
 @dataclass(frozen=True)
 class EngineShapes:
-    """Arrays of (n,). Sizes are per device; `layers` are all of the model's, whatever the pipeline."""
+    """n configurations; every field is (n,). Sizes are per device, but `layers` counts all pipeline stages."""
 
     device: ServingDevice
     layers: np.ndarray
     hidden: np.ndarray
     heads: np.ndarray
     kv_heads: np.ndarray
-    group: np.ndarray  # query heads that read the same key-value head
+    group: np.ndarray  # query heads per key-value head
     head_dim: np.ndarray
     ffn: np.ndarray
     up: np.ndarray  # 2 when the feed-forward is gated, else 1
@@ -55,67 +55,68 @@ class EngineShapes:
     expert_hidden: np.ndarray  # more than `hidden` where kernels pad it
     expert_ffn: np.ndarray
     shared_ffn: np.ndarray  # width of the experts that every token passes through
-    shared_fused: np.ndarray  # whether they run as one more of the experts
-    shared_beside: np.ndarray  # whether they run at the same time as the routed experts
+    shared_fused: np.ndarray  # whether shared experts are computed as one of the routed experts
+    shared_beside: np.ndarray  # whether shared experts run concurrently with the routed experts
     dense_layers: np.ndarray  # number of leading layers without experts
     spread: np.ndarray  # number of devices that the experts are spread over
-    meeting: np.ndarray  # data parallel engines with common experts, which exchange tokens; 1 in dense models
-    others_s: np.ndarray  # time that a step without prompts waits for other engines (lockstep.py)
+    meeting: np.ndarray  # number of data parallel engines that share experts and exchange tokens; 1 for dense models
+    others_s: np.ndarray  # seconds that a step without prompts waits for other engines (lockstep.py)
     tp: np.ndarray
     pp: np.ndarray
-    per_node: np.ndarray  # devices per node, which share node_gb_s, the bandwidth between nodes
+    per_node: np.ndarray  # devices per node, which share the network bandwidth node_gb_s
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
     attention_bytes: np.ndarray  # bytes per weight of the attention's projections
     attention_speed: np.ndarray
-    attention_lasting: np.ndarray  # share of attention_speed in steps of many tokens
+    # factor on attention_speed in steps of many tokens, where the power limit slows kernels
+    attention_lasting: np.ndarray
     expert_bytes: np.ndarray  # bytes per weight of the experts
-    speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, where the device has them
+    speed: np.ndarray  # speed of matrix products relative to bf16: 2 in fp8, more in fp4, if the device supports them
     lasting: np.ndarray
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # speed of the engine's expert kernels relative to vLLM's
-    latent_token_us: np.ndarray  # extra time of a decode step per layer with latents, beyond what it reads
+    # extra time of latent attention in a decode step, per layer, beyond its products and reads
+    latent_token_us: np.ndarray
     launching: np.ndarray  # launch time of the engine relative to vLLM's
     launches: np.ndarray  # kernels launched per layer
-    routing_us: np.ndarray  # extra time before the experts of a layer, compared to vLLM's usual kernels
-    blocks: np.ndarray  # whether products first quantize their activations to 8 bits in blocks
+    routing_us: np.ndarray  # extra time to sort tokens by expert, per layer, compared to vLLM's usual kernels
+    blocks: np.ndarray  # whether products quantize their input activations to 8 bits in blocks
     clock: np.ndarray  # clock rate under the power limit, relative to that under the default limit
-    prompt_speed: np.ndarray  # speed of attention over prompts, relative to the device's own kernel
-    kv_bytes: np.ndarray  # bytes of the cache per token and layer
-    read_bytes: np.ndarray  # bytes that a 16-bit cache would read in the time in which this cache reads kv_bytes
+    prompt_speed: np.ndarray  # speed of prefill attention, relative to the kernel in the device record
+    kv_bytes: np.ndarray  # bytes of the KV cache per token and layer
+    read_bytes: np.ndarray  # kv_bytes, scaled by the read time relative to a 16-bit cache
     latents: Latents
-    prompt_bytes: np.ndarray  # bytes per token that attention over prompts reads
-    window: np.ndarray  # tokens that a token attends to in windowed layers; `windowed` is the share of such layers
+    prompt_bytes: np.ndarray  # bytes per token that prefill attention reads
+    window: np.ndarray  # window size in tokens of sliding-window layers; `windowed` is the share of such layers
     windowed: np.ndarray
-    params_bytes: np.ndarray  # weights on the fullest device
-    overlap: np.ndarray  # the host prepares the next step while the device works
-    eager: np.ndarray  # no CUDA graphs: kernels are launched one by one
+    params_bytes: np.ndarray  # bytes of weights on the fullest device
+    overlap: np.ndarray  # whether the host prepares the next step while the device works
+    eager: np.ndarray  # no CUDA graphs, so kernels are launched one by one
     graph_tokens: np.ndarray  # tokens of the largest step that runs from a CUDA graph
     graph_decodes: np.ndarray  # tokens of the largest step without prompts that runs from a CUDA graph
     python_host: np.ndarray  # False for an engine in C++, which launches kernels without delay
     persistent: np.ndarray  # the host's work per sequence and step, relative to vLLM V0
     step: np.ndarray  # the host's work per step, relative to vLLM V0
-    serial_us: np.ndarray  # time of a multiprocessor for a query head's next key; 0: several share the keys
-    eager_prompts: np.ndarray  # steps with prompts never run from a graph (V0, TensorRT-LLM)
-    guesses: np.ndarray  # number of next tokens that are guessed and then checked by one step
-    per_step: np.ndarray  # mean tokens per sequence and step
-    guess_layers: np.ndarray  # layers that run to guess one token
-    guess_heads: np.ndarray  # products with the vocabulary to guess one token
+    # time per key if one block of threads reads all keys of a query head; 0: several blocks share them
+    serial_us: np.ndarray
+    eager_prompts: np.ndarray  # whether steps with prompts never run from a CUDA graph (vLLM V0, TensorRT-LLM)
+    guesses: np.ndarray  # speculative decoding: number of draft tokens per step
+    per_step: np.ndarray  # mean tokens that a sequence gains per step
+    guess_layers: np.ndarray  # layers computed per draft token
+    guess_heads: np.ndarray  # products with the vocabulary per draft token
 
     def of(self, rows: np.ndarray) -> "EngineShapes":
-        """A subset of the configurations."""
         values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
         return EngineShapes(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    """Launches of a layer with experts beyond those of a dense layer; 0 for dense models. `each`: launches of the
-    experts alone."""
+    """(n,) kernels of a layer with experts beyond a dense layer's; 0 for dense models. `each`: the routed experts'."""
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineShapes:
-    """From the columns (see setup.py) of n configurations on one kind of device."""
+    """Converts the columns (see setup.py) of n configurations on one kind of device."""
 
     def column(name: str, default: float) -> np.ndarray:
         return numbers(columns, name, default, n)
@@ -147,8 +148,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     sinks = (column("sinks", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
-    # Data parallel engines of a mixture share one set of experts (in SGLang, only if they also share the devices of
-    # their attention): each device holds whole experts, or a slice of every expert.
+    # Data parallel engines of an MoE model share one set of experts (in SGLang only with data parallel attention). Each
+    # device holds whole experts, or a slice of every expert.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     expert_hidden, slice_ffn = expert_shape(
         of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
@@ -157,7 +158,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     of_attention = np.where(plain, dtype, formats)
 
     def lasting(names: np.ndarray, stored_bytes: np.ndarray) -> np.ndarray:
-        # Expert kernels stay far below the device's power limit, so the products between them are not slowed down.
+        # Expert kernels draw far less than the power limit, so the products between them run at full clock.
         own = speed(names, stored_bytes, device)
         return np.where(experts > 0, 1.0, lasting_speed(names, stored_bytes, device) / own)
 
@@ -168,7 +169,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
-    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # NaN: not given; 0 is a valid value
+    # NaN: not stated, because 0 is a valid value
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}
     found = EngineShapes(
         device=device,
         layers=layers,
@@ -244,7 +246,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
 
 
 def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
-    """Bytes on the fuller of the first pipeline stage, which has the layers without experts, and the last."""
+    """(n,) bytes of weights on the first or the last pipeline stage, whichever is larger. (The first stage has the
+    model's layers without experts, the last one the output layer.)"""
     attention = np.where(e.latents.on, e.latents.weights(), e.hidden * e.head_dim * 2 * (e.heads + e.kv_heads))
     dense = (e.up + 1) * e.hidden * e.ffn
     of_experts = e.experts / e.spread * 3 * e.expert_hidden * e.expert_ffn * (e.expert_bytes / e.weight_bytes)
@@ -259,8 +262,8 @@ def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) floats. The default replaces a missing column and NaN. If the default is positive it also replaces 0, since
-    a size or a degree is never 0. False stays 0: a switch that is off is not missing."""
+    """(n,) floats of a column. `default` replaces a missing column and NaN. A positive default also replaces 0, because
+    a size or degree is never 0. False stays 0, because a switch that is off is not missing."""
     default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":
@@ -272,7 +275,7 @@ def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.n
 
 
 def switches(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) bool. The default replaces a missing column and NaN; 0 is off."""
+    """(n,) bool of a column. `default` replaces a missing column and NaN."""
     default = np.broadcast_to(np.asarray(default, dtype=bool), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":

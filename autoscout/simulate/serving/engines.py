@@ -1,5 +1,5 @@
-"""An engine's behaviour according to its record, where no switch sets it: token budgets, concurrent sequences, memory,
-admission, the host's work, and the server in front of the engine."""
+"""The engine's defaults, from its record, for settings that a configuration leaves open: token budgets, concurrent
+sequences, memory, admission, the host's work, and the API server in front of the engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from autoscout.simulate.serving.engine_shapes import numbers, switches
 from autoscout.simulate.serving.served_by import Engines, Room, by_memory
 from autoscout.simulate.serving.serving_device import ServingDevice
 
-# Share of the front end's time per request that its event loop spends on all waiting requests before it continues with
-# any of them: four runs of gpt-oss-120b on H100 with a thousand requests at once.
+# An API server's event loop runs the first part of every waiting request before it continues with any of them; this
+# part's share of the time per request. From four runs of gpt-oss-120b on H100 with a thousand simultaneous requests.
 FIRST_PART = 0.75
-# Memory (GiB) of devices for which engines keep the smaller default step, though others of that size get a larger one
-# (EngineArgs.get_batch_defaults excludes the A100).
+# Memory in GiB as which A100s count for vLLM's default step size: EngineArgs.get_batch_defaults excludes them from the
+# larger default of devices with as much memory.
 _SMALL_GIB = 69.0
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the engine does where no switch sets it, (n,) each."""
+    """Defaults of the engine's settings, (n,) each."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
@@ -35,7 +35,8 @@ class Defaults:
 def defaults(
     device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """A fixed batch (`offline`) has no server. `of_harmony`: GPT-OSS, whose prompts use no chat template."""
+    """The defaults of n configurations. `offline`: (n,) fixed batches, which run without an API server. `context`: the
+    longest request in tokens. `of_harmony`: GPT-OSS models, whose prompts use no chat template."""
     gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
     batched = np.where(
         offline,
@@ -58,7 +59,7 @@ def defaults(
 
 
 def _utilization(known: Engines, gib: float, tp: Any) -> np.ndarray:
-    """(n,) share of the memory that the engine reserves."""
+    """(n,) share of the device memory that the engine reserves."""
     kept = known.rules(lambda e: _kept_mib(e.room, gib)) + known.rules(lambda e: e.room.kept_tp_mib) * np.asarray(tp)
     least = known.rules(lambda e: by_memory(e.room.kept_least_mib, gib) if e.room.kept_mib else 0.0)
     stated = known.rules(lambda e: 0.0 if e.room.kept_mib else e.room.utilization)
@@ -75,23 +76,22 @@ def _kept_mib(room: Room, gib: float) -> float:
 def host_work(
     columns: Mapping[str, Any], known: Engines, device: ServingDevice, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The host's columns: `overlap` (it prepares the next step while the device works), `python_host`, the shares
-    `step` and `persistent` of the device's [serving.host], and `serial_us`. If the device is a CPU, it is the host,
-    too: nothing overlaps, and the measurement of that CPU applies."""
+    """The fields of EngineShapes that describe the host's work: `overlap`, `python_host`, `step`, `persistent` and
+    `serial_us`. A CPU device is its own host: nothing overlaps, and this CPU's constants apply unscaled."""
     n, first, host_is_device = offline.shape, known.first, device.cpu
     beside = known.own(lambda e: e.schedule.beside)
     beside = np.where(first, beside, switches(columns, "async_scheduling", beside, *n))
     overlap = switches(columns, "overlap", beside, *n) & (not host_is_device)
     python = switches(columns, "python_host", known.own(lambda e: e.host.python), *n)
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
-    # If several steps are scheduled together, the host only handles the last one.
+    # With multi-step scheduling (V0), the host works once per `scheduler_steps` steps.
     at_once = np.where(first, np.maximum(numbers(columns, "scheduler_steps", 1.0, *n), 1), 1)
 
     def share(usual: str, alone: str) -> np.ndarray:
         beside_it = known.own(lambda e: getattr(e.host, usual))
         by_itself = known.own(lambda e: getattr(e.host, usual if getattr(e.host, alone) is None else alone))
         own = np.where(overlap, beside_it, by_itself)
-        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # the row's engine is in C++
+        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # engine in C++
         return np.where(host_is_device & python, 1.0, own)
 
     each = share("sequence", "alone_sequence")

@@ -1,12 +1,11 @@
-"""A serving engine, event by event: continuous batching as vLLM schedules it, on the step times of steps.py.
+"""Simulates a serving engine event by event: continuous batching with vLLM's scheduler, with step times from steps.py.
 
-Version 1 of vLLM's scheduler: in every step the running sequences come first (one token of each that decodes, a chunk
-of each unfinished prompt), then waiting ones while the token budget, the number of sequences and the KV cache allow.
-When the cache is full the sequence that was admitted last goes back to the head of the queue and is computed again.
-Version 0 ran prompts alone and first, and whole.
+Version 1 of vLLM's scheduler fills every step with the running sequences first (one token of each decoding sequence, a
+chunk of each unfinished prompt), then with waiting requests while the token budget, the number of sequences and the KV
+cache allow. When the cache is full, the sequence admitted last is preempted: it returns to the head of the queue and is
+recomputed. Version 0 gave prompts precedence, in steps without decoding, and did not split them.
 
-A run of steps in which no request arrives, ends or runs out of blocks is one event: its time is a sum in closed form.
-"""
+Consecutive decode steps without an arrival, an end or a lack of blocks are one event, with a closed-form time."""
 
 import heapq
 import math
@@ -22,9 +21,9 @@ from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.step_times import StepTimes
 
-_GOLDEN = 0.618034  # its multiples are spread evenly over any interval of length 1
-_LOOKS = 8  # checks of a run for an early stop
-_WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
+_GOLDEN = 0.618034  # golden ratio: its multiples modulo 1 are spread evenly
+_LOOKS = 8  # how often `enough` is evaluated during a run
+_WATERMARK = 0.01  # share of blocks that version 0 keeps free when it admits a request (vLLM's default)
 
 
 class _Sequence:
@@ -36,8 +35,8 @@ class _Sequence:
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # how many of the `known` tokens are computed
         self.whole = 0  # blocks that the sequence holds at its end
-        self.shared = 0  # blocks of the common prefix, which others hold
-        self.late = 0.0  # delay in seconds of its tokens behind their step, in a pipeline
+        self.shared = 0  # blocks of the common prefix, which the prefix cache holds
+        self.late = 0.0  # seconds between a step and its tokens, from the later pipeline stages
         self.start_step = self.end_step = self.admitted = 0
 
 
@@ -48,8 +47,8 @@ def simulate(
     times: StepTimes | None = None,
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
-    """Simulates one replica (e: one configuration) that serves `requests` to the end. `times`: step times for these
-    limits, if known. `enough`: decides from the run so far (future events at the current time) whether to stop."""
+    """Simulates one replica (`e`: one configuration) that serves `requests`. `times`: its step times, if already
+    tabulated. `enough`: called now and then with the run so far; the simulation stops if it returns true."""
     longest = int((requests.input_len + requests.output_len).max())
     times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
     return _Simulation(times, limits, requests).run(enough)
@@ -59,7 +58,7 @@ class _Simulation:
     def __init__(self, times: StepTimes, limits: EngineLimits, requests: Requests) -> None:
         self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
-        self.stages = int(self.times.pp)  # pipeline stages; each has one micro batch in a step
+        self.stages = int(self.times.pp)  # pipeline stages; a step has one micro batch for each
         self.long_prompt = limits.long_prompt * self.stages
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
@@ -67,29 +66,29 @@ class _Simulation:
         self.begun = 0.0  # start of the last step
         self.turns = Turns(limits)
         self.users = requests.concurrency
-        self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
+        self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (arrival, id)
         self.sent, self.front_end_free = 0, 0.0  # closed loop: requests sent, and when the front end is free
         self.waiting: deque[_Sequence] = deque()
-        self.unseen: list[_Sequence] = []  # arrived after the next step was prepared
+        self.unseen: list[_Sequence] = []  # requests that arrived after the next step was prepared
         self.prefilling: list[_Sequence] = []
         self.decoding: dict[int, _Sequence] = {}  # decoding sequences by id, in the order of admission
-        self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
+        self.ends: list[tuple[int, int, int]] = []  # heap of (last step, admission, id) of decoding sequences
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
         block = limits.block
-        self.phase = [0] * block  # decoding sequences by the step (mod block) in which they need a new block
+        self.phase = [0] * block  # decoding sequences by step (mod block) of their next new block
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
-        self.held = self.at_once = self.most = 0  # maxima: promised blocks, running sequences, tokens of a step
-        self.short = self.cut = False  # whether anything waited for blocks, or for a step's budget
+        self.held = self.at_once = self.most = 0
+        self.short = self.cut = False  # whether anything waited for blocks, for a step's token budget
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
-        self.stall = 0.0  # seconds since the decoding sequences' last token
-        self.owed = 0.0  # mean number of tokens that steps have yielded but sequences have not yet received
+        self.stall = 0.0  # seconds that steps without decoding have delayed the next tokens
+        self.owed = 0.0  # speculative decoding: tokens that steps yielded on average, minus those credited to sequences
 
     def run(self, enough: Callable[[EngineRun], bool] | None) -> EngineRun:
         for _ in range(self.users):
@@ -111,7 +110,7 @@ class _Simulation:
                     return run
 
     def _so_far(self, now: float = math.nan) -> EngineRun:
-        """The run up to now. Events that have not happened yet get the time `now`."""
+        """The run so far. Events that have not happened yet get the time `now` (NaN if omitted)."""
         first, end = (np.array(times) for times in (self.first, self.end))
         if not math.isnan(now):
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
@@ -133,7 +132,7 @@ class _Simulation:
                 step=self.most,
                 short=self.short,
                 full=self.at_once >= self.limits.max_seqs,
-                cut=self.cut or self.stages > 1,  # a pipeline's micro batches share the budget, too
+                cut=self.cut or self.stages > 1,  # micro batches also split the budget
             ),
         )
 
@@ -148,7 +147,6 @@ class _Simulation:
                 self._send()
 
     def _send(self) -> None:
-        """A user of the closed loop sends the next request."""
         if self.sent < len(self.inputs):
             mean_s, each_s = self.requests.front_end_s
             self.front_end_free = max(self.front_end_free, self.now) + each_s
@@ -158,7 +156,7 @@ class _Simulation:
             self.sent += 1
 
     def _enqueue(self, i: int, late: bool) -> bool:
-        """Returns whether the engine accepts request i at all. `late`: the request joins the next step."""
+        """Whether request i is small enough to be accepted. `late`: it must wait for one more step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -180,13 +178,13 @@ class _Simulation:
             self._prompt_step(batch, decode=True)
         elif self.decoding:
             self._decode_run()
-        else:  # nothing runs, but the first prompt does not fit: only V0's watermark causes this
+        else:  # the first prompt does not fit an empty engine, which only V0's watermark can cause
             self._force()
         self.waiting.extend(self.unseen)
         self.unseen.clear()
 
     def _turn_in(self) -> int:
-        """Steps until prompts may run again."""
+        """Steps until a step may contain prompts again."""
         held = len(self.decoding) + len(self.prefilling) >= self.limits.held_from
         return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
@@ -214,10 +212,10 @@ class _Simulation:
             tokens = min(s.known - max(cached, s.done), self.long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
-            elif tokens > budget and (batch or not limits.chunked):  # the chunks of one prompt follow each other
+            elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back
                 self.cut = True
                 break
-            # Reserves blocks for the whole prompt: vLLM allocates them chunk by chunk, but admits nobody in between.
+            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request meanwhile.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
@@ -236,7 +234,7 @@ class _Simulation:
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
-        """Blocks reserved for answers, in engines that admit no request that they might have to preempt."""
+        """Blocks reserved for future tokens, in engines that avoid preemption."""
         if not self.limits.reserved:
             return 0.0
         own = self._blocks(s.known + s.asked) - need
@@ -280,19 +278,19 @@ class _Simulation:
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
                 self.prefix_ready = True
-                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # the prefix stays cached
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # in the cache
             for s in finished:
                 self._sampled_first(s)
 
     def _step_s(self, batch: list[tuple[_Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
-        """Seconds of a step with prompts. Sequences whose prompts were read by another engine only decode."""
+        """Seconds of a step with prompts. With a separate prefill pool (`received`), the new sequences only decode."""
         if not self.requests.received:
             return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
         seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
         return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
 
     def _sampled_first(self, s: _Sequence) -> None:
-        """The prompt is complete: this step yields a token, and the sequence decodes from now on."""
+        """Completes a prompt: its step yields the first token, and the sequence starts to decode."""
         if math.isnan(self.first[s.id]):
             self.first[s.id] = self.now + s.late
         s.asked -= 1
@@ -309,11 +307,10 @@ class _Simulation:
         self.phase[self._phase(s)] += 1
 
     def _phase(self, s: _Sequence) -> int:
-        """The step (mod block) in which a sequence needs another block: its first one has blocks for `known` - 1."""
+        """The step (mod block) in which a sequence, with blocks for `known` - 1 tokens now, needs another block."""
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
-        """Runs decode steps until the batch changes."""
         self._reserve()
         seqs = len(self.decoding)
         if not seqs:
@@ -337,7 +334,7 @@ class _Simulation:
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
-        """The fewest steps that take at least `seconds`; each takes slope × seqs longer than the one before."""
+        """Decode steps until `seconds` have passed. Each step takes slope × seqs longer than the one before."""
         first = self.times.token(base + slope * self.context, seqs)
         growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
@@ -360,7 +357,7 @@ class _Simulation:
         return max(min(steps, most), 1)
 
     def _reserve(self) -> None:
-        """Makes room for the next token of every decoding sequence, by preempting those admitted last."""
+        """Preempts the sequences admitted last until every decoding sequence has a block for its next token."""
         while self.decoding and self.phase[self.step % self.limits.block] > self.free:
             last = self.prefilling[-1] if self.prefilling else None
             newest = next(reversed(self.decoding.values()))
@@ -387,7 +384,7 @@ class _Simulation:
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
-        """Frees all blocks of a decoding sequence with `known` tokens, the last of which has no block yet."""
+        """Removes a sequence of `known` tokens and frees its blocks (none for the last token)."""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known
@@ -395,7 +392,7 @@ class _Simulation:
         self.promised -= s.whole
 
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
-        """All decoding sequences received `steps` tokens."""
+        """Credits `steps` tokens to each decoding sequence, one per `each_s`, in pieces of `piece` tokens."""
         gap = each_s * min(piece, steps)
         block, seqs, phase, step = self.limits.block, len(self.decoding), self.phase, self.step
         self.free -= steps // block * seqs
@@ -423,7 +420,7 @@ class _Simulation:
             self._send()
 
     def _force(self) -> None:
-        """Version 0 admits a prompt that fits without its watermark when nothing else runs."""
+        """Admits the first prompt in spite of the watermark, as version 0 does when nothing else runs."""
         s = self.waiting.popleft()
         self._start(s, self._blocks(s.known), 0)
         self._prompt_step([(s, s.known)], decode=False)

@@ -1,13 +1,13 @@
-"""What users experience under a sustained load (lasting.py).
+"""Latencies of requests under a sustained load, from the queueing model of lasting.py.
 
-A load ends before its queues reach their stationary length, and the closer it is to saturation, the further they are
-from it. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean at time t is the
-stationary mean times
+A load ends before its queues reach their stationary length, and the closer the engine is to saturation, the shorter
+they remain in comparison. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length
+at time t is the stationary mean times
 
 H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − use)² / variation
 
-(Abate and Whitt, Transient behavior of regulated Brownian motion, 1987); here it is averaged over the load.
-"""
+(Abate and Whitt, Transient behavior of regulated Brownian motion, 1987); the latencies use its average over the
+duration of the load. All constants below are assumed, not fitted."""
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -25,14 +25,14 @@ from autoscout.simulate.serving.lasting import (
     waits,
 )
 
-_STABLE = 0.995  # utilization above which waits follow a growing queue
-_FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary one
-_MOSTLY = 0.7  # quantiles above this one are dominated by such waits
-_TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of a table, over the relaxation time of a queue
+_STABLE = 0.995  # largest utilization in the stationary formula; above it, the queue grows until the load ends
+_FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary queue's tail
+_MOSTLY = 0.7  # quantile above which latencies are dominated by waits for a free slot
+_TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of the table _MEANS, in units of the queue's relaxation time
 
 
 def _mean_until(times: Array) -> Array:
-    """(n,) mean of H from 0 to each of the rising times."""
+    """(n,) mean of H over [0, t], for ascending times t."""
     root = np.sqrt(times)
     share = 1 - 2 * (1 + times) * ndtr(-root) + 2 * root * np.exp(-times / 2) / np.sqrt(2 * np.pi)
     area = np.cumsum(np.diff(times) * (share[1:] + share[:-1]) / 2)
@@ -47,10 +47,10 @@ def _risen(times: Array) -> Array:
 
 
 class Felt:
-    """What users experience: means and quantiles, (n,) seconds."""
+    """Means and quantiles of TTFT, TPOT, ITL and E2EL, (n,) seconds each."""
 
     def __init__(self, load: Load, b: Balance, way: Array) -> None:
-        """`way`: seconds that a token spends in the other stages of a pipeline."""
+        """`way`: (n,) seconds that a prompt's last tokens spend in the later pipeline stages."""
         self.load, self.balance, self.way = load, b, way
         s, k, closed = load.s, b.read, load.closed
         self.per_step = s.engine.per_step
@@ -73,7 +73,7 @@ class Felt:
         use = np.where(closed, 0.0, np.minimum(load.rate / b.capacity, 1e9))
         self.place, self.often, self.far_place = self._place(use)
         self.growing = np.maximum(use - 1, 0.0) * (self.requests / np.maximum(load.rate, 1e-12)) / 2
-        # The users of a closed loop all begin at once.
+        # All users of a closed loop send their first request at once.
         self.once = np.where(closed, np.minimum(load.users / self.requests, 1.0), 0.0)
         self.burst = np.minimum(load.users, load.places) / k.most
         first = self.once * np.maximum(self.burst / 2 - self.waited, 0.0)
@@ -83,18 +83,18 @@ class Felt:
         served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
         rounds = self.requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
         last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        # The last requests of a full engine are answered ever faster; their waits are part of `served`.
+        # The last requests of a full engine run in ever smaller batches; `served` includes their waits.
         last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
         seconds = self.requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
         self.seen = self.requests / seconds  # requests per second of the whole run
         self.ending = 1 - self.requests / np.maximum(served, 1e-12) / seconds  # share of the run after the last arrival
 
     def _turn(self) -> tuple[Waits, Array]:
-        """Seconds that a prompt waits for its turn, and the tail of that wait relative to a stationary queue. Prompts
-        that arrive during a step are read in the next one, all at once if they fit. With b seconds for each and ρ = λ
-        b, steps take S = plain / (1 − ρ); an arrival meets a step of S + λ E[b²] / (1 − ρ²), waits for half of it, and
-        then for the others that arrived during it. If they do not fit, the queue is M/G/1 with the time that prompts
-        take of full steps."""
+        """(the wait of a prompt for its first step, (n,) the tail of this wait relative to a stationary queue's).
+        Prompts that arrive during a step are computed in the next one, together if they fit. With b seconds per prompt
+        and ρ = λ b, a mean step takes S = plain / (1 − ρ). An arriving prompt meets a step of S + λ E[b²] / (1 − ρ²) on
+        average, waits for half of it, and then for the other prompts that arrived during it. If they do not fit into
+        one step, the queue is M/G/1 with the seconds that a prompt takes of full steps as its service time."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -109,9 +109,10 @@ class Felt:
         return w._replace(wait=np.where(load.closed, w.wait, wait)), np.where(load.closed, 1.0, far)
 
     def _place(self, use: Array) -> tuple[Array, Array, Array]:
-        """Seconds that a request waits for a free place, the probability of waiting, and the tail `far`: Sakasegawa's
-        M/G/c. When fewer requests run, each is answered faster, so all places are taken less often than the utilization
-        suggests; if they are, the engine has one queue. Requests that arrive while places are free do not wait."""
+        """(seconds that a request waits for a free slot, the probability of waiting, the wait's tail relative to a
+        stationary queue's), by Sakasegawa's approximation of M/G/c with one server per slot. `use`: utilization. All
+        slots are occupied less often than the utilization suggests, because requests are answered faster in smaller
+        batches. The first requests find free slots and do not wait."""
         places, b, stable = self.load.places, self.balance, np.minimum(use, _STABLE)
         uneven = 1 + float(np.var(self.load.s.output_quantiles))
         often = np.minimum(b.running / places, stable) ** (np.sqrt(2 * (places + 1)) - 1)
@@ -122,7 +123,7 @@ class Felt:
 
     def ttft_at(self, q: float) -> Array:
         load, k, plain = self.load, self.balance.read, self.balance.answers.plain
-        # a closed loop's long queue hardly changes in length
+        # in a closed loop, a long queue hardly changes in length
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
         turn = plain / 2 + (self.turn - plain) * q + self.made_up
@@ -142,13 +143,13 @@ class Felt:
         usual = k.moments[0] + self.waited
         read = np.where(read > usual, usual + (read - usual) * self.far, read)
         waited = np.maximum(read + self.way, begun)
-        often = np.sqrt(np.maximum(self.often, 1e-12))  # waits overlap: more requests wait, but for a shorter time
+        often = np.sqrt(np.maximum(self.often, 1e-12))  # waits overlap, so more requests wait, but for a shorter time
         place = self.place / often * np.maximum(np.log(often / (1 - q)), 0.0)
         return load.in_front + waited + place * np.where(q > _MOSTLY, self.far_place, 1.0) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:
-        """TPOT grows with the number of running requests, which fluctuates like a Poisson count, by the elasticity of
-        step times."""
+        """(n,) quantile q of TPOT. Step times grow with the running requests (`elastic`), which fluctuate like a
+        Poisson variable."""
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
         crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
@@ -161,19 +162,21 @@ class Felt:
         starts = rate * b.token * mean(k.steps)
         some = -np.expm1(-starts)
         share_full = some * mean(np.floor(self.load.inputs.tokens / k.chunk)) / mean(k.steps)
-        number = rate * b.answers.by_time  # prompts that arrive while one is read
+        number = rate * b.answers.by_time  # prompts that arrive during a step with a prompt
         beyond = ndtri(np.clip(1 - above / np.maximum(some, 1e-9), EDGE, 1 - EDGE))
         drawn = np.maximum(number + beyond * np.sqrt(number), 1.0)
         several = np.minimum(plain + (k.small - plain) * mean(self.load.inputs.tokens) / k.few * drawn, k.full)
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """Waits and lengths of answers are taken to be independent: beyond the median, their variances add up."""
+        """(n,) quantile q of E2EL. Waits and answer lengths are assumed independent, so beyond the median their squared
+        deviations add up."""
         each, token = self.balance.answers.token / self.per_step, self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
-        half = len(each) // 2  # the kinds of answers on both sides of the median
+        half = len(each) // 2  # the length classes on both sides of the median
         own = usual * (each[half - 1 : half + 1].mean(axis=0) if half else each[0])
-        # The median of a sum lies below its mean by less than those of its parts: the more skewed part decides.
+        # The median of a sum is below its mean by less than the components' differences together, mostly the more
+        # skewed one's.
         wait_s = self.ttft_at(0.5)
         below, shorter = self.ttft - wait_s, self.e2el - self.ttft - own
         squares = np.maximum(below**2 + shorter**2, 1e-18)

@@ -1,14 +1,13 @@
-"""The serving engine as a fluid: the mean behaviour of the event simulation, for tens of thousands of configurations at
-once. It uses the same step times, but does not simulate single requests.
+"""The fluid model of a serving engine: it computes the mean behaviour of the event simulation for tens of thousands of
+configurations at once, with the same step times but without simulating single requests.
 
-A fixed batch is its prompts, then decoding at the mean context. lasting.py handles sustained loads, except a closed
-loop of equal requests, whose users stay in step: their requests end and begin together. With n of them running, each
-brings input/output prompt tokens to a decode step, so a step takes
+A fixed batch computes its prompts, then decodes at the mean context length. Sustained loads are handled by lasting.py,
+except closed loops of equal requests, whose users stay synchronized: their requests end and begin together. With n
+requests running, each adds on average input/output prompt tokens to a decode step, so a step takes
 
 t(n) = (1 - φ) · decode(n) + φ · decode and prompts together, φ = min(1, n/output · steps of a prompt),
 
-and Little's law closes the loop: n = users - waiting users.
-"""
+and Little's law closes the loop: n = users - waiting users."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -32,21 +31,22 @@ from autoscout.simulate.serving.steps import (
     under_way_s,
 )
 
-_ROUNDS = 12  # fixed-point iterations (damped by half)
-_PAUSES = (2.5, 10.0)  # seconds of prompts per answer: up to 2.5 all users stay in step, from 10 on none do
-_BLOCK = 1 << 14  # configurations per block, so that temporaries stay in the cache
+_ROUNDS = 12  # fixed-point iterations, damped by half; enough to converge
+# prefill time of all users / decode time of one answer: up to 2.5 users stay synchronized, from 10 on none do; assumed
+_PAUSES = (2.5, 10.0)
+_BLOCK = 1 << 14  # configurations per block, so that temporary arrays stay in the processor's cache
 
 
 def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and for a sustained load
-    "load" (its rate over the highest possible one), "ending" (as in Felt) and "others_s" (as in EngineShapes). NaN:
-    does not fit. `wanted`: the quantiles to compute, which are most of the cost; None: all."""
+    """Metrics by name, (n,) each; the components of a decode step ("part:weights" …) in seconds; and for sustained
+    loads "load" (utilization), "ending" (as in Felt) and "others_s" (as in EngineShapes). NaN: a request does not fit.
+    `wanted`: names of the quantiles to compute, which take most of the time; None: all."""
     flat = all(lengths[0] == lengths[100] for lengths in (s.input_quantiles, s.output_quantiles))
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
     models = ((fixed, _fixed_batch), (in_step, _in_step), (~fixed & ~in_step, _apart))
     at_once = np.maximum(s.batch, s.concurrency)
-    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # the others are idle
+    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # others are idle
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
@@ -64,7 +64,7 @@ def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """All requests at once, on `replicas` engines."""
+    """Results for fixed batches, whose requests all start at once, divided among `replicas` engines."""
     e, old = s.engine, s.version == 0
     batch = np.ceil(s.batch / s.replicas)
     tokens, room = _own(s)
@@ -73,7 +73,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     at_once = np.where(
         tokens + s.output_len <= room / np.minimum(batch, s.max_seqs), np.minimum(batch, s.max_seqs), most
     )
-    # Prompts: whole ones for version 0, else tokens that fill steps.
+    # Prompts per step: whole ones in version 0, else as many tokens as fill the step.
     first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
     per_step = np.where(
         old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0) * e.pp, s.batched_tokens * e.pp / tokens
@@ -91,16 +91,16 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
     waves = batch / at_once
-    again = np.maximum(waves - 1, 0.0)  # later waves also read prompts, some of them twice
+    again = np.maximum(waves - 1, 0.0)  # batches after the first; preemption repeats some prompts
     total = prompts * waves + decode * (s.output_len - 1) * waves
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    # Mean number of the step in which a prompt ends: several whole prompts share a step, or one prompt takes several.
+    # Mean index of the step in which a prompt ends. Several prompts share a step, or one prompt takes several steps.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
     way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
     ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
-    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # delay by other prompts
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by other prompts
     smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
     preempted = at_once < np.minimum(batch, s.max_seqs)
     tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)
@@ -118,7 +118,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
 
 
 def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """Requests that are out of step, on `replicas` engines that share them evenly."""
+    """Results for sustained loads without synchronized users, divided evenly among `replicas` engines."""
     tokens, room = _own(s)
     load = load_of(s, tokens, room, s.front_end_s + s.request_s)
     b = balance(load)
@@ -135,8 +135,9 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
-    """A closed loop of equal requests, on `replicas` engines that share its users evenly. If the engines read prompts
-    almost without a pause, requests cannot stay in step; between the two extremes the result is a blend."""
+    """Results for closed loops of equal requests, whose users are divided evenly among `replicas` engines. If the
+    engines compute prompts almost continuously, users cannot stay synchronized; between the extremes (see _PAUSES) the
+    results are interpolated with those of `_apart`."""
     e = s.engine
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
@@ -149,24 +150,24 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """With n requests running: (seconds per token, of a plain step, of a step with prompts, share of steps with
-        prompts, prompts in one of those, steps that a prompt takes)."""
+        """Given n running requests, (n,) each: seconds per token, of a step without prompts, and of a step with
+        prompts; share of steps with prompts, prompts per such step, steps per prompt."""
         free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
-        starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
+        starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # new prompts per step
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # per step with prompts
         plain = decode_step_s(e, n, n * context) * e.per_step
         plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(
             e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context, s.batched_tokens
         )
-        # Prompt tokens beyond a step's budget take more steps, which slows the running requests by this factor.
+        # If more prompt tokens arrive than steps can take, prompts queue up, and everything slows down by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
         return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, taken, chunks
 
-    # A request holds its place while it is read and decoded; some users are in the server's front end.
+    # A request occupies a slot during prefill and decoding; some users' requests are in the API server meanwhile.
     n, in_front = most, s.front_end_s + s.request_s
     for _ in range(_ROUNDS):
         mean, _, mixed, _, _, chunks = steps(n)
@@ -178,10 +179,10 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     service = chunks * mixed + under_way_s(e, tokens / chunks, s.input_len, mixed, s.batched_tokens)
     hold = s.output_len * mean + service
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
-    together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that begin at once
+    together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that start at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
-    # The last request waits for the prompts of all others. Where prompts are read along with decoding, requests end one
-    # step after the other instead.
+    # In version 0 the last request waits for the prompts of all others. In version 1, decoding continues during
+    # prefill, so requests end one step after another and fewer prompts meet.
     at_once = np.maximum(taken, 1.0)
     before = np.where(s.version == 0, np.inf, at_once * (1 + s.ahead + in_front / plain))
     group = np.minimum((n + at_once) / 2, before) * mixed / np.maximum(taken, 1e-12)
@@ -225,23 +226,23 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 def _latencies(
     s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Milliseconds, by ttft, tpot, itl and e2el. `mean`: seconds; `at`: seconds at a quantile."""
+    """Latency metrics in ms. `mean`: seconds of ttft, tpot, itl and e2el; `at`: seconds by quantile (functions)."""
     found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {
             name: of(q) for what, of in at.items() if (name := f"{what}_{p}_ms") and (wanted is None or name in wanted)
         }
-    between = np.where(s.output_len > 1, 1e3, 0.0)  # answers of one token have no time between tokens
+    between = np.where(s.output_len > 1, 1e3, 0.0)  # one token: no gaps
     return {name: v * (between if name.startswith(("tpot", "itl")) else 1e3) for name, v in found.items()}
 
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
     requests = per_engine * s.replicas
-    busy = np.maximum(seqs, 1.0)  # whenever something decodes, at least one sequence does
+    busy = np.maximum(seqs, 1.0)  # a decode step has at least one sequence
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))
-    host = whole - device  # the part that the device does not hide
+    host = whole - device  # not hidden by the device
     found |= {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,

@@ -1,8 +1,7 @@
-"""The highest rate of requests that keeps limits on latencies, by the same search as an experiment
-(targets/vllm/worker/rates.py): loads of few requests. A load counts as saturated if its queue grows.
+"""Predicts the highest request rate at which latencies stay within limits, by the same search over short loads as a
+real experiment (targets/vllm/worker/rates.py). A rate also fails if it saturates the engine, so that the queue grows.
 
-The search bisects: over the fluid model for many configurations, over the event simulation for few.
-"""
+The search is a bisection, on the fluid model for many configurations and on the event simulation for few."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -21,21 +20,24 @@ from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limi
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
-_SATURATED = 0.9  # share of arrivals answered, below which the queue counts as growing
-_GROWING = 1.5  # a queue grows if its last waits are this many times as long as those of the first quarter
-_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load lasts this many answers, and has at most this many requests
-_OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # octaves below the capacity; rounds by rates per round, to a resolution of 2.2 %
-_FEW = 64  # up to this many configurations, several rates at once take hardly longer than one
-_SLOW = 0.02  # requests per second: the first rate without a guess
-_STEPS, _FAR, _MOST = 8, 64, 192  # steps of the search: the first, the size up to which they double, and the last
-_SURE = 2.0  # a limit is surely broken if this many times the allowed requests (plus two) exceed it
-_EASY = 0.75  # a limit is surely kept if no request exceeds this share of it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # most results and loads in the caches
-_IDLE_S = 1e5  # pause between the loads of equal engines, which one engine simulates one after the other
+_SATURATED = 0.9  # the engine falls behind if it answers less than this share of the arrivals meanwhile
+_GROWING = 1.5  # and the queue grows if the last quarter of the latencies exceeds the first by this factor
+_LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # duration of a load in answer times; limit on its requests
+# octaves searched below capacity; rates per round → rounds, for a resolution of 2.2 %
+_OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}
+_FEW = 64  # up to this many configurations, evaluating several rates at once takes hardly longer than one
+_SLOW = 0.02  # requests per second to start from without an estimate
+# search steps in multiples of RATES_APART: the first, the size up to which they double, the last
+_STEPS, _FAR, _MOST = 8, 64, 192
+_SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
+_EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # limits on cached results and cached loads
+_IDLE_S = 1e5  # pause between the loads of equal engines, which are simulated on one engine one after another
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """(n,) requests per second. `limits_ms`: metric → bound. 0 where no rate keeps them, NaN where nothing fits."""
+    """(n,) highest rates in requests per second. `limits_ms`: latency metric → limit. 0: no rate keeps the limits; NaN:
+    the model or a request does not fit."""
     n = len(s.rate)
     searched = replace(s, concurrency=np.zeros(n), requests=np.full(n, float(REQUESTS_PER_LOAD)))
     wanted = {*limits_ms, "e2el_p50_ms"}
@@ -44,7 +46,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
     def share_kept(rates: np.ndarray) -> np.ndarray:
-        """(n,) how many of the (n, k) rising rates are kept, up to the first that is not."""
+        """(n,) how many of the ascending (n, k) rates keep the limits, up to the first that does not."""
         nonlocal answer_s
         k, rate = rates.shape[1], rates.ravel()
         requests = np.clip(_LASTING * rate * np.repeat(answer_s, k), REQUESTS_PER_LOAD, _LONGEST)
@@ -67,20 +69,20 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """`rate`: requests per second; `room`: the most of the engine that any tried rate used, under these limits."""
+    """A search's result. `rate`: requests per second; `room`: the tried rates' peak resources, under `limits`."""
 
     rate: float
     room: RoomUsed
     limits: EngineLimits
 
 
-# Results by all inputs of a search except the room.
+# Results by all inputs of a search except the engine's limits.
 _FOUND: dict[Hashable, list[Highest]] = {}
 
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Like `of_many`, with event simulation; reuses earlier searches that imply the answer. A search starts where the
-    previous one ended, since callers mostly compare similar configurations."""
+    """Like `of_many`, but by event simulation. It reuses the result of an earlier search that would have been
+    identical, and starts each search at the previous result, because callers mostly compare similar configurations."""
     n, asked = len(s.rate), (str(traffic), *limits_ms.items())
     engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
     keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
@@ -105,14 +107,15 @@ def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
 
 
 class _Load(NamedTuple):
-    """Runs of one load on the engines of a configuration; `shares`: the number of requests of each."""
+    """One simulated load on all engines of a configuration, in a single `run`. `shares`: each engine's slice of the
+    requests."""
 
     run: EngineRun
     shares: list[slice]
 
 
 class _Engines:
-    """The engines of one configuration, on which loads are simulated."""
+    """The engines of configuration i, and the peak resources that their simulated loads used."""
 
     def __init__(self, traffic: Traffic, s: Setup, i: int, near: float, limits_ms: Mapping[str, float]) -> None:
         self.traffic, self.limits_ms = traffic, limits_ms
@@ -123,7 +126,7 @@ class _Engines:
         self.room = RoomUsed(0, 0, 0, short=False, full=False, cut=False)
 
     def load(self, seed: int, count: int, rate: float) -> _Load:
-        """Ends early once the limits are surely broken."""
+        """Simulates a load; stops early once it clearly breaks a limit."""
         whole = _drawn(self.traffic, seed, count)
         n, arrival_s = min(self.replicas, len(whole)), whole.arrival_s * whole.mean_rate / rate
         own = [np.arange(j, len(whole), n) for j in range(n)]
@@ -139,12 +142,12 @@ class _Engines:
         return _surely(run, self.limits_ms) is False
 
     def loads(self, count: int) -> int:
-        """The number of different loads per rate; 1 for a trace with its own arrivals, which is always the same."""
+        """The number of loads to simulate per rate: 1 if the trace fixes the arrivals, so that every load is equal."""
         once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
         return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
 
-# Drawn requests by traffic, seed and number.
+# Cache of random requests, by (traffic, seed, number of requests).
 _DRAWN: dict[tuple[str, int, int], Requests] = {}
 
 
@@ -160,8 +163,8 @@ def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
 def of_one(
     traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
 ) -> Highest:
-    """The highest rate of configuration i, which can serve. `near`: the result of `of_many`; `start`: the first rate;
-    0: `near`."""
+    """The highest rate of configuration i, which must fit. `near`: the estimate by `of_many`; `start`: the first rate
+    to try (0: `near`)."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
 
@@ -177,7 +180,7 @@ def of_one(
         if needed > 2 * count or surely is False:
             return False
         if surely is None or _saturated(loads):
-            # A load may be longer than needed, if the job states its number of requests; then fewer loads are enough.
+            # If the job's own number of requests makes a load longer than needed, fewer loads suffice.
             enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)
             loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
         found = metrics_of_run(_pooled([load.run for load in loads]))
@@ -187,8 +190,8 @@ def of_one(
 
 
 def _searched(keeps: Callable[[float], bool], near: float, start: float) -> float:
-    """Searches rates that are `RATES_APART` from each other and the same for all configurations, so that equal
-    configurations get equal results. `start`: as in `of_one`."""
+    """The highest rate for which `keeps` is true. Rates are powers of RATES_APART for all configurations, so that equal
+    configurations get equal results. `near`, `start`: as in `of_one`."""
 
     def rate(number: int) -> float:
         return RATES_APART**number
@@ -207,7 +210,7 @@ def _searched(keeps: Callable[[float], bool], near: float, start: float) -> floa
 
 
 def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
-    """Whether the run keeps the limits so clearly that other loads would, too (False: breaks them); None: undecided."""
+    """True or False if the run clearly keeps or breaks the limits, so that no further load is needed, else None."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
         "ttft": run.first_s - run.arrival_s,
@@ -236,7 +239,7 @@ def _pooled(runs: list[EngineRun]) -> EngineRun:
 
 
 def _saturated(loads: list[_Load]) -> bool:
-    """Whether most engines answer fewer requests than arrive, and the last requests wait much longer than the first."""
+    """Whether most engines fall behind the arrivals and their queue grows (see _SATURATED, _GROWING)."""
     behind = grows = number = 0
     for load in loads:
         for share in load.shares:

@@ -1,7 +1,6 @@
-"""Tokens of context that fit on the devices, as vLLM finds when it profiles its memory at start.
+"""The capacity of the KV cache, computed as vLLM does when it profiles its memory at startup:
 
-KV cache = memory × gpu_memory_utilization - weights - activations of the largest step - memory outside of torch
-"""
+KV cache = device memory × gpu_memory_utilization - weights - activations of the largest step - memory beyond torch"""
 
 from dataclasses import dataclass
 
@@ -15,7 +14,8 @@ GIB = 2.0**30  # bytes
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """Arrays of (n,). `kv_tokens`: context tokens in one replica's cache; 0 or less: it does not start."""
+    """Memory per device in GiB, (n,) each. `kv_tokens`: context tokens that fit into one replica's cache; at 0 or
+    below, the engine does not start."""
 
     weights_gib: np.ndarray
     activations_gib: np.ndarray
@@ -38,18 +38,19 @@ def memory(
     kv_cache_bytes: np.ndarray,
     request_tokens: np.ndarray,
 ) -> CacheMemory:
-    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) and overrides `utilization`.
-    `request_tokens`: of a mean request; layers with a window only keep that many."""
+    """The memory of n configurations. `kv_cache_bytes` > 0 sets the cache size and overrides `utilization`, like vLLM's
+    kv_cache_memory_bytes. `request_tokens`: mean tokens of a request, of which sliding-window layers keep one
+    window."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
-    sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # logits in float32, and copies of them
+    sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # fp32 logits and two copies of them
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
     several = e.tp * e.pp > 1
     other = np.where(several, known.own(lambda k: k.memory.outside_nccl_gib), known.own(lambda k: k.memory.outside_gib))
     left = device_gib * utilization - weights - activations - other
-    apart = known.rules(lambda k: k.room.apart)  # the reserved share refers to the memory that was free at first
+    apart = known.rules(lambda k: k.room.apart)  # the utilization does not cover activations
     left = np.where(apart, (device_gib - other) * utilization - weights, left)
     of_free = known.rules(lambda k: k.room.of_free)
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)

@@ -1,15 +1,14 @@
-"""A sustained load whose requests are out of step: how many run, at what rate, and the latencies of its users.
+"""The queueing model of a sustained load of unsynchronized requests: their number, rate and waits.
 
-A prompt takes full chunks and one step for the rest. It adds c seconds to the steps of the requests that decode, so
-with n running and λ requests a second, a token takes
+A prompt is computed in full chunks and a last step for the remainder. It adds c seconds to the steps of decoding
+requests, so with n running requests and λ requests per second, a token takes
 
 t = decode(n) / (1 − λ c), n = λ · output · t (Little's law)
 
-A prompt waits as in M/G/1: λ E[S²] / 2 (1 − u) on average, where long prompts count by their square. A decoding request
-meets steps with prompts as a two-state chain that is entered right after a prompt was read: such steps take much of the
-*time*, though few of the *steps*, so short answers meet more of them than long ones. In a closed loop all users have a
-request running: λ is the rate at which the requests in progress equal the users.
-"""
+A prompt waits as in an M/G/1 queue: λ E[S²] / 2 (1 − u) on average, so long prompts count by their square. For a
+decoding request, steps with and without prompts alternate as a two-state Markov chain that begins right after its own
+prompt. Steps with prompts are few, but long, so short answers meet relatively more of them than long ones. In a closed
+loop every user has a request in progress, so λ is the rate at which the number of these equals the number of users."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,23 +21,24 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 
 Array = np.ndarray
-# Boundaries between the kinds of lengths, as shares of requests; finer among the longest, which matter most.
+# Boundaries of the classes into which requests are divided by length, as quantiles; finer where lengths matter most.
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
-_ROUNDS, _LITTLE = 10, 2  # rounds to bracket a closed loop's rate, and rounds of Little's law in each
-_OPEN = 6  # rounds of Little's law for an open load
-_FILLED = 2  # rounds until a full engine's step times fit the number of running requests
-HALVINGS = 12  # bisection steps that find a quantile
-FULLEST = 0.98  # utilization above which waits follow a growing queue
-# How much fewer requests run on average, per unit of answer time / load time, because the load starts and ends empty.
-# It would be a third if answers took equally long at any load.
+_ROUNDS, _LITTLE = 10, 2  # bisection rounds for a closed loop's rate, and iterations of Little's law in each
+_OPEN = 6  # iterations of Little's law for an open load
+_FILLED = 2  # iterations until a full engine's step times match its number of running requests
+HALVINGS = 12  # bisection steps to find a quantile
+FULLEST = 0.98  # largest utilization in the stationary formulas, which diverge at 1
+# Reduction of the mean number of running requests per unit of (answer time / load time), because an open load starts
+# and ends with an empty engine. Assumed; it would be 1/3 if answers took equally long at any load.
 _BEGINS = 0.5
-RUNNING = 0.97  # mean fill of a saturated cache, which preemptions keep below 1
-_SEVERAL = 2.0  # mean number of waiting prompts above which several usually wait at once
-EDGE = 1e-6  # distance of shares from 0 and 1 that keeps their probits finite
+RUNNING = 0.97  # mean filled share of a saturated KV cache, which preemptions keep below 1; assumed
+_SEVERAL = 2.0  # mean number of waiting prompts above which `held_several` applies (see held_back.py)
+EDGE = 1e-6  # minimum distance of shares from 0 and 1, to keep their probits finite
 
 
 class Lengths(NamedTuple):
-    """(j, n) tokens of each kind of request, and (j, 1) their weights; one kind where all are equal."""
+    """Lengths of requests by class: (j, n) mean tokens of each class and (j, 1) its share of the requests; j = 1 if all
+    requests have the same length."""
 
     tokens: Array
     weights: Array
@@ -48,7 +48,7 @@ class Lengths(NamedTuple):
 
 
 def lengths(quantiles: Array, mean: Array) -> Lengths:
-    """`quantiles`: relative to the mean, at 0, 1, … 100 %."""
+    """Divides requests into the classes of _EDGES. `quantiles`: (101,) lengths / mean, at 0, 1, … 100 %."""
     if quantiles[0] == quantiles[100]:
         return Lengths(mean[None], np.ones((1, 1)))
     weights = np.diff(_EDGES)
@@ -57,7 +57,7 @@ def lengths(quantiles: Array, mean: Array) -> Lengths:
 
 
 def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array], halvings: int) -> Array:
-    """(n,) the point between `low` and `high` where the `share` below it reaches q."""
+    """(n,) the point between `low` and `high` where the distribution function `share` reaches q, by bisection."""
     for _ in range(halvings):
         middle = (low + high) / 2
         enough = share(middle) >= q
@@ -66,11 +66,12 @@ def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array],
 
 
 class Load(NamedTuple):
-    """Load of one engine. (n,): cached prompt tokens, mean context of a running request, limit on running ones, users
-    or requests per second, seconds of a request before it reaches the engine."""
+    """The load of one engine, (n,) each. `cached`: prompt tokens from the prefix cache; `context`: mean context of a
+    running request; `places`: slots, the limit on running requests; `users` (closed loop) or `rate` in requests per
+    second; `in_front`: seconds of a request before it reaches the engine."""
 
     s: Setup
-    inputs: Lengths  # tokens to compute
+    inputs: Lengths  # prompt tokens to compute
     outputs: Lengths
     cached: Array
     context: Array
@@ -85,32 +86,34 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """The share of requests from other users: a user of a closed loop has one at a time."""
+        """Share of the requests that come from other users than a given one. In a closed loop, each has one at a
+        time."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
-        """Seconds of a step without prompts; at least one sequence decodes in it."""
+        """Seconds of a step without prompts, in which n sequences (at least one) decode."""
         n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
     def turn(self, rate: Array, plain: Array, n: Array) -> Array:
-        """Seconds between steps that may take prompts (held_back.py), while n requests run."""
+        """Seconds between steps that may contain prompts (see held_back.py), while n requests run."""
         s = self.s
         several = rate * plain * (s.held + 1) > _SEVERAL
         held = np.where(several, np.minimum(s.held_several, s.held), s.held)
         return plain * np.maximum(np.where(n >= s.held_from, held, 0.0) + (s.version == 1), 1.0)
 
     def made_up(self, plain: Array, n: Array) -> Array:
-        """Seconds of the step that is already prepared when a prompt arrives, if requests run."""
+        """Seconds that a prompt waits for the step that is already prepared when it arrives; 0 if no requests run."""
         return self.s.ahead * plain * np.minimum(n, 1.0)
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
-    """The load of one engine. `tokens`: to compute per prompt; `room`: tokens that fit into the cache."""
+    """The load of one engine, given (n,) tokens to compute per prompt, tokens that fit into the cache, and Load's
+    `in_front`."""
     inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
-    answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # mean over the running requests
+    answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # mean generated tokens
     in_memory = RUNNING * room / (tokens + answered * (1 + s.reserved))
     places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
     users, rate = s.concurrency / s.replicas, s.rate / s.replicas
@@ -118,11 +121,11 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 
 class Reading(NamedTuple):
-    """How prompts are read. (j, n), for each length: `own` seconds, `steps`, and `left`: seconds of the last step if it
-    is not full. (n,): `full`, `small`: seconds of steps with a full chunk (of `chunk` tokens) and with the rest (`few`
-    tokens); `free`: tokens of prompts that fit into a step; `adds`: seconds that a prompt adds to others' steps;
-    `moments` of its own time; `most` prompts per second; `alone`: seconds of waiting among engines that step together.
-    """
+    """The prefill of prompts. (j, n) by length class: `own`: seconds; `steps`: number of steps; `left`: seconds of a
+    last step with less than a full chunk. (n,) each: `full`, `small`: seconds of steps with a full chunk of `chunk`
+    tokens and with a remainder of `few` tokens; `free`: prompt tokens that fit into a step; `adds`: seconds that a
+    prompt adds to the steps of decoding requests; `moments`: E[own], E[own²], E[own³]; `most`: highest prompts per
+    second; `alone`: seconds that other engines wait for a prompt's step (lockstep.py)."""
 
     own: Array
     steps: Array
@@ -139,7 +142,7 @@ class Reading(NamedTuple):
 
 
 def reading(load: Load, n: Array) -> Reading:
-    """The reading of prompts while n requests run."""
+    """The prefill of prompts while n requests run."""
     s, e, prompts, mean = load.s, load.s.engine, load.inputs.tokens, load.inputs.mean
     free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
     chunk = np.where(s.chunked, np.minimum(free, s.long_prompt * e.pp), prompts.max(axis=0))
@@ -147,7 +150,7 @@ def reading(load: Load, n: Array) -> Reading:
     rest = prompts - whole * chunk
     some = rest > 0
     few = np.clip(mean(rest) / np.maximum(mean(1.0 * some), 1e-9), 1.0, chunk)
-    owner = mean(prompts**2) / mean(prompts)  # length of the prompt that a token belongs to
+    owner = mean(prompts**2) / mean(prompts)  # mean over tokens of their prompt's length
     beside, plain = n * load.context, load.plain(n)
 
     def step(tokens: Array, keys: Array) -> Array:
@@ -179,15 +182,15 @@ def reading(load: Load, n: Array) -> Reading:
 
 
 class Waits(NamedTuple):
-    """(n,) for a prompt: the chance that it meets others, the seconds that it then waits, and the variation of those,
-    at least an exponential's."""
+    """The wait of a prompt behind other prompts, (n,) each. `busy`: probability that it waits; `wait`: mean seconds if
+    it does; `spread`: their coefficient of variation, at least 1 (an exponential's)."""
 
     busy: Array
     wait: Array
     spread: Array
 
     def within(self, seconds: Array) -> Array:
-        """The chance of a shorter wait: two exponentials, each with half of the mean."""
+        """Probability that the wait is below `seconds`, by a hyperexponential distribution with balanced means."""
         uneven = np.sqrt((self.spread**2 - 1) / (self.spread**2 + 1))
         often, seldom = (1 + uneven) / 2, (1 - uneven) / 2
         after = np.maximum(seconds, 0.0) / np.maximum(self.wait, 1e-12)
@@ -196,12 +199,12 @@ class Waits(NamedTuple):
 
 
 def used_of(k: Reading, rate: Array) -> Array:
-    """Utilization by prompts."""
+    """Share of the engine's capacity that prompts use."""
     return np.minimum(rate / k.most, FULLEST)
 
 
 def waits(k: Reading, rate: Array) -> Waits:
-    """Pollaczek and Khinchine's first two moments."""
+    """Waits in an M/G/1 queue: the first two moments by Pollaczek and Khinchine."""
     first, second, third = k.moments
     used = used_of(k, rate)
     busy = np.clip(rate * first, 1e-9, FULLEST)
@@ -211,8 +214,9 @@ def waits(k: Reading, rate: Array) -> Waits:
 
 
 class Answering(NamedTuple):
-    """(j, n) for each length of answers: the mean share of its steps that have prompts, as the location and scale of a
-    probit-normal. (n,): seconds of a step with prompts, by time; seconds of one without."""
+    """The decoding of answers. (j, n) by length class: `share`: mean share of an answer's steps that contain prompts;
+    it varies between answers with a probit-normal distribution of location `middle` and scale `spread`. (n,) each:
+    `by_time`, `plain`: seconds of a step with and without prompts."""
 
     share: Array
     middle: Array
@@ -225,7 +229,7 @@ class Answering(NamedTuple):
         return self.plain + self.share * (self.by_time - self.plain)
 
     def at(self, weights: Array, q: float) -> Array:
-        """(n,) the quantile of a token's seconds over all answers."""
+        """(n,) quantile q of the seconds per token over all answers. `weights`: (j, n) share of each length class."""
 
         def share(probit: Array) -> Array:
             return (weights * ndtr((probit - self.middle) / self.spread)).sum(axis=0)
@@ -236,29 +240,30 @@ class Answering(NamedTuple):
 
 def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -> Answering:
     mean, starts = load.inputs.mean, load.others * rate * token * load.inputs.mean(k.steps)
-    # Prompts that arrive while one is read share the next step, up to its room.
+    # Prompts that arrive during a prefill share the next step, as far as its token budget allows.
     together = np.clip(
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
-    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may assume fewer running requests
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `mixed` may assume fewer requests
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = used_of(k, rate)
-    run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # consecutive steps with prompts
+    run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # consecutive prompt steps
     kept = np.clip(1 - 1 / run - np.minimum(share / (1 - share) / run, 1.0), 0.0, 0.999)
     gaps = np.maximum(load.outputs.tokens - 1, 1.0)
     sums = (1 - kept**gaps) / (1 - kept)
     of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
     alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact for a share of 1/2
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # exact at 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 
 
 class Balance(NamedTuple):
-    """(n,) requests per second, and the most possible; running requests; seconds of a mean step, and of its wait for
-    other engines; and their inputs."""
+    """The steady state of an engine, (n,) each. `rate`, `capacity`: actual and highest requests per second; `running`:
+    mean number of running requests; `token`: mean seconds of a step; `waited`: of it, seconds of waiting for other
+    engines."""
 
     rate: Array
     capacity: Array
@@ -270,7 +275,8 @@ class Balance(NamedTuple):
 
 
 def balance(load: Load) -> Balance:
-    """Steps with prompts hardly depend on the number of running requests, so they are priced only twice."""
+    """The steady state under a load. Steps with prompts hardly depend on the running requests, so they are computed
+    only twice."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
@@ -287,14 +293,13 @@ def balance(load: Load) -> Balance:
 
 
 def _met(load: Load, k: Reading, rate: Array, n: Array, answer_s: Array) -> Array:
-    """Mean number of other running requests: fewer during about one answer's time at the beginning and at the end of an
-    open load."""
+    """Mean number of running requests over the whole load; lower while an open load starts and ends (see _BEGINS)."""
     lasts = load.s.requests / load.s.replicas / np.maximum(rate, 1e-12)
     return np.where(load.closed, n, n / (1 + _BEGINS * (k.moments[0] + answer_s) / lasts))
 
 
 def _answers(load: Load, k: Reading, rate: Array, plain: Array, token: Array) -> tuple[Array, Answering]:
-    """(seconds that a step without prompts waits for other engines, the answering of requests)."""
+    """((n,) seconds that a step without prompts waits for other engines, the decoding of answers)."""
     waited = _waited(load, k, rate, plain)
     return waited, answering(load, k, rate, token, plain + waited)
 
@@ -308,13 +313,12 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
-    """Mean seconds of a step."""
     return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
-    """(the reading of prompts, requests per second, running requests) of an engine whose places are all taken, or at
-    least as many as prompts without a pause can fill."""
+    """(prefill, requests per second, running requests) at full load: all slots occupied, or prompts computed without a
+    pause."""
     n, all_taken = load.places, load.plain(load.places)
     k = reading(load, n)
 
@@ -329,8 +333,8 @@ def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
 
 
 def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> tuple[Array, Array, Array]:
-    """(requests per second, running requests, seconds of a step), by fixed-point rounds and, in a closed loop,
-    bisection."""
+    """((n,) requests per second, running requests, seconds of a step) in the steady state, by fixed-point iterations of
+    Little's law and, for a closed loop, bisection of the rate."""
     low, high = np.zeros_like(n), capacity
     most = np.where(load.closed, np.minimum(load.places, load.users), load.places)
     rate, plain, time = np.minimum(load.rate, capacity), load.plain(n), np.ones_like(n)
@@ -348,13 +352,14 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
         time = load.in_front + load.others * (w.busy * w.wait + at_turn) + k.moments[0] + gaps * token
         many = (rate * time >= load.users) | (wanted > load.places)
         low, high = np.where(many, low, rate), np.where(many, rate, high)
-    # The bracket fails where one more running request makes a step jump, and is coarse for few users.
+    # Bisection fails where one more running request makes the step time jump, and is too coarse for few users.
     by_time = np.where(wanted > 0.99 * load.places, np.minimum(rate, load.users / time), load.users / time)
     return np.where(load.closed, np.minimum(by_time, capacity), rate), n, token
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """How much longer an answer takes than as many mean steps: more requests run while prompts are read."""
+    """(n,) time of an answer relative to the same number of mean steps. It exceeds 1: more requests run during
+    prefill."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

@@ -1,10 +1,9 @@
-"""Latencies and throughput of a simulated run, with the definitions of `vllm bench serve`.
+"""Computes the latency and throughput metrics of a simulated run, as defined by `vllm bench serve`.
 
 TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), for requests with more than one
-output token. ITL: every gap between two pieces of an answer; a piece has as many tokens as one step yields. TPOT and
-ITL are 0 if all answers have one token, as in an experiment's report. E2EL: arrival to the end. Throughput: over the
-time from the first arrival to the last end. Goodput: requests within all given limits, per second.
-"""
+output token. ITL: the gap between consecutive pieces of an answer, where a piece is the tokens of one step. TPOT and
+ITL are 0 if all answers have one token, as in the report of an experiment. E2EL: arrival to the end. Throughput: work
+divided by the time from the first arrival to the last end. Goodput: requests within all given limits, per second."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -16,19 +15,17 @@ from scipy.special import ndtr
 
 from autoscout.simulate.serving.engine_run import EngineRun
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # quantiles by their suffixes in the metrics' names
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # suffix of a metric's name → quantile
 _NORMAL = NormalDist()
-_NARROWEST = 1e-3  # smallest difference between the logarithms of two quantiles
-_LEAST_MS = 1e-9  # lower bound of a latency, to keep its logarithm finite
-FEWEST = 1e-6  # lower bound of the predicted share of good requests: a rate of 0 means "does not run"
+_NARROWEST = 1e-3  # lower bound on the difference of two log quantiles, to divide by
+_LEAST_MS = 1e-9  # lower bound on a latency, to keep its logarithm finite
+FEWEST = 1e-6  # lower bound on the share of good requests, because a rate of 0 means that the configuration fails
 
 
 def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with one such run each.
+    """The metrics (SERVING_METRICS of job/metrics.py) of `replicas` engines that each had a run like this one, by name.
 
-    `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
-    could be served.
-    """
+    `slo_ms`: limits of a good request, by "ttft", "tpot" or "e2el". The result is empty if no request was served."""
     served = ~np.isnan(run.end_s)
     if not served.any():
         return {}
@@ -66,8 +63,8 @@ def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, flo
 
 
 def share_within(found: Mapping[str, np.ndarray], slo_ms: Mapping[str, float]) -> np.ndarray:
-    """Share of requests within the limit that is violated most often, from the quantiles of each latency. Latencies are
-    assumed to be log-normal between and beyond these quantiles."""
+    """(n,) share of good requests, approximated by the share within the limit that is violated most often. Between and
+    beyond the predicted quantiles, latencies are assumed to be log-normal."""
     share: Any = np.float64(1.0)
     for name, limit_ms in slo_ms.items():
         limit = np.log(max(limit_ms, _LEAST_MS))

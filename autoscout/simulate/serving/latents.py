@@ -1,13 +1,12 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) as vLLM serves it
-(model_executor/layers/attention/mla_attention.py): for each token the cache keeps one latent and one positional key,
-the same on every tensor parallel rank.
+(model_executor/layers/attention/mla_attention.py). For each token the cache keeps one latent vector and one positional
+key, which every tensor parallel rank stores in full.
 
-Decoding happens in the latent space: W_UK is absorbed into the queries and W_UV into the output, so all heads read one
-key of `latent` + `position` numbers. For prompts, latents are expanded to keys and values of each head, again in every
-step that continues a prompt. In both cases the same projections run once per token.
+Decoding computes attention in the latent space: W_UK is absorbed into the queries and W_UV into the output, so all
+heads read the same key of `latent` + `position` numbers. Prefill expands latents to keys and values of each head, and
+does so again in every step that continues a prompt. Both run the same projections once per token.
 
-Few measured runs are known (docs/lab/simulators-serving.md), so ERROR is a guess.
-"""
+Only few measured runs are public (docs/lab/simulators-serving.md), so ERROR is a guess."""
 
 from typing import Any, NamedTuple
 
@@ -15,18 +14,19 @@ import numpy as np
 
 Array = Any  # a float or an array of floats
 
-# Additional standard deviation of log(measured / predicted). DeepSeek-R1 is off by 10 % in vLLM, by 10 to 15 % in
+# Additional log error of models with latents. Predictions for DeepSeek-R1 are off by 10 % in vLLM, by 10 to 15 % in
 # TensorRT-LLM 1.2 (MLPerf v6.0), and by 12 to 40 % in TensorRT-LLM 1.0.
 ERROR = 0.2
 
 
 class Latents(NamedTuple):
-    """(n,) each; `heads` of one device. `latent` 0: ordinary attention with keys and values of every head."""
+    """The dimensions of latent attention, (n,) each; `heads` is per device. `latent`: dimension of the keys' and
+    values' latent; 0: ordinary attention."""
 
-    queries: np.ndarray  # rank of the queries' latent; 0: projected directly
+    queries: np.ndarray  # dimension of the queries' latent; 0: queries are projected directly
     latent: np.ndarray
-    plain: np.ndarray  # size of a head's query and key without the positional part
-    position: np.ndarray  # size of the positional part
+    plain: np.ndarray  # dimensions of a head's query and key without the positional ones
+    position: np.ndarray  # dimensions of the positional part of a query and key
     value: np.ndarray
     heads: np.ndarray
     hidden: np.ndarray
@@ -37,18 +37,18 @@ class Latents(NamedTuple):
 
     @property
     def cached(self) -> np.ndarray:
-        """Numbers per token and layer in the cache."""
+        """(n,) numbers that the cache stores per token and layer."""
         return self.latent + self.position
 
     @property
     def head_dim(self) -> np.ndarray:
-        """The mean size of a head's key and value; scores and weighting cost as much as in other models with heads of
-        that size."""
+        """(n,) mean dimension of a head's key and value. Attention over prompts costs as much as with usual heads of
+        this size."""
         return (self.plain + self.position + self.value) / 2
 
     def products(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(outputs, inputs) of a layer's products: down (whole on every rank), up to the queries, up to keys and values
-        or absorbed, out."""
+        """(outputs, inputs) of a layer's projections: down to the latents (replicated on every rank), up to the
+        queries, up to keys and values (or absorbed), and output."""
         inputs = np.where(self.queries > 0, self.queries, self.hidden)
         return [
             (self.queries + self.cached, self.hidden),
@@ -58,19 +58,19 @@ class Latents(NamedTuple):
         ]
 
     def weights(self) -> np.ndarray:
-        """Weights of a layer's attention on a device."""
+        """(n,) number of a layer's attention weights per device."""
         return sum((outputs * inputs for outputs, inputs in self.products()), np.zeros(1))
 
     def decode_slope_us(self, kv_bytes: Array, queries: Array, gb_s: float, tflops: Array) -> np.ndarray:
-        """Microseconds per token of context and layer. The token is read once for all heads, each of which multiplies a
-        key and a value."""
+        """Decode microseconds per token of context and layer, the larger of memory and compute: all heads share one
+        read of the cached token, but each computes its products."""
         work = 2 * self.heads * queries * (self.cached + self.latent)
         return np.maximum(1e-3 * kv_bytes / gb_s, 1e-6 * work / tflops)
 
     def raised_bytes(self) -> np.ndarray:
-        """Bytes of keys and values per token that attention over prompts reads, in 16 bits."""
+        """(n,) bytes per token of expanded 16-bit keys and values, which prefill attention reads."""
         return 2 * self.heads * 2 * self.head_dim
 
     def raise_us(self, tflops: Array) -> np.ndarray:
-        """Microseconds to expand the keys and values of one token in one layer."""
+        """(n,) microseconds to expand the keys and values of one token in one layer."""
         return 2e-6 * self.latent * self.heads * (self.plain + self.value) / tflops

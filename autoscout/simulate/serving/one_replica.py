@@ -1,4 +1,4 @@
-"""One replica of a configuration, its limits and its share of the load, for the event simulation."""
+"""Runs the event simulation of one replica of a configuration: its shapes, its limits and its share of the load."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -17,20 +17,20 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
 
-_MOST_KEPT = 128  # results kept, of configurations that differ in more than their room for requests
+_MOST_KEPT = 128  # cache limit: groups of runs that differ in more than the engine's limits
 _OF_LOAD = (
     "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
     "front_end_s", "request_s",
 )  # fmt: skip
 
 
-# Runs by all inputs except the room: the cache's capacity and the limits on requests and tokens.
+# Cache of runs, by all inputs except the limits in RoomUsed (cache capacity, concurrent requests, tokens per step).
 _RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}
 
 
 def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
-    """Configuration i's run; None when not even one request fits. Configurations share a run if they differ only in
-    room that no request had to wait for."""
+    """The run of configuration i; None if not even one request fits. Configurations share a run if they differ only in
+    limits that no request reached."""
     limits, e = limits_of(s, i), engine_of(s, i)
     alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
     for own, run in alike:
@@ -52,8 +52,8 @@ def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
 
 
 def all_but_room(e: EngineShapes, limits: EngineLimits, s: Setup, i: int) -> Hashable:
-    """All inputs of configuration i's run except the room in its cache and the traffic. Configurations with different
-    knobs often have the same inputs."""
+    """A cache key: all inputs of configuration i's run except the limits in RoomUsed and the traffic. Configurations
+    with different knobs often have the same key."""
     of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
     of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
     prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
@@ -71,20 +71,21 @@ def open_run(
     times: StepTimes | None = None,
     enough: Callable[[EngineRun], bool] | None = None,
 ) -> EngineRun:
-    """A run of requests that arrive independently of the answers, through a front end that is busy with each for
-    `each_s`. The other arguments are those of events.simulate()."""
+    """A run of an open load, whose requests pass a front end that takes `front_end_s` per request, and is busy for
+    `each_s` of it. The other arguments are those of events.simulate()."""
     run = simulate(e, limits, through_front_end(requests, each_s), times, enough)
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
 
 
 def as_full(at_once: float, replicas: int) -> float:
-    """How many replicas with the simulated one's load make up the whole load: where users do not divide evenly, one of
-    the fuller replicas is simulated. `at_once`: number of users, or size of a batch; 0 for an open load."""
+    """The factor from the simulated replica's throughput to the total. It may be below `replicas`, because the
+    simulated replica has the largest share if users do not divide evenly. `at_once`: users, or batch size; 0: open
+    load."""
     return at_once / -(-at_once // replicas) if at_once else replicas
 
 
 def engine_of(s: Setup, i: int) -> EngineShapes:
-    """One replica, including its waits for the engines that step together with it."""
+    """The shapes of one replica, including its waits for engines in lockstep (lockstep.py)."""
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
         return e
@@ -92,8 +93,9 @@ def engine_of(s: Setup, i: int) -> EngineShapes:
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:
-    """The requests at the times when they reach the engine. An event loop passes all waiting requests through its first
-    part before it continues with any of them: of a thousand simultaneous requests, the first waits for all others."""
+    """The requests with the times at which they leave the API server's event loop, which runs the first part of all
+    waiting requests before it continues with any (see FIRST_PART). So of a thousand simultaneous requests, even the
+    first waits for all others."""
     if requests.concurrency or not each_s:
         return requests
     first_s, then_s = each_s * FIRST_PART, each_s * (1 - FIRST_PART)
@@ -109,7 +111,6 @@ def through_front_end(requests: Requests, each_s: float) -> Requests:
 
 
 def limits_of(s: Setup, i: int) -> EngineLimits:
-    """Limits of one replica of configuration i."""
     return EngineLimits(
         kv_tokens=int(s.memory.kv_tokens[i]),
         max_seqs=int(s.max_seqs[i]),
@@ -129,7 +130,6 @@ def limits_of(s: Setup, i: int) -> EngineLimits:
 
 
 def requests_of(traffic: Any, s: Setup, i: int) -> Requests:
-    """One replica's share of the load."""
     replicas = max(int(s.replicas[i]), 1)
     if isinstance(traffic, Traffic):
         whole = of_traffic(traffic)

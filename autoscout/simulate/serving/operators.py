@@ -1,9 +1,8 @@
-"""Times of a serving engine's operators on a device: rooflines with the constants that tests/tools/fit_serving.py
-fitted to measured kernels (device records). Arrays broadcast; times are microseconds.
+"""Times in microseconds of a serving engine's operators on a device: rooflines with constants from the device records,
+which tests/tools/fit_serving.py fitted to measured kernels. Arrays broadcast.
 
-Every operator is `overhead + (memory^s + compute^s)^(1/s)`: the usual roofline max(memory, compute) for s → ∞, their
-sum for s = 1. In between, a kernel overlaps them in part.
-"""
+An operator takes `overhead + (memory^s + compute^s)^(1/s)`. This is the usual roofline max(memory, compute) for s → ∞
+and their sum for s = 1; in between, a kernel overlaps them partly. `sharpness` is s."""
 
 from typing import Any
 
@@ -14,11 +13,11 @@ from autoscout.simulate.serving.step_times import TILE
 
 Array = Any  # a float or an array of floats
 
-SMALLEST_TILE = 16  # rows of the narrowest tile: fewer tokens cost as much
+SMALLEST_TILE = 16  # rows of the smallest output tile, so fewer tokens cost as much
 
 
 class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`tail`: the largest slowdown when the tiles do not fill the multiprocessors once."""
+    """Matrix products. `tail`: largest slowdown if the tiles do not fill all multiprocessors even once."""
 
     overhead_us: float
     tflops: float
@@ -28,15 +27,15 @@ class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingElementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Norms, rotary positions, activation, residual adds and writes to the cache of one layer."""
+    """A layer's norms, rotary embedding, activation, residual additions and cache writes."""
 
     overhead_us: float
     gb_s: float
 
 
 class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attention of one new token per sequence. `sharing`: where a group of query heads reads the same key-value head,
-    reading its bytes costs group^sharing times as much; `sequence_us`: added per sequence of the batch."""
+    """Attention of one new token per sequence. `sharing`: if a group of query heads shares a key-value head, reading
+    its bytes takes group^sharing times as long; `sequence_us`: additional time per sequence."""
 
     overhead_us: float
     gb_s: float
@@ -45,8 +44,8 @@ class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`short`: extra work per query, in tiles of 128 keys; `occupancy`: compute slows down by this power of the share
-    of multiprocessors that have a tile."""
+    """Attention of prompts. `short`: additional work per query, in tiles of 128 keys; `occupancy`: if only a share of
+    the multiprocessors has a tile, compute slows down by share^-occupancy."""
 
     overhead_us: float
     tflops: float
@@ -56,8 +55,8 @@ class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fused mixture of experts. `many`: efficiency falls as (experts of a device / 8)^-many; `block`: an expert's
-    tokens are padded to a multiple of this many rows."""
+    """Fused expert kernels. `many`: efficiency is proportional to (experts per device / 8)^-many; `block`: each
+    expert's tokens are padded to a multiple of this number."""
 
     overhead_us: float
     tflops: float
@@ -68,7 +67,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
-    """Product of (m × k) and (k × n), 2-byte activations. `weight_bytes`: per weight; `speed`: relative to bf16."""
+    """Microseconds of a product (m, k) × (k, n) with 2-byte activations. `weight_bytes`: per weight; `speed`: bf16 =
+    1."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
@@ -80,17 +80,17 @@ def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes
 
 
 def elementwise_us(c: ServingElementwise, moved: Array, kernels: Array) -> Array:
-    """Microseconds for `moved` bytes through `kernels` kernels."""
+    """Microseconds for `kernels` memory-bound kernels that move `moved` bytes in total."""
     return kernels * c.overhead_us + 1e-3 * moved / c.gb_s
 
 
 def decode_slope_us(c: Decode, kv_bytes: Array, group: Array) -> Array:
-    """Microseconds per token of context and layer; `kv_bytes`: of one token on this device."""
+    """Decode microseconds per token of context and layer. `kv_bytes`: bytes of one token on this device."""
     return 1e-3 * kv_bytes * np.maximum(group, 1.0) ** c.sharing / c.gb_s
 
 
 def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Array) -> Array:
-    """Microseconds of one layer; `context`: sum over the sequences, in tokens."""
+    """Microseconds of one layer's decode attention. `context`: tokens, summed over the sequences."""
     busy = np.minimum(seqs, 1)
     return busy * c.overhead_us + seqs * c.sequence_us + context * decode_slope_us(c, kv_bytes, group)
 
@@ -107,8 +107,9 @@ def prefill_us(
     speed: Array = 1.0,
     again_us: Array = 0.0,
 ) -> Array:
-    """Microseconds of one layer. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query, key) pairs under the
-    mask; `speed`: relative to the default clock; `again_us`: per token of context that earlier steps computed."""
+    """Microseconds of one layer's prefill attention. `tokens`: new tokens of all `seqs` sequences; `pairs`: (query,
+    key) pairs under the causal mask; `speed`: of the kernel, relative to its record; `again_us`: additional time per
+    token of context from earlier steps."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens per sequence
@@ -140,7 +141,8 @@ def experts_us(
     spread: Array,
     speed: Array = 1.0,
 ) -> Array:
-    """Microseconds of a layer's experts on one device: `ffn` is this device's slice; `spread` devices share them."""
+    """Microseconds of a layer's experts on one device. `ffn`: width of the device's slice of each expert; `spread`:
+    number of devices over which whole experts are distributed."""
     local = np.maximum(experts / spread, 1.0)
     pairs = tokens * topk / spread
     active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(pairs, 1.0))

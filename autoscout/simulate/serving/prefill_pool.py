@@ -1,10 +1,9 @@
-"""Separate engines for prompts and for decoding (the knob `prefill`; Zhong et al. 2024, "DistServe").
+"""Disaggregated serving: separate engines for prompts and decoding (knob `prefill`; Zhong et al. 2024, "DistServe").
 
-An engine of the prefill pool reads a request's prompt. The KV cache then crosses a link of the node, each device
-sending its part. The decode engine computes the last prompt token again, which yields the first token of the answer
-(vLLM's connectors). Both pools are simulated event by event; docs/lab/simulators-serving.md compares them with nine
-measured runs (dstack's).
-"""
+An engine of the prefill pool computes a request's prompt. The KV cache then crosses the node's links; each device sends
+its part. The decode engine computes the last prompt token again, which yields the answer's first token (as with vLLM's
+connectors). Both pools are simulated event by event. docs/lab/simulators-serving.md compares them with nine runs
+measured by dstack."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,18 +21,19 @@ from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
-ERROR = 0.2  # additional error of log(measured / predicted)
-_ROUNDS, _SETTLED = 16, 0.005  # most rounds of a closed loop; stop once arrivals move less than this × the run
+ERROR = 0.2  # additional log error; assumed
+# iterations of `_closed`: limit, and change of arrival times (as a share of the run) at which they stop
+_ROUNDS, _SETTLED = 16, 0.005
 
 
 def apart(columns: Mapping[str, Any], n: int) -> Array:
-    """(n,) whether separate engines read the prompts."""
+    """(n,) whether a configuration has a separate prefill pool."""
     return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
 
 
 def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
-    """One decode engine's share of the load of configuration i; `columns`: of that row alone. None when not even one
-    request fits."""
+    """The run of one decode engine of configuration i. `columns`: of this configuration alone. None if no request
+    fits."""
     ranks, size = (float(np.ravel(columns.get(name, 1))[0]) for name in ("prefill", "prefill_tp"))
     size = size if size > 0 else 1.0
     readers = setup({**columns, "tp": size, "dp": ranks / size, "pp": 1.0}, s.engine.device, 1)
@@ -66,7 +66,7 @@ class _Pools:
 
 
 def _read(e: EngineShapes, limits: EngineLimits, engines: int, whole: Requests) -> Array:
-    """(n,) seconds at which each prompt is read; NaN for those that never fit."""
+    """(n,) seconds at which each request's prompt is complete; NaN for prompts too large for the engine."""
     done = np.full(len(whole), np.nan)
     for k in range(min(engines, len(whole))):
         own = slice(k, None, engines)
@@ -77,28 +77,28 @@ def _read(e: EngineShapes, limits: EngineLimits, engines: int, whole: Requests) 
 
 
 def transfer_s(e: EngineShapes, tokens: Array) -> Array:
-    """Seconds to send the KV cache of so many tokens; all devices of the sending engine send at the same time."""
+    """Seconds to send the KV cache of `tokens` tokens; all devices of the engine send concurrently."""
     once, each = link_s(e)
     return once + tokens * each
 
 
 def link_s(e: EngineShapes) -> tuple[float, float]:
-    """Seconds of a transfer between two engines of a node, and per token of it."""
+    """(latency, seconds per token) of a KV cache transfer between two engines of a node."""
     hw = hardware(e.device.name)
-    assert hw is not None  # the serving model's constants come from a hardware file
+    assert hw is not None  # a ServingDevice always has a hardware file
     send = hw.island.send
     return float(1e-6 * send.latency_us[0]), float(e.kv_bytes[0] * e.layers[0] / (1e9 * send.bus_gb_s[0]))
 
 
 def _closed(pools: _Pools, whole: Requests) -> EngineRun:
-    """A closed loop, in which an answer's end causes the next arrival. Arrivals and answers are computed alternately,
-    at first as if nothing waited. Each round corrects one more request of every user."""
+    """The run of a closed loop, in which the end of an answer triggers the user's next request. Arrival times and
+    answers are computed alternately, starting from unloaded engines; each round corrects one more request per user."""
     users, n = whole.concurrency, len(whole)
     run = pools.run(replace(whole, arrival_s=1e3 * np.arange(n), concurrency=0))
     arrival = (np.arange(n) // users) * float(np.nanmean(run.end_s - run.arrival_s))
     for _ in range(_ROUNDS):
         run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
-        over = np.sort(np.where(np.isnan(run.end_s), run.arrival_s, run.end_s))  # a refused request ends at once
+        over = np.sort(np.where(np.isnan(run.end_s), run.arrival_s, run.end_s))  # refused requests end at once
         ends = np.repeat(over, pools.writers)[: max(n - users, 0)]
         before, arrival = arrival, np.concatenate([np.zeros(min(users, n)), ends])[:n]
         if np.abs(arrival - before).max() < _SETTLED * arrival[-1]:

@@ -1,5 +1,5 @@
-"""A serving engine's record (simulate/engine_records.py) applied to each configuration: groups of figures for its
-release, and the rules by which its fixed batches run."""
+"""Looks up each configuration's engine in the engine records (simulate/engine_records.py): the groups of figures for
+its release, and the release whose scheduling rules apply."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,12 +21,12 @@ from autoscout.simulate.engine_records import (
 )
 from kb.records import AutoscoutError
 
-Steps = list[list[float]]  # steps of (smallest GiB of a device, value)
+Steps = list[list[float]]  # [smallest GiB of a device, value from there on], ascending
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`source`: origin of the figures; `n`: number of measured rows behind them (0: read in code, or assumed);
-    `fitted_by`: the command that chose them and prints how well they fit."""
+    """The base of all groups of figures. `source`: their origin; `n`: number of measurements behind them (0: read in
+    the engine's code, or assumed); `fitted_by`: the command that fits them and prints their error."""
 
     source: str
     n: int
@@ -34,11 +34,11 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`prompts_first`: a step has prompts or decodes, not both; `beside`: the host prepares the next step while the
-    device works; `cut`: a step may take part of a prompt; `cuts_mix`: prompts that are cut are mixed with decodes;
-    `eager_prompts`: steps with prompts never run from a CUDA graph; `reserved`: share of the running requests' answers
-    that must have room before another request is admitted; `cut_beyond`: context length from which prompts are cut by
-    default, with `cut_step_tokens` per step (0: never)."""
+    """The engine's default scheduling. `prompts_first`: prompts take precedence, and a step has prompts or decodes, not
+    both; `beside`: the host prepares the next step while the device works; `cut`: chunked prefill; `cuts_mix`: with
+    chunked prefill, steps mix prompts and decodes; `eager_prompts`: steps with prompts never run from a CUDA graph;
+    `reserved`: share of the running requests' remaining answers for which the cache must have room to admit another;
+    `cut_beyond`: context length from which chunked prefill is on by default, `cut_step_tokens` per step (0: never)."""
 
     prompts_first: bool = False
     beside: bool = False
@@ -51,12 +51,13 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`step_tokens`, `offline_step_tokens`: a step's token budget by a device's GiB, as a server and in fixed batches;
-    `step_holds_request`: the budget is at least the longest request; `max_seqs`: concurrent sequences; `utilization`:
-    share of memory that the engine reserves. `apart`: that share does not include activations; `of_free`: it is a share
-    of the memory left after the weights; `keeps_all`: layers with windows keep all keys. With `kept_mib` > 0 the engine
-    instead reserves all but so many MiB (at least `kept_least_mib` by its GiB): `kept_mib`, plus amounts for each token
-    of a step, each graph (`kept_graphs` by GiB) and each tensor parallel device."""
+    """The engine's default limits. `step_tokens`, `offline_step_tokens`: token budget of a step by a device's GiB, for
+    servers and for fixed batches; `step_holds_request`: raise the budget to the longest request; `max_seqs`: concurrent
+    sequences; `utilization`: reserved share of the device memory. `apart`: the share excludes activations; `of_free`:
+    it is a share of the memory left after weights and activations; `keeps_all`: sliding-window layers cache all keys.
+    If `kept_mib` > 0, the engine instead reserves all memory except `kept_mib`, `kept_token_mib` per token of a step,
+    `kept_graph_mib` per CUDA graph (`kept_graphs` by GiB) and `kept_tp_mib` per tensor parallel device, in total at
+    least `kept_least_mib` (by GiB)."""
 
     step_tokens: Steps
     offline_step_tokens: Steps
@@ -75,9 +76,10 @@ class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Work of the host, as shares of a device's [serving.host]: per `step`, and per `sequence` in it;
-    `unread_sequence`: for batches whose tokens are not streamed; `alone_step`, `alone_sequence`: if it does not overlap
-    with the device and this matters. `python`: False for an engine in C++, which launches kernels without delay."""
+    """The host's work, relative to [serving.host] of the device record: per `step`, and per `sequence` of a step.
+    `unread_sequence` replaces `sequence` for batches whose tokens are not streamed. `alone_step`, `alone_sequence`
+    replace the values if the host does not overlap with the device (None: no difference). `python`: false for an engine
+    in C++, which launches kernels without delay."""
 
     python: bool = True
     step: float = 1.0
@@ -88,8 +90,9 @@ class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`times`: seconds of a launch relative to vLLM's. A layer with experts has `experts` more launches, or
-    `block_experts` if their inputs come in blocks. `graphs_end`: decode steps larger than any graph run without one."""
+    """Kernel launches. `times`: time of a launch relative to vLLM's; `experts`: additional launches of a layer with
+    experts; `block_experts`: the same if expert inputs are quantized in blocks; `graphs_end`: decode steps larger than
+    the largest CUDA graph run without one."""
 
     times: float = 1.0
     experts: float = 0.0
@@ -98,12 +101,12 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`experts`: speed of expert kernels, relative to vLLM's Triton kernel; `mxfp4`: speed of products of experts in
-    MXFP4, relative to vLLM's; `sinks`: fast attention with sinks on every device; `expert_width`: 4-bit experts are
-    padded to a multiple of this on devices without 8-bit products (0: not padded). `latent_token_us`: extra time of a
-    decode step per layer with latents, beyond its products and reads. `serial_keys`: one block of threads goes through
-    all keys of a query head (a device's `reads_key_us`). `shared_fused`: a shared expert as wide as the routed ones is
-    computed as one of them, unless they are spread over devices; `shared_beside`: it runs concurrently with them."""
+    """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of those in MXFP4, relative to vLLM's
+    Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
+    products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
+    time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
+    head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
+    as one of them, unless experts are distributed over devices; `shared_beside`: it runs concurrently with them."""
 
     experts: float = 1.0
     mxfp4: float = 1.0
@@ -116,16 +119,17 @@ class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GiB of a device outside of the engine's own memory: context and libraries, without and with NCCL."""
+    """GiB per device outside of the engine's own memory: driver context and libraries, without and with NCCL."""
 
     outside_gib: float
     outside_nccl_gib: float
 
 
 class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`seconds`: mean time of a request in the server before and after the engine. In a closed loop it is half as long
-    for some users and half longer for others, or they would stay in step. `request_s`: how long a request keeps the
-    front end busy, so that a thousand at once queue there; `template_s`: the same with a chat template (0: equal)."""
+    """The API server. `seconds`: mean time of a request in the server, before and after the engine; in a closed loop it
+    varies between 0.5 and 1.5 times the mean, so that users do not stay synchronized. `request_s`: part of this time in
+    which a request occupies the server's event loop, so that simultaneous requests queue; `template_s`: the same with a
+    chat template (0: equal)."""
 
     seconds: float
     request_s: float
@@ -133,8 +137,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Standard deviations of log(measured / predicted) that the engine adds: by kind of metric under a sustained load
-    (`arrivals` for all of them), in fixed `batches`, with experts in MXFP4, and with latents."""
+    """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
+    metric), for fixed `batches`, for experts in `mxfp4`, and for models with latent attention."""
 
     ttft: float
     tpot: float
@@ -150,7 +154,7 @@ class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One release of a family."""
+    """All groups of figures for one release of an engine."""
 
     schedule: Schedule
     room: Room
@@ -163,7 +167,8 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(NamedTuple):
-    """`own`: the engine's release; `rules`: the release by whose rules it is scheduled; `first`: prompts go first."""
+    """`own`: the figures of the engine's release; `rules`: those of the release whose scheduling rules apply; `first`:
+    whether prompts take precedence."""
 
     own: EngineRelease
     rules: EngineRelease
@@ -171,17 +176,17 @@ class _Found(NamedTuple):
 
 
 class Engines:
-    """The engines of n configurations."""
+    """The engines of n configurations. `of`: (n,) index into the distinct engines `found`."""
 
     def __init__(self, found: list[_Found], of: np.ndarray) -> None:
         self.found, self.of = found, of
 
     def own(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) figures of the engine's own release."""
+        """(n,) a figure of each configuration's release."""
         return np.array([figure(one.own) for one in self.found])[self.of]
 
     def rules(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
-        """(n,) figures of the release by whose rules the engine schedules."""
+        """(n,) a figure of the release whose scheduling rules apply to each configuration."""
         return np.array([figure(one.rules) for one in self.found])[self.of]
 
     @property
@@ -190,19 +195,19 @@ class Engines:
 
 
 def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
-    """Engines by `framework` and `version`. Where a row has `scheduler_v0` or `scheduler_steps` > 1, prompts go first:
-    the family's nearest release that schedules so applies, although with `chunked_prefill` it mixes prompts and
-    decodes. `batch`: a fixed batch.
+    """The engines of n configurations, by the columns `framework` and `version`. If `scheduler_v0` is set or
+    `scheduler_steps` > 1, prompts take precedence, by the rules of the family's nearest release with such a scheduler;
+    with `chunked_prefill`, that scheduler mixes prompts and decodes, too. `batch` > 0: a fixed batch, which may follow
+    the rules of another release (`Family.batches_like`).
 
-    Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure.
-    """
+    Errors: AutoscoutError (exit 2) for a record that lacks a group or contains an unknown key."""
 
     def column(name: str, default: Any) -> np.ndarray:
         given = np.asarray(columns.get(name, default))
         return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
 
     def over(name: str, least: float) -> np.ndarray:
-        """-1 where the row has no value, else whether the value exceeds `least`."""
+        """1 where the column's value exceeds `least`, 0 where it does not, -1 where it is missing."""
         given = np.asarray(columns.get(name, np.nan))
         values = given.astype(float) if given.dtype.kind in "biuf" else np.full(given.shape, np.nan)
         return np.where(np.isnan(values), -1, values > least)
@@ -227,19 +232,19 @@ def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
 
 
 def family(framework: str) -> Family:
-    """The record of a framework, by any of its names."""
+    """The record of a framework by any of its names; for an unknown or missing name, the fallback record."""
     if not framework:
         return standing_for("unnamed", "serve")
     return family_of(framework, "serve") or standing_for("undescribed", "serve")
 
 
 def version_of(framework: str, version: str) -> Version | None:
-    """From a version's text or, if that is empty, from a framework's ("vLLM 0.9"); None if neither names one."""
+    """The release named by `version`, or if that is empty, by `framework` ("vLLM 0.9"); None if there is no number."""
     return release_of(version) if version else release_of(framework)
 
 
 def strange_releases(columns: Mapping[str, Any], n: int) -> np.ndarray:
-    """(n,) "" or a sentence about a release that no record knows."""
+    """(n,) "" or a sentence that the stated release is unknown, and which one is assumed instead."""
     pairs = [np.asarray(columns.get(name, ""), dtype=str) for name in ("framework", "version")]
     if all(each.size == 1 for each in pairs):
         return np.full(n, _strange(*(str(each.reshape(-1)[0]) for each in pairs)), dtype=object)
@@ -277,7 +282,8 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
 
 
 def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
-    """`first`: 1 or 0 asks for a release in which prompts do or do not go first, if the family has one."""
+    """The figures that apply to a release. `first`: 1 or 0: prefer the nearest release in which prompts do or do not
+    take precedence; -1: no preference."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
         return own
@@ -303,5 +309,5 @@ def served(named: Family, row: ReleaseRow) -> EngineRelease:
 
 
 def by_memory(steps: Steps, gib: float) -> float:
-    """The value of the last step that starts at or below this memory."""
+    """The value for a device with `gib` GiB of memory: that of the last step that starts at or below it."""
     return next((value for least, value in reversed(steps) if gib >= least), steps[0][1])

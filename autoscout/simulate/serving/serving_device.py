@@ -1,5 +1,5 @@
-"""A device in the serving model: the `[serving]` groups of its record, which tests/tools/fit_serving.py fits to
-measured kernels, and `autoscout calibrate` to those of this machine."""
+"""A device in the serving model: the `[serving]` groups of its record. tests/tools/fit_serving.py fits those of shipped
+records to measured kernels; `autoscout calibrate` fits those of this machine."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ from kb.records import AutoscoutError
 
 
 class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Microseconds at message sizes `bytes`, for 2, 4 and 8 devices."""
+    """Microseconds of an all-reduce at the message sizes `bytes`, for 2, 4 and 8 devices."""
 
     bytes: list[float]
     gpus_2_us: list[float]
@@ -24,7 +24,7 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The engine's own work: per step, and per running sequence. `launch_us`: per kernel without a graph."""
+    """CPU time of vLLM: per step, and per sequence in it. `launch_us`: time to launch a kernel without a CUDA graph."""
 
     step_ms: float
     sequence_ms: float
@@ -32,18 +32,17 @@ class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The speed of engines' kernels on a kind of device, beyond what its peaks imply. Speeds are relative to 16-bit
-    kernels; the records give the source of each figure.
+    """The speed of engines' kernels on a kind of device, where it does not follow from the device's peaks. Speeds are
+    relative to 16-bit kernels; the device records state the source of each figure.
 
-    `sinks`: attention over prompts in models with attention sinks. `eight_bits`, `four_bits`: products whose inputs
-    have so many bits. `mxfp4_experts`: experts in MXFP4; `mxfp4_routing_us`: time to sort their tokens, beyond that of
-    an ordinary mixture; `block_experts_us`: extra time of a layer whose experts are in blocks of FP8. `fused_experts`:
-    every engine has fused expert kernels on this device, which in FP8 are `fp8_experts` times as fast as vLLM's Triton
-    kernel. `norms_quantize`: norms and activations quantize to 8 bits, which saves launches. `reads_key_us`: time of a
-    multiprocessor for a query head's next key if one block of threads reads all keys. `eight_bit_keys`: share of the
-    bandwidth at which decoding reads 8-bit keys. `small_steps`: vLLM uses the defaults of devices with less memory.
-    `exchange_times`: time of an all-reduce relative to its table and ring.
-    """
+    `sinks`: speed of prefill attention with attention sinks. `eight_bits`, `four_bits`: speed of products with 8-bit
+    and 4-bit inputs. `mxfp4_experts`: speed of experts in MXFP4; `mxfp4_routing_us`: additional time per layer to sort
+    their tokens, compared to 16-bit experts; `block_experts_us`: additional time of a layer with block-scaled FP8
+    experts. `fused_experts`: every engine has fused expert kernels for this device; `fp8_experts`: their speed in FP8
+    relative to vLLM's Triton kernel. `norms_quantize`: norms and activations also quantize to 8 bits, which saves
+    launches. `reads_key_us`: time per key if one block of threads reads all keys of a query head. `eight_bit_keys`:
+    relative bandwidth at which decoding reads 8-bit keys. `small_steps`: vLLM uses its defaults for devices with less
+    memory. `exchange_times`: factor on the time of an all-reduce."""
 
     sinks: float
     eight_bits: float
@@ -61,9 +60,10 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`memory_gib`: as the driver reports. `formats`: formats that it multiplies, which have a peak. `lasting`: by
-    format, the speed of long sequences of products under its power limit, relative to `gemm.tflops`. `borrowed`: groups
-    scaled from another device, the `lender`; `same`: this device has the lender's kernels and host, too."""
+    """A device's constants in the serving model. `sms`: number of multiprocessors; `memory_gib`: as its driver reports;
+    `formats`: number formats that its matrix units support. `lasting`: by format, the speed of long sequences of
+    products under the power limit, relative to `gemm.tflops`. `borrowed`: groups scaled from another device, the
+    `lender`; `same`: the lender's kernels and host are the same as this device's."""
 
     name: str
     sms: int
@@ -87,7 +87,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def device(name: str) -> ServingDevice:
-    """Errors: AutoscoutError (exit 2) for a device without constants; it suggests the nearest name."""
+    """The device with this name. Errors: AutoscoutError (exit 2) for one without constants, with the nearest name."""
     if not has_constants(name):
         known = [one for one in contents() if has_constants(one)]
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)
@@ -109,8 +109,8 @@ def device(name: str) -> ServingDevice:
 
 
 def _lasting(hw: Hardware, tflops: float) -> dict[str, float]:
-    """By format. The device rests between kernels that are timed one by one; in a prompt they follow each other without
-    a pause, as in a training step."""
+    """`ServingDevice.lasting`. The device pauses between kernels that are timed one by one. In a prompt they follow
+    each other without a pause, so the clocks of training steps apply."""
     best, clocks = max(tile.efficiency for tile in hw.gemm.tiles), hw.training().clocks
     return {dtype: best * clocks.speed(dtype) * peak / tflops for dtype, peak in hw.peak_tflops.items()}
 

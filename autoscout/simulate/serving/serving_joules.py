@@ -1,6 +1,7 @@
-"""Joules per output token of a server without measurements: predicted watts over predicted tokens. The watts lie
-between those of decoding (bound by memory) and of products (bound by compute). MLPerf Inference publishes the power of
-busy nodes of H200 and B200 (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
+"""Predicts joules per output token of a server: predicted power divided by predicted tokens per second. The power lies
+between that of decoding (memory-bound) and that of matrix products (compute-bound). It was compared with MLPerf
+Inference's power results for busy nodes of H200 and B200 (docs/lab/simulators-training.md,
+tests/tools/published_power.py)."""
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, r
 from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray
-ANSWERING = 0.65  # share of the default limit while decoding few sequences; a usual figure, not measured
-FULL = 0.5  # share of time that products and attention over prompts take, from which on the device draws full power
-TOKENS = 8192.0  # tokens in a step from which on products are bound by compute
-ERROR = 0.2  # log error of watts, in addition to that of the rate
+ANSWERING = 0.65  # power as a share of the default limit while few sequences decode; a usual figure, not measured
+FULL = 0.5  # share of time in products and prefill attention above which the device draws full power
+TOKENS = 8192.0  # tokens of a step at which products are compute-bound
+ERROR = 0.2  # log error of the power, in addition to the error of the predicted rate
 
 
 class ServingEnergy:
@@ -27,7 +28,7 @@ class ServingEnergy:
 
     def __init__(self) -> None:
         self.rates = ServingSimulator("requests_per_s")
-        self.level = 0.0  # log of measured over predicted
+        self.level = 0.0  # correction learned by `fit`: log(measured / predicted)
 
     def applies(self, columns: Columns) -> str:
         if why := self.rates.applies(columns):
@@ -40,11 +41,11 @@ class ServingEnergy:
         self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where no rate is predicted or the power draw is unknown; inf where nothing can be served."""
+        """Joules per output token. NaN where the rate or the power draw is unknown; inf if no request can be served."""
         return self.watts_and_joules(columns)[1]
 
     def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:
-        """((n,) watts of all devices together while they serve; the result of `predict`)"""
+        """((n,) power of all devices together in watts, the result of `predict`)"""
         served = self.rates.predict(columns)
         watts, outputs = self._drawn(columns, served.value)
         with np.errstate(divide="ignore"):
@@ -52,7 +53,7 @@ class ServingEnergy:
         return watts, Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
 
     def _drawn(self, columns: Columns, requests_per_s: Array) -> tuple[Array, Array]:
-        """(watts of all devices of each row, tokens of an answer); NaN where the power draw is unknown."""
+        """((n,) power of all devices in watts, (n,) tokens of an answer); NaN where the power draw is unknown."""
         n = rows_of(columns)
         kinds = np.broadcast_to(np.asarray(columns["gpu"], dtype=str), (n,))
         watts, outputs = np.full(n, np.nan), np.full(n, np.nan)
@@ -65,7 +66,7 @@ class ServingEnergy:
 
 
 def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Array]:
-    """(watts of all devices of each row, as multiples of one device's default limit; tokens of an answer)."""
+    """((n,) power of all devices as a multiple of one device's default limit, (n,) tokens of an answer)."""
     n = len(requests_per_s)
     s = setup(columns, device(kind), n)
     cached = np.where(s.prefix_caching, np.minimum(s.shared_prefix, s.input_len - 1), 0.0)
@@ -74,7 +75,7 @@ def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Ar
     attention = prefill_attention_s(s.engine, one, prompt, prompt * (cached + (prompt + 1) / 2))
     readers = numbers(columns, "prefill", 0.0, n)
     devices = s.engine.tp * s.engine.pp * s.replicas + readers
-    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage computes 1 / pp of the layers
+    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage has 1/pp of the layers
     limit = np.minimum(numbers(columns, "power_cap", 100.0, n) / 100, 1.0)
     computing, answering = COMPUTING * limit, np.minimum(ANSWERING, COMPUTING * limit)
     return devices * (answering + (computing - answering) * np.minimum(busy / FULL, 1.0)), s.output_len

@@ -1,15 +1,15 @@
-"""Columns → engines, limits and load: the meaning of a vLLM configuration in the serving model.
+"""Interprets the columns of a serving configuration: engine shapes, scheduler limits, memory and load.
 
-Knobs may have our catalog's names or vLLM's. The job or the table's row gives the model's shape (`layers hidden heads
-kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and for latent attention
-the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` simultaneous requests, or
-`concurrency` users, or `rate` requests a second, with `input_len` and `output_len` tokens, of which `shared_prefix` are
-common to all; or `traffic`, a job's Traffic, with all these and the distribution of lengths. `framework` and `version`
-name the engine, whose record (served_by.py) gives the rest unless a column does: `scheduler_v0`: prompts go first and
-alone, once in `scheduler_steps` steps; `overlap`: the scheduler overlaps with the device; `decodes_between`,
-`decodes_between_from`: AMD's fork of vLLM V1; `engines_apart`: data parallel engines share no experts. TensorRT-LLM
-also has `evicts` (its policy MAX_UTILIZATION), `adp_timeout_iters` and `adp_wait_iters` (from its attention_dp_config).
-"""
+Knobs may have the names of AutoScout's catalog or vLLM's. The job or the row of a table gives the model's shape
+(`layers hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and
+for latent attention the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` simultaneous
+requests, or `concurrency` users, or `rate` requests per second, with `input_len` and `output_len` tokens, of which
+`shared_prefix` tokens are common to all requests. Alternatively, `traffic` is a job's Traffic with all these and the
+distribution of lengths. `framework` and `version` name the engine, whose record (served_by.py) has the defaults of
+these columns: `scheduler_v0`: prompts take precedence and have steps of their own, once in `scheduler_steps` steps;
+`overlap`: the scheduler overlaps with the device; `decodes_between`, `decodes_between_from`: `held` and `held_from` in
+held_back.py; `engines_apart`: data parallel engines share no experts; for TensorRT-LLM `evicts` (its policy
+MAX_UTILIZATION), `adp_timeout_iters` and `adp_wait_iters` (its attention_dp_config)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -26,7 +26,7 @@ from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic
 
-# Our name ← other names. Inactive knobs are NaN in a space's columns.
+# Column name → vLLM's name for it.
 _ALIASES = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -41,23 +41,23 @@ _ALIASES = {
     "graph_size": "max_cudagraph_capture_size",
     "scheduler_steps": "num_scheduler_steps",
 }
-# Knobs that a user's catalog may have for engines other than vLLM, under other names.
+# Columns that a user's catalog may map its own knobs to, for engines other than vLLM.
 READ = (
     *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
     "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "version",
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
     "adp_timeout_iters", "adp_wait_iters", "prompts_apart", "decodes_between", "decodes_between_from",
 )  # fmt: skip
-# Half of the range of lengths divided by their mean, for tables that give only means and whose requests arrive over
-# time: as in benchmarks that draw lengths between 80 and 100 % of a number.
+# Default of `length_spread` for tables that state only mean lengths: half of the range of lengths divided by their
+# mean, as in benchmarks that draw lengths between 80 and 100 % of a maximum.
 LENGTH_SPREAD = 0.1
-_SAMPLE = 1000  # requests used to estimate the moments of a job's traffic
+_SAMPLE = 1000  # requests drawn to estimate the length distribution of a job's traffic
 
 
 @dataclass(frozen=True)
 class Setup:
-    """n configurations on one kind of device; (n,) each. `quantiles`: of input and output lengths relative to their
-    means, at 0, 1, … 100 %."""
+    """n configurations on one kind of device; every field is (n,), except `input_quantiles` and `output_quantiles`:
+    (101,) quantiles of the lengths relative to their means, at 0, 1, … 100 %."""
 
     engine: EngineShapes
     memory: CacheMemory
@@ -66,17 +66,17 @@ class Setup:
     batched_tokens: np.ndarray
     block: np.ndarray
     chunked: np.ndarray
-    long_prompt: np.ndarray  # tokens of one prompt that a step may take; infinite without a cap
+    long_prompt: np.ndarray  # most tokens of one prompt in a step; infinite without a limit
     prefix_caching: np.ndarray
     version: np.ndarray
-    reserved: np.ndarray  # share of the running requests' answers that must have room before a new request is admitted
-    held: np.ndarray  # steps without prompts after one that may take some, while so many requests run
+    reserved: np.ndarray  # `reserved` to `ahead`: as in held_back.EngineLimits
+    held: np.ndarray
     held_from: np.ndarray
-    held_several: np.ndarray  # the number of such steps if several prompts wait
-    apart: np.ndarray  # number of waiting prompts from which steps with prompts alone may follow each other
-    ahead: np.ndarray  # the next step is prepared while one runs
-    front_end_s: np.ndarray  # seconds of a request in the server before and after the engine
-    request_s: np.ndarray  # how long one request keeps the front end busy
+    held_several: np.ndarray
+    apart: np.ndarray
+    ahead: np.ndarray
+    front_end_s: np.ndarray  # seconds of a request in the API server, before and after the engine
+    request_s: np.ndarray  # seconds in which a request occupies the API server's event loop
     batch: np.ndarray
     concurrency: np.ndarray
     rate: np.ndarray
@@ -89,7 +89,6 @@ class Setup:
     output_quantiles: np.ndarray
 
     def of(self, rows: np.ndarray) -> "Setup":
-        """A subset of the configurations."""
         shared = ("engine", "memory", "input_quantiles", "output_quantiles")
         own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in shared}
         held = CacheMemory(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(CacheMemory)})
@@ -103,13 +102,13 @@ class Setup:
 
 
 def columns_of_job(job: Job) -> dict[str, Any]:
-    """A serving job's columns besides its space's attributes: the rest of the shape, and the traffic."""
+    """Columns of a serving job that its space's attributes lack: details of the model, and the traffic."""
     m = job.model
     return {"gated": m.gated, "tied": m.tied, "dtype": m.dtype, "traffic": job.traffic}
 
 
 def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
-    """The setup of n configurations (or fewer: columns broadcast) that all run on `device`."""
+    """The setup of n configurations on `device`. Columns that are scalars apply to all of them."""
     columns = {
         **columns,
         **{ours: columns[other] for ours, other in _ALIASES.items() if other in columns and ours not in columns},
@@ -123,7 +122,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     known = engines_of(columns, n)
     first = known.first
     mixed = switches(columns, "chunked_prefill", False, n) & known.rules(lambda e: e.schedule.cuts_mix)
-    version = np.where(first & ~mixed, 0, 1)  # with chunked prompts, V0 mixes prompts with decodes like V1
+    version = np.where(first & ~mixed, 0, 1)  # with chunked prefill, V0 also mixes prompts and decodes
     work = engines.host_work(columns, known, device, offline)
     ahead = work["overlap"] & work["python_host"] & ~offline
     eager = (version == 0) | known.rules(lambda e: e.schedule.eager_prompts)
@@ -132,7 +131,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     context = number("context", 4096)
     usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
     chunked = switches(columns, "chunked_prefill", usual.chunked, n)
-    ran = "version" in columns  # table rows: a step took whole prompts, even beyond the default budget
+    ran = "version" in columns  # rows of tables ran, so the step budget held their prompts
     longest = load["input_len"] * (1 + load["length_spread"]) + load["concurrency"] / number("dp", 1)
     held = np.where(ran & ~chunked, np.maximum(usual.batched_tokens, np.ceil(longest)), usual.batched_tokens)
     batched = number("max_num_batched_tokens", held)
@@ -186,7 +185,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
             "output_len": float(sample.output_len.mean()),
             "shared_prefix": float(traffic.shared_prefix),
             "requests": float(traffic.requests or DEFAULT_REQUESTS),
-            "length_spread": 0.0,  # the quantiles of the job's lengths have it
+            "length_spread": 0.0,  # the quantiles describe the spread
         }
         at = np.linspace(0, 1, 101)
         return {
@@ -197,7 +196,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    # Requests that arrive over time differ in length, so they do not stay in step.
+    # Unlike those of fixed batches, requests that arrive over time are assumed to differ in length.
     said = np.broadcast_to(np.asarray(columns.get("length_spread", np.nan), dtype=float), (n,))
     spread = np.where(values["batch"] > 0, 0.0, np.where(np.isnan(said), LENGTH_SPREAD, said))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

@@ -1,8 +1,6 @@
-"""The analytic serving simulator: throughput and latencies of vLLM from shapes, load and measured kernels.
+"""The analytic serving simulator: throughput and latencies of inference engines from shapes, load and measured kernels.
 
-Few configurations are simulated request by request (events.py), many as a fluid (fluid.py); both rest on the same step
-times.
-"""
+A few configurations are simulated by events (events.py), many by the fluid model (fluid.py); step times agree."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,25 +25,26 @@ from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from kb.records import Traffic
 
-# The most configurations that are simulated event by event: under a sustained load, and as fixed batches, which take
-# half a millisecond each.
+# Largest number of configurations to simulate event by event: under a sustained load, and as fixed batches (half a
+# millisecond each). Larger sets use the fluid model.
 EXACT, EXACT_BATCHES = 32, 4000
 
-_LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
-_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that no prediction depends on
+_LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
+_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs without effect on predictions
 
 PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
-_SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all their inputs
-_MOST_SIMULATED = 20_000  # runs kept for another metric or a later prediction of the same row
-_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # the fluid model's last results
+_SIMULATED: dict[Any, dict[str, float]] = {}  # cache: metrics of simulated runs, by all inputs
+_MOST_SIMULATED = 20_000  # limit of this cache
+_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # cache of the fluid model's last results
 
-_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # metrics that include waiting; the speed that causes it
+# metrics that include queueing; the metric whose error causes theirs
+_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
-OTHERS = 0.3  # share of the other frameworks' and devices' level that is assumed without rows
-_COUNTED = 1e-3  # a count of devices is exact, but weights by inverse errors need an error above 0
-_PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
+OTHERS = 0.3  # share of the mean correction that applies to frameworks and devices without measured rows
+_COUNTED = 1e-3  # error of the number of devices, which is exact, but weights by inverse error need an error above 0
+_PRIOR_ROWS = 2.0  # measured rows that the prior (no correction) counts as
 
 
 class ServingSimulator:
@@ -55,9 +54,10 @@ class ServingSimulator:
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        # By framework and device: (log of measured / predicted, remaining error); None: any other.
+        # Number of framework and device → (correction log(measured / predicted), remaining error); key None: all rows.
         self.levels: dict[float | None, tuple[float, float]] = {}
-        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # (framework, values for gaps) → log likelihood
+        # (framework, values of unstated columns) → log likelihood
+        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -83,8 +83,8 @@ class ServingSimulator:
         )
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level by measured rows: the median log error of each framework on each kind of device, shrunk by
-        the weight of two rows. All other frameworks and devices get a share of the level of all rows."""
+        """Learns a constant factor per framework and kind of device: the median log error of its rows, shrunk towards
+        the share OTHERS of the factor of all rows. Frameworks and devices without rows get that share."""
         self.levels, self.unsaid = {}, {}
         if self.metric == DEVICES:
             return
@@ -94,7 +94,7 @@ class ServingSimulator:
             for choice, likely in zip(group.choices, told.tolist(), strict=True):
                 key = group.framework, choice
                 self.unsaid[key] = self.unsaid.get(key, 0.0) + likely
-        with np.errstate(divide="ignore"):  # a rate of 0: out of memory
+        with np.errstate(divide="ignore"):  # a rate of 0 means out of memory
             error = np.log(values) - np.log(self.predict(columns).value)
         known = np.isfinite(error)
         if not known.any():
@@ -112,15 +112,15 @@ class ServingSimulator:
         return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where the model does not apply (another device, a draft model), inf (0 for rates) where the weights or
-        one request do not fit. `parts`: milliseconds of a mean decode step."""
+        """The metric; NaN where the model does not apply (unknown device, draft model), inf (0 for rates) where the
+        weights or one request do not fit. `parts`: components of a mean decode step in milliseconds."""
         some, of = _each_once(columns)
         each = self._mixed(some, np.bincount(of))
         parts = {name: values[of] for name, values in each.parts.items()}
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """`_predict`, as a mixture over the possible releases and cache formats where these are unknown."""
+        """Like `_predict`, but a mixture over releases and KV cache formats for rows without them (unsaid.py)."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -137,7 +137,7 @@ class ServingSimulator:
         return [self._predict({**some, **each}, counts[group.rows]) for each in filled]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Predictions with stated or default software. `counts`: how many configurations each row stands for."""
+        """Predictions for stated or default software. `counts`: (n,) configurations that each row represents."""
         n = len(counts)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
@@ -168,7 +168,7 @@ class ServingSimulator:
         return Prediction(value=value, error=error, parts=parts)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(bias, error) of each row; `own`: the error without rows of its framework and device."""
+        """((n,) correction, (n,) error). `own`: the errors of rows whose framework and device have no measurements."""
         software = np.broadcast_to(software_of(columns), own.shape)
         bias, error = np.full(own.shape, self.levels[None][0] * OTHERS), own.copy()
         for which, (level, spread) in self.levels.items():
@@ -180,8 +180,8 @@ class ServingSimulator:
 def evaluate(
     columns: Columns, kind: str, counts: np.ndarray, metric: str = ""
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(metrics and parts, (n,) which were simulated event by event) of n rows on one kind of device, which stand for
-    `counts` configurations each."""
+    """((n,) metrics and components by name, (n,) whether a row was simulated event by event), for n rows on one kind of
+    device, each of which represents `counts` configurations."""
     n = len(counts)
     s = setup(columns, device(kind), n)
     batches = s.batch > 0
@@ -215,8 +215,7 @@ def evaluate(
 
 
 def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
-    """The fluid model's results without quantiles, computed once for all metrics of configurations that are simulated
-    exactly."""
+    """The fluid model's results without quantiles, cached because event simulations need them for every metric."""
     if keys not in _AVERAGES:
         _AVERAGES.clear()
         _AVERAGES[keys] = fluid(s, ())
@@ -224,7 +223,7 @@ def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
 
 
 def _quantiles(columns: Columns, metric: str) -> set[str] | None:
-    """The quantiles that a metric needs; None: all."""
+    """Names of the latency quantiles that a metric needs; None: all."""
     if not metric:
         return None
     if metric == "goodput_rps":
@@ -233,7 +232,7 @@ def _quantiles(columns: Columns, metric: str) -> set[str] | None:
 
 
 def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics per device and per dollar of the nodes that a configuration uses, as in targets/vllm/load_plan.py."""
+    """Metrics per device and per dollar, computed as for experiments (targets/vllm/load_plan.py)."""
     n = len(tokens_per_s)
     own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
     dollars = numbers(columns, "usd_per_hour", np.nan, n)
@@ -247,7 +246,7 @@ def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[st
 
 
 def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
-    """(n,) cache keys: all inputs of a configuration's simulation."""
+    """(n,) cache keys, which contain all inputs of a configuration's simulation."""
     arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
     alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
@@ -258,7 +257,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
 
 
 def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """`run()`, cached: ensembles ask for the same rows repeatedly, one metric after the other."""
+    """`run()`, cached because ensembles predict the same rows repeatedly, one metric after another."""
     if key not in _SIMULATED:
         if len(_SIMULATED) >= _MOST_SIMULATED:
             _SIMULATED.clear()
@@ -267,7 +266,7 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
 
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
-    """Metrics of configuration i, by event simulation of one of its replicas."""
+    """Metrics of configuration i from the event simulation of one replica."""
     n = len(s.batch)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
     if prefill_pool.apart(columns, n)[i]:
@@ -279,7 +278,7 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
     if found:
         found["goodput_rps"] = max(found["goodput_rps"], FEWEST * found["requests_per_s"])
-    if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
+    if run and found and s.batch[i] > 0:  # offline benchmarks time the whole batch
         whole = float(np.nanmax(run.end_s)) * 1e3
         found |= {name: whole for name in found if name.startswith("e2el_")}
         if numbers(columns, "batch_timed", 0, len(s.batch))[i] > 0:
@@ -291,17 +290,17 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
 
 
 def rows_of(columns: Columns) -> int:
-    """The number of configurations in the columns."""
     return max((np.size(v) for name, v in columns.items() if isinstance(v, np.ndarray)), default=1)
 
 
 def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
-    """The columns of a subset of the n configurations; columns with one value for all stay as they are."""
+    """The columns restricted to some of the n configurations; scalars stay unchanged."""
     return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
 def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
-    """(distinct combinations of the priced columns, (n,) each row's combination). A list is a value of all rows."""
+    """(columns with one row per distinct combination, (n,) index of each row's combination), ignoring _UNPRICED. Lists
+    are values that all rows share."""
     own = [name for name, value in columns.items() if isinstance(value, np.ndarray)]
     some, of = Combinations(columns, [name for name in own if name not in _UNPRICED]).of()
     return {**{name: value for name, value in columns.items() if name not in own}, **some}, of
@@ -312,7 +311,6 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
-    """(n,) whether the model covers a row."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
     for refused in _refused({**columns, "gpu": kind}, counts).values():
         known = known & ~refused
@@ -320,7 +318,7 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
 
 
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Reason → its rows, which stand for `counts` configurations each."""
+    """Why rows cannot be predicted: reason → (n,) mask. Each row represents `counts` configurations."""
     n = len(counts)
     cache = np.broadcast_to(np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str), (n,))
     kinds = {
@@ -342,5 +340,4 @@ def _slo(columns: Columns) -> Mapping[str, float]:
 
 
 def _limits(columns: Columns) -> Mapping[str, float]:
-    """Limits of the search for the highest rate: metric → bound."""
     return {metric: float(columns[f"limit_{metric}"]) for metric in LATENCIES if f"limit_{metric}" in columns}

@@ -1,10 +1,10 @@
-"""Speculative decoding: the tokens from a step that checks guesses, and the cost of guessing.
+"""Speculative decoding: expected tokens of a step that verifies draft tokens (called guesses here), and their cost.
 
-A guess is accepted with probability a if all before it were (Leviathan et al. 2023, "Fast Inference from Transformers
-via Speculative Decoding", equation 1), so a step that checks k guesses yields (1 - a^(k + 1)) / (1 - a) tokens. a
-depends on the texts and on the method, so it must be given: `accepted`, by method or as a column. It is the first of
-the acceptance rates by position in vLLM's log. Not verified: no available table has such runs.
-"""
+A guess is accepted with probability a if all previous ones were (Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding", equation 1), so a step that verifies k guesses yields (1 - a^(k + 1)) / (1 - a)
+tokens. The rate a depends on the texts and on the method, so the job (`launch.accepted`) or the column `accepted` must
+state it; vLLM logs it as the first of the acceptance rates by position. The model is not verified: no public table has
+such runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ import numpy as np
 from autoscout.job.words import nearest_name
 
 Array = np.ndarray
-# By vLLM's method: the layers of the served model's size, and the products with its vocabulary, that run for each guess
-# in turn. n-grams are looked up on the host. The speed of a draft model is unknown.
+# vLLM's method → (layers of the served model's size, products with its vocabulary) computed per guess. n-grams are
+# looked up on the host. A draft model is missing, because its size is unknown.
 COSTS = {
     "ngram": (0.0, 0.0),
     "eagle": (1.0, 1.0),
@@ -28,11 +28,11 @@ METHODS = (*COSTS, "draft_model")
 
 
 class Speculation(NamedTuple):
-    """(n,) each; 0 guesses where a row does not speculate."""
+    """Speculation of n configurations, (n,) each. `guesses`: per step, 0 where a configuration does not speculate."""
 
     guesses: Array
-    tokens: Array  # expected per step
-    layers: Array  # run per guess
+    tokens: Array  # expected number per step
+    layers: Array  # layers computed per guess
     heads: Array
 
 
@@ -46,13 +46,12 @@ def speculation(columns: Mapping[str, Any], n: int) -> Speculation:
 
 
 def expected_tokens(accepted: Array, guesses: Array) -> Array:
-    """Expected tokens per step; 1 without guesses."""
     a = np.clip(np.nan_to_num(accepted), 0.0, 1.0 - 1e-9)
     return (1 - a ** (guesses + 1)) / (1 - a)
 
 
 def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
-    """Reason → rows that cannot be predicted."""
+    """Why rows cannot be predicted: reason → (n,) mask."""
     method = _methods(columns, n)
     on, known = _on(method), np.isin(method, list(COSTS))
     untold = on & known & ~(_accepted(columns, method) > 0)

@@ -1,20 +1,20 @@
-"""Step times of one engine, from tables of plain floats: the event simulation asks for hundreds of thousands of them. A
-shadow's process, whose interpreter lacks our packages, loads only this file.
+"""Step times of one engine from tables of plain floats, which are fast enough for the hundreds of thousands of steps of
+an event simulation. This file imports nothing of AutoScout, because shadow runs load it with the engine's interpreter.
 
-Seconds throughout. events.step_times() makes them from the arrays of steps.py.
-"""
+All times are in seconds. engine_run.step_times() fills the tables from steps.py."""
 
 import math
 from dataclasses import dataclass
 
-FINE = 512  # up to this many tokens step times are tabulated individually
-COARSE = 32  # step size of the table above that
-TILE = 128  # columns and at most rows of a kernel's output tile
+FINE = 512  # up to this many tokens, the table has one entry per token
+COARSE = 32  # tokens per table entry above FINE
+TILE = 128  # columns, and largest number of rows, of a kernel's output tile
 
 
 @dataclass(frozen=True)
 class PromptAttention:
-    """Constants of operators.Prefill on one device, for all layers together; `heads`, `kv_bytes`: per device."""
+    """The constants of operators.Prefill, with the shape of one device's prefill attention. `heads`, `kv_bytes`: per
+    device; `windowed`: share of layers with a sliding window."""
 
     overhead_us: float
     tflops: float
@@ -26,12 +26,12 @@ class PromptAttention:
     heads: float
     head_dim: float
     kv_bytes: float
-    again_us: float = 0.0  # per layer, for each token of context that earlier steps computed
-    window: float = 0.0  # tokens that a token attends to, in those layers that have a window
+    again_us: float = 0.0  # microseconds per layer and token of context from earlier steps
+    window: float = 0.0  # window size in tokens
     windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
-        """Seconds of one step, as in operators.prefill_us."""
+        """Seconds of all layers' prefill attention in one step, as in operators.prefill_us."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
@@ -41,7 +41,7 @@ class PromptAttention:
         keys = pairs / tokens + length / 2
         width = self.heads * self.head_dim
         compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / max(keys, 1.0))
-        full = seqs * self.heads * math.ceil(length / TILE) / self.sms  # tiles
+        full = seqs * self.heads * math.ceil(length / TILE) / self.sms  # tiles per multiprocessor
         if full < 1:
             compute /= full**self.occupancy
         moved = tokens * width * 4 + seqs * keys * self.kv_bytes
@@ -53,12 +53,12 @@ class PromptAttention:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """`linear`: products, elementwise kernels and communication, by number of tokens (exact, then in coarse steps);
-    `logits`: by number of sampled tokens; `attention`: of decoding sequences, without the part that depends on their
-    context; `per_context`: what one token of context adds, by number of sequences. `checked`: tokens of a sequence in a
-    decode step: more than one with speculation, which takes `guessing` (by number of sequences) and yields `per_step`
-    tokens. `budget`: most tokens of a pipeline's micro batch. `others`: how long a decode step waits for other engines'
-    prompts. `graph_decodes`: tokens of the largest decode step that runs from a CUDA graph."""
+    """Tables of seconds. `linear`: products, elementwise kernels and communication, by number of tokens (see FINE and
+    COARSE); `logits`: by number of sampled tokens; `attention`: decode attention by number of sequences, without its
+    time per token of context, which is `per_context`; `guessing`: draft tokens by number of sequences. `checked`:
+    tokens per sequence in a decode step, above 1 with speculation; `per_step`: mean tokens that they yield; `budget`:
+    most tokens of a pipeline's micro batch; `others`: wait of a decode step for other engines (lockstep.py);
+    `graph_tokens`, `graph_decodes`: tokens of the largest step, and of the largest decode step, with a CUDA graph."""
 
     linear: list[float]
     logits: list[float]
@@ -86,7 +86,7 @@ class StepTimes:
         return self.linear[min(FINE + math.ceil((tokens - FINE) / COARSE), len(self.linear) - 1)]
 
     def host(self, seqs: int) -> float:
-        """Seconds of the engine's own work for a step."""
+        """CPU seconds of the engine for a step with `seqs` sequences."""
         return self.host_step + self.host_seq * seqs
 
     def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
@@ -98,7 +98,7 @@ class StepTimes:
         return on_device + host
 
     def decode(self, seqs: int) -> float:
-        """Seconds on the device, without the context's part; a pipeline's micro batches take turns."""
+        """Device seconds of a decode step without the time per token of context; in a pipeline, of one micro batch."""
         if self.pp == 1 and self.checked == 1 and seqs <= FINE:
             return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]
         return self._decode(seqs)
@@ -115,13 +115,13 @@ class StepTimes:
         return self.whole(on_device + self.others, seqs, self.eager or each > self.graph_decodes) / self.per_step
 
     def context(self, seqs: int) -> float:
-        """Seconds per token of context of all sequences together."""
+        """Seconds per token of context, summed over all sequences."""
         m = min(max(seqs, 1), self.pp)
         return self.per_context[math.ceil(seqs / m)] / m
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Seconds of a step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes`
-        decoding sequences with `context` tokens in total."""
+        """Seconds of a step with `tokens` tokens of `seqs` prompts and with `decodes` decoding sequences. `pairs`:
+        (query, key) pairs of the prompts under the causal mask; `context`: tokens of all decoding sequences."""
         if self.pp == 1 and self.checked == 1:
             once = self._alone(seqs, tokens, pairs, decodes, context)
         else:
@@ -131,7 +131,6 @@ class StepTimes:
         return self.whole(once, seqs + decodes, one_by_one)
 
     def under_way(self, tokens: int, keys: int, step_s: float) -> float:
-        """As steps.under_way_s."""
         if self.pp == 1:
             return 0.0
         parts = min(max(math.ceil(tokens / self.budget), 1), self.pp)
@@ -140,20 +139,20 @@ class StepTimes:
         return max(alone - (1 - (parts - 1) / self.pp) * step_s, 0.0)
 
     def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Seconds for one batch to pass through all layers, if nothing else runs."""
+        """Device seconds of one batch in all layers, without other micro batches."""
         one_by_one = self.eager or tokens + decodes > self.graph_tokens
         seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
         return max(seconds, self.launches) if one_by_one else seconds
 
     def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Seconds of one batch without guesses, the case that is simulated most."""
+        """Like `_batch` without pipeline and speculation, the most frequent case, so it is written to be fast."""
         once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
         if decodes:
             once += self.attention[decodes] + self.per_context[decodes] * context
         return once
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
-        """Seconds of one of m equal micro batches of such a step."""
+        """Device seconds of one of m equal micro batches of a step (arguments as for `prompts`)."""
         checked = decodes * self.checked
         once = self.passes((tokens + checked) / m) + self.logits[math.ceil((seqs + checked) / m)]
         once += self.prompt.seconds(seqs / m, tokens / m, pairs / m)

@@ -1,5 +1,5 @@
-"""Seconds of the parts of one step of a serving engine, for many configurations at once. The event simulation and the
-fluid approximation both use them, so that they differ only in scheduling."""
+"""Seconds of the components of a serving engine's step, for many configurations at once. The event simulation and the
+fluid model both use them, so that these differ only in scheduling."""
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from autoscout.simulate.serving.weight_formats import (
     blocks_us,
 )
 
-_KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two adds
-_AT_ONCE = 1024  # the most sequences that engines decode at once; a step with more tokens reads prompts
-_OF_LATENTS = 3.0  # extra kernels of a layer with latents: their two norms, and a concatenation
+_KERNELS = 6.0  # elementwise kernels of a layer: two norms, rotary, activation, two residual additions
+# steps with more tokens are assumed to contain prompts, so kernels run at their long-term speed (`lasting`)
+_AT_ONCE = 1024
+_OF_LATENTS = 3.0  # additional kernels of latent attention: two norms and a concatenation
 
 
 def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
-    """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
+    """Seconds of all layers' matrix products, elementwise kernels and experts for `tokens` new tokens."""
     c, q = e.device, e.heads * e.head_dim
 
     many = np.asarray(tokens) > _AT_ONCE
@@ -41,7 +42,7 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     own = e.attention_bytes, speed, e.blocks & (e.attention_bytes == e.weight_bytes)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
-    plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
+    plain = e.dense_layers / np.maximum(e.layers, 1)  # share of layers without experts
     inner = np.where(e.experts > 0, plain * e.ffn + (1 - plain) * e.shared_ffn, e.ffn)
     moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * inner)
     kernels, attention = _KERNELS, product(qkv, e.hidden, own) + product(e.hidden, q, own)
@@ -70,9 +71,9 @@ def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
 
 
 def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
-    """Two all-reduces per layer over the tensor parallel devices, and the transfers between pipeline stages. Where data
-    parallel engines share experts, all their tokens are gathered before and scattered after: as much as an all-reduce
-    of them over all devices (vLLM's default, `allgather_reducescatter`)."""
+    """Seconds of two all-reduces per layer over the tensor parallel devices, and of the transfers between pipeline
+    stages. If data parallel engines share experts, their tokens are gathered before and scattered after the experts,
+    which moves as many bytes as an all-reduce over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
     nodes = Topology(all_hardware()[e.device.name], e.per_node, e.node_gb_s)
     own = all_reduce_us(e.device, e.tp, message, nodes)
@@ -83,13 +84,13 @@ def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
 
 
 def logits_s(e: EngineShapes, outputs: Array) -> np.ndarray:
-    """The output layer's product with the vocabulary, for the sampled tokens."""
+    """Seconds of the output layer's product with the vocabulary for `outputs` sampled tokens."""
     us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
 
 def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
-    group = e.group * (1 + e.guesses)  # queries that read the same keys
+    group = e.group * (1 + e.guesses)  # queries per key-value head
     context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
     us = decode_us(e.device.decode, seqs, context, e.read_bytes, group)
     if np.any(e.serial_us > 0):
@@ -101,31 +102,31 @@ def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarr
 
 
 def decode_context_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Seconds that one more token of context beyond a window adds to a step in which `seqs` decode."""
+    """Seconds that one more token of context adds to a decode step with `seqs` sequences, beyond any sliding window."""
     us = np.maximum(_slope_us(e), _one_block_us(e, seqs))
     return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
 
 
 def _slope_us(e: EngineShapes) -> np.ndarray:
-    """Microseconds for one layer to read a token of context."""
+    """Microseconds of decode attention per token of context and layer."""
     return decode_slope_us(e.device.decode, e.read_bytes, e.group * (1 + e.guesses))
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Like `_slope_us`, for kernels in which one block of threads goes through all keys of a query head."""
+    """Like `_slope_us`, for kernels in which one block of threads reads all keys of a query head (`serial_us`)."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: EngineShapes) -> np.ndarray:
-    """Like `_slope_us` for a layer with latents: microseconds per token of context."""
+    """Like `_slope_us`, for latent attention."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
 
 def raise_us(e: EngineShapes) -> np.ndarray:
-    """Microseconds to expand one token of context to keys and values, per layer; 0 without latents."""
+    """Microseconds per layer to expand a token's latent to keys and values; 0 without latent attention."""
     return e.latents.raise_us(e.device.gemm.tflops * e.attention_speed)
 
 
@@ -141,49 +142,49 @@ def host_s(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 
 def launches_s(e: EngineShapes) -> np.ndarray:
-    """Host seconds to launch a step's kernels one by one."""
+    """CPU seconds to launch a step's kernels without a CUDA graph."""
     kernels = e.layers * (e.launches + np.where(e.tp > 1, 2, 0))
     return e.python_host * kernels * e.launching * e.device.host.launch_us * 1e-6
 
 
 def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
-    """Seconds of a step, from those on device and host. `one_by_one`: it does not run from a CUDA graph."""
+    """Seconds of a step, given its seconds on device and host. `one_by_one`: whether it runs without a CUDA graph."""
     on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
     return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
 
 
 def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Batches that the pipeline's stages work on at the same time."""
+    """Number of micro batches that a step with `seqs` sequences is divided into: one per pipeline stage."""
     return np.clip(seqs, 1.0, e.pp)
 
 
 def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
-    """Seconds that the last `tokens` of a prompt of `keys` tokens spend in the pipeline after their step of `step_s`:
-    they follow each other in parts of `budget`, and the last part passes all stages."""
+    """Seconds that the last `tokens` tokens of a prompt of `keys` tokens remain in the pipeline after their step of
+    `step_s` seconds ends. They enter in pieces of `budget` tokens, and the last piece must pass all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
     alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
 
 
 def decode_step_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
-    """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
+    """Seconds from one token to the next while `seqs` sequences decode, with `context` tokens in total."""
     on_device = sum(decode_parts_s(e, seqs, context).values())
     return together_s(e, on_device, host_s(e, seqs), beyond_graphs(e, seqs)) / e.per_step
 
 
 def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Whether a decode step of this size is launched kernel by kernel, because vLLM has no graph for it."""
+    """Whether a decode step of this size runs without a CUDA graph."""
     return e.eager | (seqs / micro_batches(e, seqs) * (1 + e.guesses) > e.graph_decodes)
 
 
 def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
-    """Seconds of the guesses of a step, one after the other, without the attention of their few layers."""
+    """Seconds to compute a step's draft tokens one after another. The attention of their few layers is neglected."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 
 
 def decode_parts_s(e: EngineShapes, seqs: Array, context: Array) -> dict[str, np.ndarray]:
-    """Parts of a decode step. With pp stages, pp micro batches take turns, each with a pp-th of the sequences."""
+    """Device seconds of a decode step by component. With pp stages, pp micro batches of n/pp sequences alternate."""
     m = micro_batches(e, seqs)
     each = seqs / m
     tokens = each * (1 + e.guesses)
@@ -204,8 +205,9 @@ def prefill_step_s(
     context: Array = 0.0,
     budget: Array = np.inf,
 ) -> np.ndarray:
-    """A step with `tokens` of `seqs` prompts and `decodes` decoding sequences. A pipeline's stages stay filled: a step
-    takes as long as one of its micro batches, of at most `budget` tokens, takes to pass through them."""
+    """Seconds of a step with `tokens` tokens of `seqs` prompts and with `decodes` decoding sequences (arguments as for
+    StepTimes.prompts). Pipeline stages are assumed to be always busy, so a step takes as long as one of its micro
+    batches of at most `budget` tokens."""
     m = micro_batches(e, np.maximum(seqs + decodes, tokens / budget))
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked

@@ -1,7 +1,7 @@
-"""Rows that do not state the engine's release, or have 8-bit weights but no format of the KV cache. They are predicted
-as a mixture, until measured rows of the engine settle the question: over the releases of the engine's record, weighted
-by how many appeared in the last two years (`recent`), and over the cache's formats (`cache`: how often weights of a
-format come with scales for an 8-bit cache, which engines then use)."""
+"""Predicts rows that do not state the engine's release, or that have 8-bit weights but do not state the KV cache's
+format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number that
+appeared in the last two years (`recent`), and the cache formats, weighted by how often weights of a format come with
+scales for an 8-bit cache, which engines then use (`cache`). Measured rows of the engine update these weights."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,12 +12,14 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-TELLING = 3.0  # evidence of an engine counts as at most this many rows, since their errors are correlated
-Choice = tuple[tuple[str, str], ...]  # columns and the values that fill them
+# limit on the rows that the evidence on an engine counts as, because their errors are correlated; assumed
+TELLING = 3.0
+Choice = tuple[tuple[str, str], ...]  # (column, value that fills it) …
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework with the same gaps; the `choices` to fill them, with the logs of their probabilities."""
+    """Rows of one framework with the same unstated columns, the `choices` of values for these, and `shares`, the logs
+    of the choices' probabilities."""
 
     framework: str
     rows: Array
@@ -26,7 +28,8 @@ class RowGroup(NamedTuple):
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
-    """Groups of a table's rows, which have a column `version`. A job without a version means the newest engine."""
+    """The rows with unstated columns, in groups. Only tables have them: jobs without `version` use the newest
+    release."""
     if columns.get("version") is None:
         return []
     names = ("framework", "version", "quantization", "kv_cache_dtype")
@@ -42,7 +45,6 @@ def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
 
 
 def _choices(framework: str, version: str, quantization: str, cache: str) -> dict[Choice, float]:
-    """The probabilities of the ways to fill the gaps."""
     named = family(framework)
     said = version_of(framework, version)
     recent = [row for row in named.rows if row.recent]
@@ -59,10 +61,11 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions; its error comes from their errors and from how far they differ."""
+    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines theirs and their
+    differences."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and infinite times: out of memory
+    with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and times of inf mean out of memory
         logs = np.log([one.value for one in each])
         mean = (weights * logs).sum(axis=0)
         between = np.nan_to_num((weights * (logs - mean) ** 2).sum(axis=0), nan=0.0, posinf=0.0)
@@ -72,7 +75,7 @@ def mixed(each: list[Prediction], shares: Array) -> Prediction:
 
 
 def evidence(each: list[Prediction], values: Array) -> Array:
-    """(choices,) log likelihoods of (n,) measured values."""
+    """(choices,) log likelihood of the (n,) measured values under the predictions of each choice."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.array([(np.log(values) - np.log(one.value)) / one.error for one in each])
     seen = np.isfinite(off).all(axis=0)

@@ -1,4 +1,4 @@
-"""Storage formats of weights and caches: their bytes, and how fast a device multiplies them."""
+"""Storage formats of weights and KV caches: their bytes, and how fast a device multiplies them."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from autoscout.simulate.serving.operators import Array, ServingElementwise, elem
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.sizes import ONLY_EXPERTS, STORED, padded
 
-# Bytes per weight, and per number in the KV cache, from the formats' names.
+# Bytes per weight, and per number in the KV cache, by the format's name.
 WEIGHT_BYTES = {
     **STORED,
     **dict.fromkeys(("bf16", "fp16"), 2.0),
@@ -19,23 +19,25 @@ WEIGHT_BYTES = {
 }
 KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 _INT8 = ("int8", "w8a8")
-_TWICE = 2.0  # int8 products relative to 16 bits, by the data sheets
-# Speed of products whose weights are widened to 16 bits when read, relative to bf16, with many tokens: Marlin's kernels
-# on Qwen3-32B. 4-bit experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed).
+_TWICE = 2.0  # speed of int8 products relative to 16 bits, by the data sheets
+# Speed, relative to bf16 and with many tokens, of products that widen their weights to 16 bits when reading them,
+# measured with Marlin's kernels on Qwen3-32B. 4-bit experts lose nothing (aiconfigurator's vllm_marlin_moe on H100 has
+# 1.07 times bf16's speed).
 _WIDENED, _WIDENED_EXPERTS = 0.65, 1.0
-# 8-bit experts with a scale per tensor or token, at many tokens: vLLM's Triton kernel in FP8 on H100 and L40S; int8 is
-# the same.
+# Speed, relative to bf16 and with many tokens, of 8-bit experts with a scale per tensor or token: vLLM's Triton kernel
+# in FP8 on H100 and L40S; int8 is as fast.
 _EIGHT_BIT_EXPERTS = 1.1
-# Fused expert kernels that a device offers to every engine, relative to vLLM's Triton kernel: as in TensorRT-LLM's
-# record; vLLM has them for MXFP4, too.
+# Speed of fused expert kernels that a device offers to every engine (`fused_experts`), relative to vLLM's Triton
+# kernel: the figure of TensorRT-LLM's record. vLLM also uses them for MXFP4.
 _FUSED_EXPERTS = 1.3
-# Cost of block scales (128 activations each) before a product: bytes moved per activation (H100, 14 shapes of
-# aiconfigurator's table of `fp8_block`), and number of kernels (Qwen3-8B in SGLang, four users).
+# Cost of quantizing activations in blocks of 128 before a product: bytes moved per activation (fitted to 14 shapes of
+# `fp8_block` on H100 in aiconfigurator's table), and number of kernels (from Qwen3-8B in SGLang with four users).
 _BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
 
 
 def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(format of most weights, of experts). A row or a knob takes precedence over the model's folder."""
+    """(format of most weights, format of experts). `quantization`, a column or knob, takes precedence over `stored`,
+    the format in the model's folder."""
     alone = np.isin(quantization, ONLY_EXPERTS)
     stored, quantization = np.where(alone, quantization, stored), np.where(alone, "none", quantization)
     unsaid = np.isin(quantization, ["none", ""])
@@ -47,8 +49,8 @@ def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) 
 def expert_shape(
     formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, multiple: np.ndarray, device: ServingDevice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(hidden, ffn) of an expert as a device stores and multiplies it. `multiple`: its width is padded to a multiple of
-    this on devices without 8-bit products; 0: the usual padding."""
+    """(hidden, ffn) of an expert, padded as the device computes it. `multiple`: on devices without 8-bit products,
+    4-bit experts are padded to a multiple of this width; 0: the usual padding."""
     alone = np.isin(formats, ONLY_EXPERTS)
     wide, usual = padded(hidden, ffn)
     own = (multiple > 0) & ("fp8" not in device.formats)
@@ -57,8 +59,8 @@ def expert_shape(
 
 
 def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
-    takes twice as long."""
+    """Speed of products relative to bf16. Weights that the device cannot multiply are widened to 16 bits; fp32 has half
+    the speed."""
     names = np.char.lower(names)
     four = np.isin(names, ("fp4", "nvfp4")) & ("fp4" in device.formats)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & ("fp8" in device.formats)
@@ -70,8 +72,8 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) ->
 
 
 def lasting_speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """`speed` in long steps, whose products follow each other without a pause, so that the device is held back by its
-    power limit. Formats with fewer bits reach that limit later."""
+    """`speed` in long steps, whose products follow each other without a pause, so that the power limit slows the
+    device. Formats with fewer bits reach the limit at a higher speed."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     four = np.isin(names, ("fp4", "nvfp4")) & (own > 1)
     eight = np.where(np.isin(names, _INT8), device.lasting.get("int8", np.inf), device.lasting.get("fp8", np.inf))
@@ -80,15 +82,15 @@ def lasting_speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDe
 
 
 def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Extra host cost of a layer's four products compared to 16 bits, where kernels are launched one by one, in
-    launches of a usual kernel: 28 to 31 µs for a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
-    A100), 58 µs where its inputs are quantized to 8 bits, too (W8A8), unless norms and activations do that."""
+    """Additional launches of a layer's four products compared to 16 bits, in units of a usual kernel launch without
+    CUDA graphs. A product takes 28 to 31 µs if its weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on A100), and
+    58 µs if its inputs are also quantized to 8 bits (W8A8), unless norms and activations do that."""
     fast = speed(names, weight_bytes, device) > 1
     return np.select([fast & device.kernels.norms_quantize, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
 
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of expert products, relative to bf16. `engine`: the engine's expert kernels, relative to vLLM's Triton
+    """Speed of expert products relative to bf16. `engine`: speed of its expert kernels relative to vLLM's Triton
     kernel."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(engine, device)
@@ -100,8 +102,8 @@ def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray
 
 
 def expert_kernels(names: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of an engine's expert kernels, relative to Triton's in vLLM. No engine has faster ones for blocks of FP8,
-    or for MXFP4 where the device cannot multiply 4 bits; where it can, every engine has."""
+    """Speed of an engine's expert kernels relative to vLLM's Triton kernel. No engine has faster ones for block-scaled
+    FP8, nor for MXFP4 on devices without 4-bit products; devices with 4-bit products have them in every engine."""
     names, four = np.char.lower(names), "fp4" in device.formats
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
     fused = np.where(engine > 1, engine, _FUSED_EXPERTS)
@@ -114,7 +116,7 @@ def _fused(engine: np.ndarray, device: ServingDevice) -> np.ndarray:
 
 
 def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Extra microseconds of a layer with experts on this device, compared to a usual mixture."""
+    """Additional microseconds of a layer with experts in these formats on this device, compared to 16-bit experts."""
     names, kernels = np.char.lower(names), device.kernels
     return np.select(
         [names == "fp8_block", names == "mxfp4"], [kernels.block_experts_us, kernels.mxfp4_routing_us], 0.0
@@ -122,7 +124,7 @@ def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
 
 
 def in_blocks(names: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Whether a product's activations are first quantized to 8 bits in blocks."""
+    """Whether products quantize their input activations to 8 bits in blocks."""
     return (np.char.lower(names) == "fp8_block") & ("fp8" in device.formats)
 
 

@@ -1,11 +1,10 @@
-"""Derives one rank of a large job from traces of small ones, so that hundreds of traces price thousands of
-configurations.
+"""Derives the trace of a rank of a large job from traces of small jobs, so that hundreds of traces suffice to predict
+thousands of configurations. (A trace records the memory, kernels and collectives of one rank, see traced.py.)
 
-Only the depth of a stage, the number of stages and the number of replicas differ from the large job. In a full
-pipeline, bytes and counts are linear in a stage's layers (it keeps each of them) and in the number of stages (each adds
-one micro batch in flight), and the optimizer's share falls with the replicas. So traces of two depths and two numbers
-of stages determine all others.
-"""
+The small jobs differ from the large one only in layers per stage, number of stages and number of replicas. In a full
+pipeline, bytes and counts are linear in a stage's layers and in the number of stages, each of which adds one micro
+batch in flight; the optimizer state per rank is inversely proportional to the replicas. So the traces of two depths
+(layers per stage) and two numbers of stages determine all others."""
 
 import math
 from collections import defaultdict
@@ -17,18 +16,18 @@ from autoscout.simulate.shadow.traced import KINDS, Chunk, Rank, Step
 from kb.records import Value
 
 _REPLICATED = ("dp+cp", "expert dp")
-_NOTHING = 1e-9  # rounding error of differences between equal sums
+_NOTHING = 1e-9  # counts below this are rounding errors
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """Layers of a chunk, and the number of stages that would fill the pipeline to the same extent."""
+    """The size of a job along the two linear axes: layers of a chunk, and number of pipeline stages."""
 
     layers: float
     stages: int
 
 
 def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float, float] | None:
-    """Layers of a chunk on the first, an inner and the last stage; None if a layout string assigns the layers."""
+    """Layers of a chunk (a virtual stage) on the first, an inner and the last stage; None if a layout string is set."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
@@ -44,18 +43,18 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
 
 
 def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
-    """The first stage after stage 0 whose layers all have experts; the model's first `dense` layers have none."""
+    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have none."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     if pp == 1:
         return 1
     first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
-    left = dense % (first + (pp - 2) * inner + last)  # layers without experts in chunks that have both kinds
+    left = dense % (first + (pp - 2) * inner + last)  # dense layers in the round of chunks that also has experts
     return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
-    """The trace of a rank of a large job. `corners`: traces of two depths, each at one or two numbers of stages.
-    `sharded`: replicas share the optimizer's state. Counts of the result are per micro batch."""
+    """The trace of a rank of the large job, with counts per micro batch. `corners`: the small jobs' traces: two depths,
+    each with one or two numbers of stages. `sharded`: whether the optimizer state is sharded over the replicas."""
     weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
     first = corners[0][1]
     share = first.replicas / replicas if sharded else 1.0
@@ -64,7 +63,7 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
         return sum(weight * value for (weight, _), value in zip(weighed, values, strict=True))
 
     left = {kind: round(total([r.left[kind] for _, r in weighed])) for kind in KINDS}
-    fewer = round(left["optimizer"] * (share - 1))  # bytes that more replicas take over
+    fewer = round(left["optimizer"] * (share - 1))  # bytes of optimizer state gained; < 0 with more replicas
     at_peak = {kind: round(total([r.at_peak[kind] for _, r in weighed])) for kind in KINDS}
     steps = [
         Step(
@@ -102,13 +101,12 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
 
 
 def _of_chunk(rank: Rank, number: int) -> Rank:
-    """The rank as if it only had this chunk."""
     chunk = rank.chunks[number]
     return msgspec.structs.replace(rank, kernels=chunk.kernels, collectives=chunk.collectives)
 
 
 def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:
-    """Lagrange weights along both axes."""
+    """The weight of a corner in the bilinear (Lagrange) extrapolation to `wanted`."""
     found = 1.0
     for at, own, to in (
         (sorted({d.layers for d, _ in corners}), depth.layers, wanted.layers),
@@ -121,8 +119,9 @@ def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) 
 
 
 def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
-    """Kernels of the passes, by shape; those of the optimizer's step, whose sizes depend on the depth, are merged by
-    name. A shape that depends on the depth gets a negative count in one corner, so that prices extrapolate."""
+    """The combined kernels. Those of the passes are grouped by shape; if a shape depends on the depth, one corner
+    contributes a negative count, so that the total time is extrapolated. Kernels of the optimizer step are merged by
+    name, because their sizes depend on the depth."""
     found: defaultdict[str, float] = defaultdict(float)
     what: dict[str, list] = {}
     for weight, rank in weighed:
@@ -147,7 +146,8 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
 
 
 def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
-    """Merges all bytes of an operation between replicas, since their division into buckets depends on the depth."""
+    """The combined collectives. Between replicas, an operation's bytes are merged, because buckets depend on the
+    depth."""
     found: defaultdict[tuple, float] = defaultdict(float)
     for weight, rank in weighed:
         for count, operation, group, ranks, size, phase in rank.collectives:

@@ -1,5 +1,5 @@
-"""The time that the exchange between replicas adds to a rank's step, replayed from the order of kernels and collectives
-in its trace: kernels run one after the other on their stream, while gradients and weights travel on another."""
+"""The time that communication between replicas adds to a rank's step, replayed in the order of kernels and collectives
+of its trace: kernels run one after another on one stream, gradients and weights are sent on another."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +10,8 @@ _NEIGHBOURS = "pp"
 
 
 class ReplayedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: before the first pass, after the last one, blocking in between, and hidden behind kernels."""
+    """Seconds of communication between replicas: before the first pass, after the last pass, blocking in between, and
+    hidden behind kernels."""
 
     before: float = 0.0
     after: float = 0.0
@@ -21,8 +22,9 @@ class ReplayedExchange(msgspec.Struct, frozen=True, kw_only=True):
 def replayed(
     order: Sequence[list], kernel: Callable[[str, list], float], collective: Callable[[list], float]
 ) -> ReplayedExchange:
-    """`order`: as traced (traced.Rank). Weights are gathered bucket by bucket, each requested when the previous one has
-    arrived (param_and_grad_buffer.py); gradients are sent as soon as they are complete."""
+    """Replays a traced `order` (see traced.Rank), given functions for the seconds of a kernel and of a collective. Each
+    bucket of weights is requested when the previous one has arrived (Megatron-core's param_and_grad_buffer.py);
+    gradients are sent as soon as their bucket is complete."""
     clock = free = before = between = sent = 0.0
     asked = False
     for name, phase, *what in order:
@@ -49,8 +51,9 @@ def replayed(
 def supposed(
     gathers: float, reduces: float, knobs: Mapping[str, object], buckets: float, cover: float, first: bool
 ) -> ReplayedExchange:
-    """An estimate without an order. `cover`: seconds of the last micro batch's backward passes; `first`: gradients of
-    the first stage, of the only one or of chunks are sent bucket by bucket."""
+    """An estimate for traces without an order, given seconds of all `gathers` and `reduces` and the number of buckets.
+    `cover`: seconds of the last micro batch's backward passes; `first`: whether gradients are sent bucket by bucket, as
+    on the first pipeline stage or with chunks."""
     by_bucket = bool(knobs.get("overlap_grad")) and first
     tail = reduces / max(buckets, 1.0)
     after = max(reduces - cover, tail) if by_bucket else reduces

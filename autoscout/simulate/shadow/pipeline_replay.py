@@ -1,10 +1,11 @@
-"""The end of each pipeline stage, replayed pass by pass in Megatron-core's order (schedules.py): 1F1B, or interleaved
-chunks. Stages and chunks may differ in any way; a stage waits for the inputs of its passes."""
+"""Computes when each pipeline stage ends, by replaying its passes in Megatron-core's order (schedules.py): 1F1B, or
+interleaved 1F1B with several chunks (virtual stages). Times may differ between stages and chunks; each pass waits for
+its inputs."""
 
 from collections.abc import Sequence
 
-Seconds = Sequence[Sequence[float]]  # by stage, by chunk
-_ROUNDS = 4  # micro batches to replay, in multiples of the stages; later ones take as long as the last round
+Seconds = Sequence[Sequence[float]]  # [stage][chunk]
+_ROUNDS = 4  # rounds of pp micro batches to replay; further rounds take as long as the last one
 
 
 def order(pp: int, stage: int, chunks: int, micro: int) -> list[tuple[bool, int, int]]:
@@ -30,8 +31,8 @@ def order(pp: int, stage: int, chunks: int, micro: int) -> list[tuple[bool, int,
 def ends(
     forward: Seconds, backward: Seconds, send: float, micro: int, ready: Sequence[float], overlapped: bool
 ) -> list[float]:
-    """Seconds until each stage is done. `send`: of one tensor to the next stage, which a stage also waits for unless it
-    is `overlapped`. `ready`: when each stage can begin."""
+    """(pp,) seconds at which each stage is done. `send`: seconds to send a tensor to the next stage, during which a
+    stage waits unless `overlapped`. `ready`: (pp,) seconds at which each stage can begin."""
     most = _ROUNDS * len(forward)
     if micro <= most:
         return _replayed(forward, backward, send, micro, ready, overlapped)
@@ -71,7 +72,7 @@ def _replayed(
 
 
 def _needs(there: bool, place: int, batch: int, last: int) -> tuple[bool, int, int] | None:
-    """The inputs that a pass waits for."""
+    """The pass whose output this pass needs, as (whether forward, virtual stage, micro batch); None for the first."""
     if there:
         return (True, place - 1, batch) if place else None
     return (True, place, batch) if place == last else (False, place + 1, batch)

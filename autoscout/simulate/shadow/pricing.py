@@ -1,11 +1,10 @@
-"""Seconds of a step from its traces: every kernel and collective that the framework issued, priced with the device's
-calibrated operators, in the order of stages and streams.
+"""Predicts the seconds of a training step from traces of its ranks: every kernel and collective that the framework
+launched is priced with the device's calibrated operators, and replayed in the order of stages and streams.
 
-This is independent of the closed-form model (simulate/training): the counts come from the framework's own code; only
-the prices of operators and the constants for overlap are shared. Kernels of a rank run one after the other; stages wait
-for each other as in Megatron-core's schedule (pipeline_replay.py); the replicas' exchange overlaps with kernels as the
-trace issues it (overlap_replay.py).
-"""
+Unlike in the closed-form model (simulate/training), the counts come from the framework's own code; only the prices of
+operators and the constants of overlap are shared. Kernels of a rank run one after another. Stages wait for each other
+as in Megatron-core's schedule (pipeline_replay.py). Communication between replicas overlaps with kernels in the traced
+order (overlap_replay.py)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,20 +24,19 @@ from autoscout.simulate.training.stage import HIDDEN_TP, NCCL_MULTIPROCESSORS
 from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
 
-_ADAM_BYTES = 28  # per parameter: master weight and two moments read and written, gradient read
-# How often a kernel reads or writes each of its values, counted from its computation.
+_ADAM_BYTES = 28  # bytes per parameter: fp32 master weight and two moments read and written, gradient read
+# How many times a memory-bound kernel reads or writes each element of its shape, derived from its computation.
 _TOUCHED = {"norm": 2, "norm backward": 3, "rotary": 2, "quantise": 2, "moved": 1, "cross entropy": 1.5}
-_TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # reads the lower triangle, writes everything
+_TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # causal: reads the lower triangle, writes all scores
 _PASSES = ("forward", "backward")
-_FP32_SUM = 8.0  # bytes of a weight's gradient: read and written
+_FP32_SUM = 8.0  # bytes per weight to accumulate an fp32 gradient: read and written
 _MIB = 2.0**20  # bytes
 
 Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of the step, of its parts on the slowest stage (times its micro batches), and of the time that this stage
-    waits."""
+    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of its waits."""
 
     step_s: float
     parts: dict[str, float]
@@ -46,7 +44,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """Inputs of the prices. `copies`: for DeepEP, which sends a token once per node: the most ranks that it goes to."""
+    """What the prices depend on. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -55,7 +53,7 @@ class Setting(NamedTuple):
 
 
 class PricedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage: the parts of a micro batch's passes, by chunk, and of the work that happens once per step."""
+    """Seconds of one stage by component: of a micro batch's passes by chunk, and of the work `once` per step."""
 
     forward: list[Parts]
     backward: list[Parts]
@@ -79,9 +77,9 @@ def priced(
     timed: Sequence[Timed] = (),
     copies: int = 0,
 ) -> PricedTrace | None:
-    """The trace with a price for every kernel; None if a rank was not traced. `ranks`: one each of the last stage, the
-    first, and an inner one if there is any. `timed`: the ranks that ran on a device; their seconds replace the prices
-    of their kernels. `copies`: experts per token, if DeepEP replaces the traced exchange."""
+    """The predicted step; None if a rank was not traced. `ranks`: traces of one rank of the last stage, the first
+    stage, and up to two inner stages. `timed`: ranks that also ran on a real device; their measured seconds replace the
+    prices of their kernels. `copies`: see Setting."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
     if not plain or any(r.verdict != "starts" for r in plain):
@@ -92,7 +90,7 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # start of the second inner stage
+    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # stage of the second inner trace
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
     over = ends(
@@ -130,7 +128,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
-    if len(chunks) < vpp:  # composed traces merge all chunks
+    if len(chunks) < vpp:  # composed.py merged the chunks
         chunks, traced = chunks * vpp, traced * vpp
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
@@ -150,8 +148,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
-    """Extra time of a micro batch's passes on the rank whose experts have most tokens, for which the others wait: by
-    phase and chunk, from the trace of a rank with more tokens. None without such a trace."""
+    """Additional seconds of a micro batch's passes, by phase and chunk, because all ranks wait for the one whose
+    experts have most tokens. Interpolated from the trace of a rank with more tokens; None without such a trace."""
     tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:
@@ -179,14 +177,15 @@ def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
 
 
 def _late(c: list) -> bool:
-    """Whether a message is in the optimizer's step: gathered weights, or sums between stages with shared weights."""
+    """Whether a collective belongs to the optimizer step: gathered weights, reductions between stages (tied embeddings,
+    gradient norm)."""
     _, operation, group, ranks, _, phase = c
     gathered = group in REPLICAS and "allgather" in operation
     return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))
 
 
 def _as_measured(passes: list[list[Parts]], seconds: float) -> list[list[Parts]]:
-    """A micro batch's seconds on a device, divided in proportion to its kernels' prices."""
+    """Replaces the kernels' prices by a micro batch's measured `seconds`, distributed in proportion to the prices."""
     prices = [[sum(parts[name] for name in parts if name in _KERNELS) for parts in some] for some in passes]
     total = sum(map(sum, prices))
     usual = [[1 / 3 / len(passes[0])] * len(passes[0]), [2 / 3 / len(passes[1])] * len(passes[1])]
@@ -204,8 +203,8 @@ _KERNELS = ("matmul", "attention", "elementwise", "host")
 
 
 def _beside_another(passes: list[list[Parts]], micro: int, on: Setting) -> list[list[Parts]]:
-    """As in the closed-form model: tokens travel while kernels of another micro batch run, except for the first and the
-    last one, and take multiprocessors from those kernels."""
+    """Applies overlap_experts as the closed-form model does: tokens are exchanged while kernels of another micro batch
+    run (except for the first and the last one), and the exchange takes multiprocessors from these kernels."""
     each = [parts for some in passes for parts in some]
     ep = sum(parts.get("ep", 0.0) for parts in each)
     kernels = sum(parts.get(name, 0.0) for parts in each for name in (*_KERNELS, "kernels"))
@@ -215,15 +214,15 @@ def _beside_another(passes: list[list[Parts]], micro: int, on: Setting) -> list[
 
 
 def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
-    """Seconds of one chunk's forward or backward pass of one micro batch."""
+    """Seconds by component of one chunk's forward or backward pass of one micro batch."""
     found: Parts = {name: s / traced for name, s in _kernels(chunk.kernels, (phase,), on).items()}
     issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
     sent: defaultdict[str, float] = defaultdict(float)
     for c in chunk.collectives:
-        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # the sender is charged for a transfer
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer counts at its sender
             sent[kind] += c[0] * _collective(c, on) / traced
             issued += c[0]
-    if "cp" in sent:  # attention over one block of keys hides the next one's transfer
+    if "cp" in sent:  # attention on one block of keys hides the transfer of the next block
         hidden = (
             (1 - 1 / int(on.knobs.get("cp", 1)))
             * found.get("attention", 0.0)
@@ -237,7 +236,8 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
 
 
 def _beside_products(matmul: float, tp: float, on: Setting) -> tuple[float, float]:
-    """As in the closed-form model: communication takes multiprocessors from the products that hide it."""
+    """(seconds of products, exposed seconds of tp communication) with tp_comm_overlap, as in the closed-form model:
+    communication takes multiprocessors from the products that hide it."""
     multiprocessors = float(on.knobs.get("tp_comm", 16))
     moving = tp * max(16 / max(multiprocessors, 1.0), 0.8)
     hidden = min(HIDDEN_TP * moving, matmul)
@@ -280,7 +280,7 @@ def _kernels(kernels: Iterable[list], phases: Iterable[str], on: Setting) -> Par
 
 
 def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, float]:
-    """Returns the part that its time belongs to, and the seconds."""
+    """(component of the step, seconds) of one kernel."""
     width = 4 if dtype == "fp32" else 2
     if name.startswith("matmul"):
         *batch, m, k, n = (np.array(float(size)) for size in shapes[0])
@@ -309,7 +309,6 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
 
 
 def _collective(c: list, on: Setting) -> float:
-    """Seconds of one collective."""
     _, operation, group, ranks, size, _ = c
     if ranks < 2:
         return 0.0
@@ -317,7 +316,7 @@ def _collective(c: list, on: Setting) -> float:
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    etp = int(knobs.get("etp", tp))  # experts have their own layout: within a stage, and not split by tp
+    etp = int(knobs.get("etp", tp))  # experts have a parallel layout of their own within a stage
     experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
     strides = {"tp": 1, "cp": tp, "dp+cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
@@ -337,5 +336,5 @@ def _collective(c: list, on: Setting) -> float:
     return float(seconds) + late
 
 
-# Purposes of collectives between the passes' kernels.
+# Process group of a collective within a pass → component of the step.
 _KINDS = {"tp": "tp", "etp": "ep", "ep": "ep", "tp+ep": "ep", "cp": "cp"}

@@ -1,5 +1,5 @@
-"""The result of a shadow of serving engines: their own schedulers, KV-cache managers and prefix caches under a job's
-load, on one clock that advances by the predicted times of their steps."""
+"""The result of a serving shadow, a dry run without GPUs: the engines' own schedulers, KV-cache managers and prefix
+caches process a job's load, while a simulated clock advances by the predicted times of their steps."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ from kb.records import Value
 
 
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One engine in the last load. `asked`: prompt tokens; `cached`: those found in the prefix cache; `busy`: share of
-    the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts for other engines,
-    "answers" requests whose prompts others have read, or "both"; `received`: their tokens. Seconds summed over
-    its `begun` requests: `waited` from arrival at this engine to the first step, including `transferring`."""
+    """Counts of one engine during the last load. `asked`: prompt tokens; `cached`: those found in the prefix cache;
+    `busy`: share of the time in which the device computes; `lost`: whether the engine failed during the load. `role`:
+    "reads" (a prefill engine), "answers" (a decode engine) or "both"; `received`: prompt tokens transferred from
+    prefill engines. Seconds, summed over its `begun` requests: `waited`: from arrival at the engine to the first step;
+    `transferring`: the part of it for the KV cache transfer."""
 
     steps: int
     preemptions: int
@@ -34,10 +35,10 @@ class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All engines together. `passes`: see load_plan.Pass."""
+    """The result of all engines together. `passes`: results per load, see load_plan.Pass."""
 
     verdict: Verdict
-    type: str = ""  # type, message and where: the exception that a refusal raised
+    type: str = ""  # `type`, `message`, `where`: the engine's exception, if the verdict is "refused"
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -58,7 +59,7 @@ class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine's share of the last load; latencies of the requests that it answered, in ms."""
+    """One engine's share of the last load. Latencies: of the requests that it answered, in ms."""
 
     number: int
     requests: int
@@ -71,11 +72,12 @@ class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration whose `engines` share the load by `router`. `metrics`: named as in experiments. `waited`: from a
-    request's arrival to its first step. `failed`: requests that a lost engine had partly answered. `starved`: which of
-    two pools waits for the other, or which engine the router leaves idle. `slowest`: the engine with the highest p99 of
-    end-to-end latency. `error`: standard deviation of log(measured / predicted) of step times; `ttft_error`: that of
-    TTFT. GiB per device are predicted, except `kv_gib`, which vLLM reports."""
+    """The result of a serving configuration, whose `engines` share the load through `router`. `metrics`: with the names
+    of an experiment's metrics. `waited_…`: from a request's arrival to its first step. `failed`: requests that an
+    engine had partly answered when it failed. `starved`: a sentence if one of two pools waits for the other, or if the
+    router leaves an engine idle. `slowest`: the engine with the highest p99 end-to-end latency. `error`, `ttft_error`:
+    standard deviation of log(measured / predicted) of step times and of TTFT. Sizes in GiB are per device and
+    predicted, except `kv_gib`, which vLLM reports."""
 
     job: str
     name: str
@@ -102,7 +104,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     starved: str = ""
     concurrent_batches: int = 1
     effective: dict[str, Any] = {}
-    type: str = ""  # the exception of a refusal, as in ServedTrace
+    type: str = ""  # `type`, `where`, `traceback`: the engine's exception, as in ServedTrace
     where: str = ""
     traceback: str = ""
     stood_in: list[str] = []

@@ -1,8 +1,8 @@
-"""The result of a shadow run: one rank's trace, and the conclusions for a configuration from its traced ranks.
+"""The result of a training shadow: the trace of one rank, and a configuration's figures from its traced ranks.
 
-A shadow is the framework's own code, run for one rank with tensors without storage, over a process group without other
-ranks. Its memory is what the framework would have allocated on a device; times are predicted elsewhere.
-"""
+A shadow is a dry run without GPUs: the framework's own code runs for one rank, with tensors without storage and a fake
+process group. It records the memory that the framework would allocate on a device. Times are predicted in
+pricing.py."""
 
 from typing import Literal
 
@@ -12,19 +12,20 @@ from kb.records import Value
 
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced): for dense recipes (docs/lab/shadow.md); and for recipes with experts,
-# as well as a cautious value for cases without measurements (8-bit products, context parallelism).
+# Standard deviations of log(measured / traced) peak memory: of dense recipes (docs/lab/shadow.md), and of recipes with
+# experts. The latter also serves as a cautious value for cases without measurements (8-bit products, context
+# parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
-# Tokens of the experts on the fullest rank relative to the mean: after routing has settled, and in the first steps. The
-# last figure is the standard deviation around the settled value, for the probability of running out of memory.
+# Tokens of the busiest rank's experts relative to the mean: after routing has settled, and in the first steps.
+# ROUTING_SPREAD: standard deviation of the settled value, for the probability of running out of memory.
 OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.8, 0.15
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes: the peak of the forward and backward passes, the peak of the optimizer's step, and the remainder after
-    it."""
+    """Bytes allocated in one training step: peak of the forward and backward passes, peak of the optimizer step, and
+    what is `left` after it."""
 
     forward_backward: int
     optimizer: int
@@ -32,22 +33,23 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One of several chunks of a stage, with the fields of a rank."""
+    """One of several chunks of a stage, with the same fields as Rank."""
 
     kernels: list[list]
     collectives: list[list]
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
-    rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
-    group, ranks, bytes, phase]; `chunks`: kernels and collectives by chunk, if a stage has several; `order`: the first
-    occurrence of each, in order, with the starts of passes. Counts cover `micro_batches_traced`."""
+    """The trace of one rank. Sizes are bytes. `at_peak`, `left`: by kind (see KINDS), at the peak and after the step;
+    `largest`: [tag, kind, bytes] of the largest tensors at the peak; `timeline`: [event, bytes of each kind …];
+    `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation, group, ranks, bytes, phase]; `chunks`:
+    kernels and collectives by chunk, if the stage has several; `order`: kernels, collectives and starts of passes in
+    the order of their launch. Counts cover `micro_batches_traced` micro batches."""
 
     rank: int
     verdict: Verdict
     imbalance: float = 1.0
-    type: str = ""  # type, message and where: the exception that a refusal raised
+    type: str = ""  # `type`, `message`, `where`: the framework's exception, if the verdict is "refused"
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -56,7 +58,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: int = 0
     built: int = 0
     peak: int = 0
-    reserved: int = 0  # bytes reserved by torch's caching allocator, replayed
+    reserved: int = 0  # bytes that torch's caching allocator would reserve, from a replay
     steps: list[Step] = []
     micro_batches: int = 0
     micro_batches_traced: int = 0
@@ -75,13 +77,14 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank that ran alone on one device, with real kernels and no peers. Seconds of one more micro batch, of the
-    work once per step in the passes, and of the optimizer's step; `spread`: relative standard deviation between
-    repeats. Bytes: the peak of torch's allocator (0 on a CPU)."""
+    """A measurement of one rank that ran alone on a real device, with real kernels and fake collectives. Seconds:
+    `micro_batch_s` per micro batch, `once_s` of the passes' work once per step, `optimizer_s` of the optimizer step;
+    `spread`: their relative standard deviation between repeats. `allocated`, `reserved`: peak bytes of torch's
+    allocator (0 on a CPU)."""
 
     rank: int
     verdict: Verdict
-    type: str = ""  # the exception of a refusal, as in Rank
+    type: str = ""  # `type`, `message`, `where`: the framework's exception, as in Rank
     message: str = ""
     where: str = ""
     phase: str = ""
@@ -98,11 +101,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration's traced ranks, the one with the highest peak first. `allocated`, `reserved`: GiB; `low` to
-    `high`: the 90 % interval of `allocated`; `beside`: memory of the driver and the communicators; `device_gib`: of the
-    smallest device; `oom_probability`: of all this memory together. `imbalanced`: GiB at OUT_OF_BALANCE, with experts.
-    `step_s`: seconds of a step, priced kernel by kernel from its traces, by `parts`, if the device is known. `timed`:
-    ranks that ran on one device; their seconds then replace the kernels' prices in `step_s`."""
+    """The result of a configuration. `ranks`: its traces, the one with the highest peak first. `allocated`, `reserved`:
+    its peak in GiB; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for models
+    with experts; `beside`: GiB of the driver and the communicators; `device_gib`: memory of the smallest device;
+    `oom_probability`: that peak and `beside` together exceed it. `step_s`: predicted seconds of a step, and `parts`,
+    its components, if the device is known (pricing.py). `timed`: ranks that ran on a real device, with measured
+    seconds."""
 
     job: str
     name: str
@@ -124,5 +128,5 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     timed: list[Timed] = []
     stood_in: list[str] = []
     versions: dict[str, str] = {}
-    cached: int = 0  # number of ranks whose traces were cached
+    cached: int = 0  # number of ranks whose traces came from the cache
     cpu_s: float = 0.0

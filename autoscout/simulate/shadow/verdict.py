@@ -1,5 +1,5 @@
-"""From the traces of some ranks to conclusions for a configuration: does it start, does it fit, which rank is
-fullest."""
+"""Draws conclusions on a configuration from the traces of some of its ranks: whether it starts, whether it fits into
+memory, and which rank is fullest."""
 
 import math
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ from autoscout.simulate.shadow.traced import EARLY, ERROR, GIB, OUT_OF_BALANCE, 
 
 
 def stages(world: int, pp: int, whole: int = 1) -> list[int]:
-    """One rank of each kind of pipeline stage: the last (loss), the first (embedding, most micro batches in flight),
-    the second, which has the most in flight of the inner ones, and `whole`, the first inner one whose layers all have
-    experts. Megatron orders ranks by stage."""
+    """The ranks to trace, one per kind of pipeline stage: the last stage (loss), the first (embedding, most micro
+    batches in flight), the second (most micro batches in flight of the inner stages), and stage `whole`, the first
+    inner one whose layers all have experts. Megatron numbers ranks stage by stage."""
     a_stage = world // pp
     inner = [stage * a_stage for stage in (1, whole) if 0 < stage < pp - 1]
     return list(dict.fromkeys([world - 1, 0, *inner]))
 
 
 def traced_micro_batches(pp: int, vpp: int) -> int:
-    """Enough micro batches to fill the pipeline and see one more round, which later ones repeat. An interleaved
-    schedule needs a multiple of the stages."""
+    """Number of micro batches to trace: enough to fill the pipeline and run one more, since further ones repeat it. An
+    interleaved schedule needs a multiple of the stages."""
     return 2 * pp if vpp > 1 else pp + 1
 
 
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found` with the conclusions from its traced `ranks`: balanced ones and, with experts, one with `imbalance` more
-    tokens. `error`: standard deviation of log(measured / traced)."""
+    """`found`, completed with the conclusions from its traced `ranks`: balanced ones and, for models with experts, one
+    whose experts have `imbalance` times the mean tokens. `error`: standard deviation of log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(
@@ -51,7 +51,7 @@ def judged(
     if device_gib:
         room = device_gib - beside
         needed = max(reserved, middle)
-        # At least 0.01: the allocator's segments take 1 to 5 % more than what is allocated.
+        # At least 0.01, because the allocator's segments take 1 to 5 % more than the allocated bytes.
         spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))
         probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
     return msgspec.structs.replace(
@@ -71,7 +71,7 @@ def judged(
 
 
 def peak(rank: Rank) -> int:
-    """Bytes of the last step: the first step has no optimizer state yet."""
+    """Peak bytes of the last traced step, because the first step does not have the optimizer state yet."""
     last = rank.steps[-1]
     return max(last.forward_backward, last.optimizer)
 

@@ -1,6 +1,7 @@
-"""Corrects the analytic model by measured rows of the job itself, or of other jobs.
+"""Corrects the analytic training model by measurements of the job itself or of other jobs.
 
-The logarithm of measured / predicted is a Gaussian process over rows, with the covariance
+log(measured / predicted) is modelled as a Gaussian process over rows (measured or predicted configurations) with the
+covariance
 
     u u' × ( LEVEL²                    everything is slower or faster than predicted
            + FAR × layouts )
@@ -12,12 +13,12 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
     layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
             + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   similar layouts err alike for unknown reasons
 
-e is the error that a row claims without measured rows; u is the smallest error that any row claims. Errors beyond u (of
-a device known only by its data sheet, of experts) are shared at most with rows of the same software, so they hardly
-affect other rows. A job's own rows count most, those of the same framework and device less, and the rest hardly change
-how the layouts of a job compare. Outliers count less (Huber), so that one odd measurement does not move all
-predictions. The posterior mean is the correction, and its spread the new error.
-"""
+where e is the error that the model states for a row without measurements, and u the smallest stated error of all rows.
+The excess of e over u, such as the uncertainty of a device known only by its data sheet or of experts, is shared only
+with rows of the same software, so it hardly affects others. Measurements of the same job count most, those of the same
+framework and device less; all others hardly change how the layouts of a job compare. Outliers count less (Huber), so
+that one odd measurement does not move all predictions. The posterior mean is the correction, its standard deviation the
+new error."""
 
 from typing import NamedTuple
 
@@ -27,19 +28,20 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
-# Prior standard deviations of the terms in the docstring, relative to a row's claimed error: assumed, and checked
-# against the published tables by tests/tools/ensemble_accuracy.py. NOISE is the log error of one measurement, 2 %.
+# Prior standard deviations of the terms above, relative to a row's stated error: assumed, and checked on the published
+# tables by tests/tools/ensemble_accuracy.py. NOISE is the log error of one measurement, assumed as 2 %.
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-MOST = 256  # most rows used, evenly spaced if there are more: the time to correct a space grows with their square
+# most rows used, evenly spaced if there are more, because the time to correct a space grows with their square
+MOST = 256
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
-_OUTLIER = 2.0  # residuals farther from the median than this many claimed errors count less
+_OUTLIER = 2.0  # residuals farther from the median than this multiple of the stated error count less
 
 
 class Alike(NamedTuple):
-    """Inputs of the covariance, (n, …) each. `layouts`: (n, knobs), logarithms to base 2 over each knob's length scale;
-    `job`, `software`: (n,) numbers, equal for equal ones."""
+    """What the covariance compares between rows. `layouts`: (n, knobs) log2 of each knob divided by its length scale;
+    `job`, `software`: (n,) hashes."""
 
     layouts: Array
     job: Array
@@ -47,8 +49,8 @@ class Alike(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Shares of the parts (parts, n), inputs of the covariance, the error that each row claims (e), and the smallest
-    claimed error (u); (n,) each."""
+    """Rows in the form that the covariance needs. `shares`: (parts, n) share of each component in the predicted time;
+    `claimed`, `usual`: (n,) errors e and u."""
 
     shares: Array
     alike: Alike
@@ -62,7 +64,8 @@ class _Rows(NamedTuple):
 
 class Correction:
     def __init__(self, parts: Parts, alike: Alike, error: Array, values: Array) -> None:
-        """Rows without a value are left out."""
+        """Fits the process to measured `values`, ignoring rows without one. `parts`: (n,) predicted seconds of each
+        component; `error`: (n,) stated errors."""
         total = np.sum(list(parts.values()), axis=0)
         usable = np.flatnonzero(np.isfinite(values) & (values > 0) & np.isfinite(total))
         usable = usable[:: -(-len(usable) // MOST) or 1]
@@ -102,7 +105,7 @@ class Correction:
 
 
 def _single(rows: _Rows) -> _Rows:
-    """The rows in single precision, since spaces are large."""
+    """The rows in single precision, which saves time in large spaces."""
     alike = rows.alike._replace(layouts=rows.alike.layouts.astype(np.float32))
     shares, claimed, usual = (each.astype(np.float32) for each in (rows.shares, rows.claimed, rows.usual))
     return _Rows(shares, alike, claimed, usual)
@@ -119,12 +122,12 @@ def _covariance(a: _Rows, b: _Rows) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """(n, m) or (1, 1): 1 where rows of a and b are equal, else 0."""
-    if np.ptp(a) == 0 and np.ptp(b) == 0:  # all rows are of one job, as in a session
+    """(n, m) 1 where the numbers a and b are equal, else 0; (1, 1) if all are equal."""
+    if np.ptp(a) == 0 and np.ptp(b) == 0:  # the usual case in a session: one job
         return np.array([[a[0] == b[0]]], dtype=np.float32)
     return (a[:, None] == b).astype(np.float32)
 
 
 def layout(columns: list[tuple[Array, float]], n: int) -> Array:
-    """(n, knobs) of (values, length): two rows that differ by `length` doublings of a knob are one apart."""
+    """`Alike.layouts` from (values, length scale) of each knob: `length` doublings are a distance of 1."""
     return np.array([np.broadcast_to(np.log2(np.maximum(v, 0.5)), n) / length for v, length in columns]).T

@@ -1,4 +1,4 @@
-"""Whether the network between nodes decides the step time, and whether its speed is stated or assumed."""
+"""Reports if the network between nodes limits the step time, and whether its speed was stated or assumed."""
 
 import math
 
@@ -10,11 +10,11 @@ from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 from kb.records import Job
 
-_DECIDES = 0.05  # the network is mentioned if twice its speed would save more than this share of the step
+_DECIDES = 0.05  # reported if twice the speed would save more than this share of the step; a convention
 
 
 def network_matters(job: Job, columns: Columns) -> str:
-    """ "", or a sentence on the time that a network of twice the speed would save the configuration in `columns`."""
+    """ "", or a sentence on the time that the configuration in `columns` would save with a network twice as fast."""
     if job.task == "serve":
         return ""
     model, network = Training.of_job(job), job.cluster.network

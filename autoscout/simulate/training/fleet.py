@@ -1,4 +1,4 @@
-"""Which devices each row uses: their kinds, number and power limit, and how the layers are spread over them."""
+"""Determines the devices that each row uses (kinds, numbers, power limit), and how layers are distributed over them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,8 +14,9 @@ Array = np.ndarray
 
 
 class Fleet(NamedTuple):
-    """Rows that run on the same kinds of device. By kind, in rank order: `counts`, number of devices; `told`, stated
-    layers per pipeline stage (0: an equal share of the rest); `gib`, a device's stated memory (0: not stated)."""
+    """The `rows` that run on the same kinds of device. Lists by kind, in rank order, of (n,) arrays: `counts`: number
+    of devices; `told`: stated layers per pipeline stage (0: an equal share of the remaining layers); `gib`: stated
+    memory of a device (0: not stated)."""
 
     rows: Array
     kinds: list[Hardware]
@@ -24,26 +25,25 @@ class Fleet(NamedTuple):
     gib: list[Array]
 
     def of(self, rows: Array) -> "Fleet":
-        """A subset of the rows."""
         counts, told, gib = ([each[rows] for each in of] for of in (self.counts, self.told, self.gib))
         return Fleet(rows, self.kinds, counts, told, gib)
 
 
 def devices(columns: Columns, device: str) -> list[str]:
-    """The names of all devices in the rows; `device` if they name none."""
+    """The kinds of device that occur in the rows; [`device`] if the columns name none."""
     if "gpu" in columns:
         return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
     return kinds(list(columns)) or [device]
 
 
 def read(columns: Columns) -> list[str]:
-    """The names of all columns that predictions may depend on."""
+    """Names of all columns that predictions may depend on, including those of each kind of device."""
     counts = kinds(list(columns))
     return [*READ, *counts, *(f"{name}_{of}" for name in counts for of in ("layers", "gib"))]
 
 
 def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
-    """Rows grouped by the kinds of device that they run on and by their power limit (`power_cap`, percent)."""
+    """Groups the rows by their kinds of device and their power limit (`power_cap`, percent of the default limit)."""
     for fleet in _by_kinds(columns, n, device):
         if "power_cap" not in columns:
             yield fleet
@@ -75,7 +75,7 @@ def _by_kinds(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
 
 
 def depths(x: Inputs, fleet: Fleet) -> list[Array]:
-    """Layers of the deepest pipeline stage on each kind of device, (n,) each."""
+    """(n,) layers of the deepest pipeline stage, for each kind of device."""
     even = np.ceil(x.layers / x.pp)
     if not np.any(fleet.told):
         return [even] * len(fleet.kinds)
@@ -88,5 +88,5 @@ def depths(x: Inputs, fleet: Fleet) -> list[Array]:
 
 
 def _of_rows(columns: Columns, name: str, n: int) -> Array:
-    """(n,) numbers in a column; 0 where it is absent or empty."""
+    """(n,) values of a numeric column; 0 where it is absent or empty."""
     return np.nan_to_num(np.broadcast_to(np.asarray(columns.get(name, 0.0), dtype=float), n))

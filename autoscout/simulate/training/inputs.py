@@ -1,7 +1,6 @@
-"""Columns of a job, a space or a table, completed with every knob and attribute that the analytic models read.
+"""Completes the columns of a job, a space or a table with all knobs and attributes that the training models read.
 
-The only place for defaults of columns that are absent or empty (NaN, "").
-"""
+All defaults of absent or empty (NaN, "") columns are in this file."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
-REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is needed, too, but only for times
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # global_batch is also required, but only for times
 
 # Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
@@ -25,11 +24,11 @@ DEFAULTS: dict[str, Any] = {
     "shared_ffn": 0.0,  # width of the shared experts, which every token passes through
     "dense_layers": 0.0,  # number of leading layers without experts
     "bias": 1.0,
-    "qk_norm": 0.0,  # norms on the query and key of every head
-    "qkv_bias": 0.0,  # biases of these projections only
+    "qk_norm": 0.0,  # 1: norms on the query and key of every head
+    "qkv_bias": 0.0,  # 1: biases on the query, key and value projections only
     "tied": 0.0,
     "learned_positions": 0.0,
-    # latent attention, with the names of DeepSeek's config.json; kv_lora_rank 0: none
+    # latent attention, with the names of DeepSeek's config.json; kv_lora_rank 0: ordinary attention
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 0.0),
     # the layout
     "tp": 1.0,
@@ -41,91 +40,91 @@ DEFAULTS: dict[str, Any] = {
     "mbs": 1.0,
     "sp": 0.0,
     "per_node": np.nan,  # devices per node; NaN: as in the hardware file
-    # recomputation: none, selective, full; `recomputed` is the share of the layers' work, if a table has it
+    # activation recomputation: none, selective or full; `recomputed`: share of the layers' work, if a table states it
     "ar": "none",
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # data parallelism: a distributed optimizer, or ZeRO stages (3 is FSDP), sharded over `zero_group` ranks
+    # data parallelism: Megatron's distributed optimizer, or a ZeRO stage (3 is FSDP) sharded over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
-    "fsdp": "none",  # Megatron-FSDP: its strategy, treated as the ZeRO stage that shards the same
+    "fsdp": "none",  # Megatron-FSDP's sharding strategy, converted to the equivalent ZeRO stage
     "moments": "fp32",  # precision of Adam's moments; the master weights stay in fp32
-    "offload": 0.0,  # share of the optimizer's state that is kept on the host
+    "offload": 0.0,  # share of the optimizer state kept on the host
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
-    "gathered_bytes": 2.0,  # bytes per weight that replicas gather from each other after a step
+    "gathered_bytes": 2.0,  # bytes per weight of the all-gather after a step
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
-    # differences in DeepSpeed (targets/deepspeed/catalog.toml)
-    "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 masters; 0: only the masters (FSDP)
+    # settings of DeepSpeed (targets/deepspeed/catalog.toml)
+    "masters_apart": 0.0,  # 1: ZeRO-3 shards 16-bit weights and fp32 master weights; 0: only fp32 weights (FSDP)
     "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once per step
-    "reduce_elements": np.nan,  # gradients reduced at once; NaN: all, or as many as fit ddp_bucket with overlap_grad
-    "copied_elements": 0.0,  # buffer for copies of gradients to reduce
-    "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward to the backward pass
-    "near_group": 0.0,  # size of the group that holds a second copy of all weights, to gather from in backward; 0: none
-    "in_turn": 0.0,  # 1: no layer computes while ZeRO-3 gathers or scatters
-    "offload_weights": 0.0,  # 1: weights that are not in use are kept on the host
-    "cpu_adam": 0.0,  # share of the optimizer's step that runs on the host
-    # NCCL's channels (its max_ctas) for replicas and for context parallel ranks; NaN: NCCL's choice
+    "reduce_elements": np.nan,  # gradients per reduction; NaN: all, or with overlap_grad as ddp_bucket
+    "copied_elements": 0.0,  # elements in the buffer of gradients to reduce
+    "kept_elements": 0.0,  # weights that ZeRO-3 keeps gathered until the backward pass
+    "near_group": 0.0,  # ZeRO++ hpZ: ranks that share a second copy of the weights for backward; 0: none
+    "in_turn": 0.0,  # 1: ZeRO-3's communication does not overlap with compute
+    "offload_weights": 0.0,  # 1: unused weights are kept on the host
+    "cpu_adam": 0.0,  # share of the optimizer step that runs on the host
+    # limit on NCCL's channels (max_ctas) between replicas and between context parallel ranks; NaN: NCCL's choice
     "dp_channels": np.nan,
     "cp_channels": np.nan,
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
-    "tp_comm_dgrad": 0.0,  # 1: a product hides the scatter of its input's gradients (tp_comm_overlap_rs_dgrad)
+    "tp_comm_dgrad": 0.0,  # 1: products overlap with the scatter of input gradients (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
-    "drained": np.nan,  # number of micro batches per pp after which a pipeline drains; NaN: it drains once per step
+    "drained": np.nan,  # pipeline drains after this many rounds of pp micro batches; NaN: once per step
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
-    "fp8_attention": 0.0,  # 1: context parallel attention sends 8 bits; its kernels are priced with 16
+    "fp8_attention": 0.0,  # 1: context parallel attention sends 8-bit values; kernels are priced as 16-bit
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2, flash or masked; "" depends on te and the width of a head
+    "attention": "",  # unfused, flash1, flash2, flash or masked; "": by te and the head size
     "te": 1.0,
     "dropout": 0.0,
-    "deterministic": 0.0,  # 1: only kernels that always sum in the same order
-    "fused_norm": 1.0,  # one kernel, which only keeps its input; 0: plain PyTorch operators
-    "fused_activation": 1.0,  # fused kernels for the activation, rotary positions and the softmax of unfused attention
-    "fused_gate": "fused_activation",  # 0: the activation and the multiplication are two operators
-    "norm_copy": 0.0,  # 1: norms get an fp32 copy of their input
-    "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so no device waits for its host to launch them
-    "transposes": 0.0,  # 1: frozen 8-bit weights are transposed before every input gradient, since no copy is kept
-    "op_fuser": 0.0,  # 1: Transformer Engine fuses casts with norms and gates, and adapters with their sum
-    "hub": 0.0,  # bytes per weight of Transformers' own modules (hub_layers.py); 0: others
-    "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors and copies all trained parameters
-    "grads_apart": 0.0,  # 1: gradients are separate tensors; a kernel sums them, and buckets need copies there and back
-    "split_loss": 1.0,  # ranks of tp keep their part of the vocabulary; 0: whole rows of logits, with autocast
-    "ce_fusion": np.nan,  # fused loss: 1: Transformer Engine's kernel, in place; 0: plain operators; NaN: unknown
-    "lora": 0.0,  # 1: adapters with frozen weights; 2: the same with 4-bit weights
-    "adapters": 0.0,  # 0: on queries and values; 1: on every product
-    "lora_rank": 16.0,  # default of MLPerf's llama2_70b_lora
-    "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as in MLPerf's
-    "frozen_layers": 0.0,  # number of leading layers that, with the embedding, are not trained
-    # several samples in a sequence: sequences per sample, and tokens that a token attends to
+    "deterministic": 0.0,  # 1: only deterministic kernels
+    "fused_norm": 1.0,  # 1: one kernel, which keeps only its input; 0: plain PyTorch operators
+    "fused_activation": 1.0,  # 1: fused activation, rotary embedding and softmax of unfused attention
+    "fused_gate": "fused_activation",  # 0: activation and multiplication by the gate are two operators
+    "norm_copy": 0.0,  # 1: norms copy their input to fp32
+    "graphs": 0.0,  # 1: layers run as CUDA graphs, so no device waits for kernel launches
+    "transposes": 0.0,  # 1: frozen 8-bit weights are transposed for every input gradient instead of stored twice
+    "op_fuser": 0.0,  # 1: Transformer Engine fuses casts into norms and gates, and an adapter's operators
+    "hub": 0.0,  # bytes per weight in Transformers' own modules (hub_layers.py); 0: other layers
+    "foreach": 0.0,  # 1: PyTorch's foreach optimizer, which copies all trained parameters
+    "grads_apart": 0.0,  # 1: gradients are separate tensors, summed by a kernel and copied to buckets and back
+    "split_loss": 1.0,  # 1: logits are split over tp; 0: whole rows of logits, under autocast
+    "ce_fusion": np.nan,  # loss: 1: Transformer Engine's in-place kernel; 0: plain operators; NaN: unknown
+    "lora": 0.0,  # 1: LoRA; 2: QLoRA (frozen weights in 4 bits); 0: full training
+    "adapters": 0.0,  # 0: adapters on queries and values; 1: on every product
+    "lora_rank": 16.0,  # the rank of MLPerf's llama2_70b_lora
+    "adapter_width": np.nan,  # summed inputs and outputs of adapted products; NaN: attention's, as in MLPerf
+    "frozen_layers": 0.0,  # number of leading layers that are not trained (nor is the embedding)
+    # sequence packing: 1: several samples per sequence; sequences per sample; tokens of a sample's attention
     "packing": 0.0,
     "packed_share": 1.0,
     "packed_context": "seq_len",
     "norms": 2.0,  # per layer
-    # RL post-training: GiB that the engine holds during training (resident) and while it generates answers; the shares
-    # of weights and optimizer state that the trainer keeps meanwhile; bytes per weight of the reference model
+    # RL post-training: GiB of the rollout engine during training (resident) and during rollouts; shares of weights and
+    # optimizer state that the trainer keeps during rollouts; bytes per weight of the reference model
     "resident_gib": 0.0,
     "engine_gib": 0.0,
     "kept_weights": 1.0,
     "kept_state": 1.0,
     "reference_bytes": 0.0,
-    "node_gb_s": np.nan,  # between nodes, shared by a node's devices; NaN: as in the hardware file
-    "kinds_gb_s": np.nan,  # bandwidth between different kinds of device; NaN: as between nodes
+    "node_gb_s": np.nan,  # GB/s between nodes, shared by a node's devices; NaN: as in the hardware file
+    "kinds_gb_s": np.nan,  # GB/s between kinds of device; NaN: as between nodes
 }
 
 
-# Every column that the analytic training and memory models read, except the counts of each kind of device.
+# All columns that the training and memory models read, except the number of devices of each kind.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
     "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "power_cap",
 )  # fmt: skip
 
-# Columns that no memory depends on.
+# Columns without effect on memory.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
@@ -135,25 +134,24 @@ TIMES_ONLY = frozenset({
 
 
 class Inputs(SimpleNamespace):
-    """Every name above as a float array of n values, or of one for all rows; stacked where software profiles differ:
-    (profiles, n) or (profiles, 1). Names become small integers."""
+    """All columns in READ as float arrays: (n,), or (1,) if all rows agree; (profiles, n) or (profiles, 1) where
+    software profiles (software.py) differ. Text values are coded as integers."""
 
     n: int
     dtype: str
 
     def take(self, index: np.ndarray) -> "Inputs":
-        """A subset of the rows."""
         picked = {
             k: v[..., index] if isinstance(v, np.ndarray) and v.shape[-1] > 1 else v for k, v in vars(self).items()
         }
         return Inputs(**{**picked, "n": len(index)})
 
 
-# Names as numbers.
+# Codes of text values.
 AR = {"none": 0.0, "no": 0.0, "selective": 1.0, "full": 2.0}
-# flash: the version that fits the device best; masked: PyTorch's memory-efficient kernel with a mask tensor
+# flash: the fastest FlashAttention version of the device; masked: PyTorch's memory-efficient kernel with a mask tensor
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0, "masked": 4.0}
-# Parts of a layer that selective recomputation repeats, by the names of Megatron-core's modules.
+# Parts of a layer that selective recomputation can repeat, with the names of Megatron-core's modules.
 MODULES = {
     "again_core": ("core_attn",),
     "again_block": ("mlp", "moe"),
@@ -161,11 +159,11 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
-_NONE_NAMED = 1 << len(MODULES)  # one bit above those of the modules
+_NONE_NAMED = 1 << len(MODULES)  # bit for rows that list no modules
 METHOD = {"uniform": 0.0, "block": 1.0}  # recomputation methods as numbers
-# How attention reads the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
+# Communication of context parallel attention. 1: heads are exchanged; 0: priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
-FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
+FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # equivalent ZeRO stages
 MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two moments
 DISPATCHER = {"alltoall": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
@@ -174,8 +172,8 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with names replaced by numbers, as `complete` would do for each row: a space has few different names,
-    so it is faster to convert each name once."""
+    """The columns with text values replaced by their codes. `complete` would also do this, but for every row;
+    converting each distinct text once is faster."""
     found = {}
     for name in (*CODED, "ar_modules"):
         if name in columns:
@@ -187,7 +185,7 @@ def coded(columns: Columns) -> dict[str, Any]:
 
 
 def complete(columns: Columns) -> Inputs:
-    """The columns with defaults filled in. Errors: AutoscoutError (exit 2), which names the missing columns."""
+    """The columns with all defaults filled in. Errors: AutoscoutError (exit 2) that names missing columns."""
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
@@ -203,8 +201,8 @@ def complete(columns: Columns) -> Inputs:
         x[name] = np.where(np.isnan(codes), known[DEFAULTS[name]], codes)
     x["zero"] = np.maximum(x["zero"], x["fsdp"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
-    # None of Transformer Engine's fused kernels supports other head sizes (get_attention_backend). A fractional width
-    # comes from a table without the number of heads.
+    # Transformer Engine's fused kernels need head sizes divisible by 8 (get_attention_backend). A fractional size comes
+    # from a table without the number of heads, and counts as supported.
     taken = np.isin(x["head_dim"] % 8, range(1, 8), invert=True) | (x["kv_lora_rank"] > 0)
     fused = (x["te"] > 0) & taken
     x["attention"] = _attention(columns.get("attention", ""), fused)
@@ -216,8 +214,8 @@ def complete(columns: Columns) -> Inputs:
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
     sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
-    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN without a batch
-    # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch
+    # Megatron accumulates the gradients of bf16 models in fp32, those of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")
     return Inputs(**x, n=n)
@@ -228,7 +226,7 @@ def _floats(value: Any) -> np.ndarray:
 
 
 def _given(columns: Columns, name: str, otherwise: np.ndarray) -> np.ndarray:
-    """The column; `otherwise` where it is absent, empty or 0 (which job files use for "the usual value")."""
+    """The column, with `otherwise` where it is absent, empty or 0 (which means "default" in job files)."""
     if name not in columns:
         return otherwise
     given = _floats(columns[name])
@@ -243,8 +241,9 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """1 for three matrices per feed-forward block, 0 for two. Decided by the number of parameters if ffn and that
-    number are known; else by the width, which is four times the hidden size without a gate, and rarely with one."""
+    """(n,) 1 for a gated feed-forward block (three matrices), 0 for two matrices. If the columns do not state it, it
+    follows from the number of parameters, if that and ffn are known, or else from the width: ungated blocks are usually
+    four times as wide as the hidden size, gated ones rarely."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -266,14 +265,14 @@ def _dtype(columns: Columns) -> str:
 
 
 def precisions(columns: Columns) -> np.ndarray:
-    """(n,) precisions by name; "" where unknown. All recipes that scale 8-bit products count as FP8."""
+    """(n,) names of the precisions; "" where unknown. All 8-bit recipes count as fp8."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
     return np.where(np.isin(recipes, ["none", ""]), names, "fp8")
 
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
-    """Groups of rows of equal precision: (indices, columns) each. One group if the precision does not vary."""
+    """(indices, columns) of the rows of each precision."""
     names = precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((a.shape[-1] for a in arrays.values() if a.ndim), default=1)
@@ -288,12 +287,13 @@ def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     codes = np.full(names.shape, np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
-    # Transformer Engine has fused attention; Megatron's local layers compute the score matrix.
+    # Transformer Engine has fused attention, while Megatron's local layers compute the score matrix.
     return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 
 def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[str, np.ndarray]:
-    """1 where a part is repeated. Without `ar_modules`, selective repeats the core of attention that is not fused."""
+    """For each of MODULES, (n,) 1 where it is recomputed. Selective recomputation without `ar_modules` repeats the
+    attention core, unless attention is fused."""
     if "ar_modules" not in columns:
         return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
     said = _parts_named(columns["ar_modules"])
@@ -303,7 +303,7 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
 
 
 def _parts_named(value: Any) -> np.ndarray:
-    """A bit for each of MODULES that a row names, or `_NONE_NAMED` if it names none."""
+    """(n,) bit masks of the MODULES that a row lists; `_NONE_NAMED` if it lists none."""
     said = np.atleast_1d(np.asarray(value))
     if said.dtype.kind == "i":
         return said
@@ -316,7 +316,6 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    """The numbers that stand for names; NaN for an empty name."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names

@@ -1,5 +1,5 @@
-"""Seconds of the host to launch a layer's operators and collectives: if they exceed the device's time, the device waits
-(stage.waiting), unless CUDA graphs replay the launches."""
+"""CPU seconds to launch a layer's operators and collectives. If they exceed the device's time, the device waits
+(stage.waiting), unless CUDA graphs replace the launches."""
 
 import numpy as np
 
@@ -9,24 +9,24 @@ from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Operators of a layer's adapters, separate and fused, forward and backward: dropout, two products, scaling and adding,
-# for two adapters; their weight gradients replace the frozen products' four. With tensor parallelism, collectives: two
-# of the rank's values and one of an output.
+# Operators of a layer's two adapters per pass, separate and fused: dropout, two products, scaling and adding for each.
+# (Backward, their weight gradients replace the four of the frozen products.) ADAPTED_SENT: additional collectives with
+# tensor parallelism, two of the adapters' inner values and one of an output.
 ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 
 
 def issued(hw: Hardware, x: Inputs, more: Array) -> tuple[Array, Array]:
-    """Seconds forward and backward. `more`: operators of experts, in addition to a dense layer's."""
+    """((n,) seconds forward, (n,) seconds backward) per layer. `more`: operators of experts, beyond a dense layer's."""
     adapted = np.where(x.lora > 0, np.where(x.op_fuser > 0, ADAPTED[1], ADAPTED[0]), 0.0)
     products = np.where(x.adapters > 0, 5 + np.where(x.gated > 0, 2.0, 1.0), 2.0)
     adapted = np.where((x.hub > 0) & (x.lora > 0), hub.ISSUED * products, adapted)
     forward, backward = (np.where(x.attention > 0, 10.0, 13.0) + more + adapted + rings for rings in ring.operators(x))
     split = 2.0 * np.where(x.sp > 0, 2, 1) + np.where(x.lora > 0, ADAPTED_SENT, 0.0)
     collectives = np.where(x.tp > 1, split, 0.0) + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)
-    messages = ring.steps(x)  # backward sends gradients of keys and values, too
+    messages = ring.steps(x)  # ring messages; backward sends one more
     host = hw.host
     return (
         1e-6 * (forward * host.forward_us + (collectives + messages) * host.collective_us),
-        # The calibration timed input gradients only; weight gradients add four operators.
+        # The calibration timed input gradients only, so weight gradients add four operators.
         1e-6 * ((backward + 4) * host.backward_us + (collectives + messages + (messages > 0)) * host.collective_us),
     )

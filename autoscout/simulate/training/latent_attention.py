@@ -1,10 +1,9 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) as in Megatron-core: each tensor parallel
-rank projects all tokens down to latents, and up to its own heads.
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) as Megatron-core trains it: each tensor
+parallel rank projects all tokens down to latents, and these up to its own heads.
 
-A head's queries and keys are wider than its values; `head_dim` is their mean, with which scores, keys, values and the
-output cost as much as in other models. This file has the differences. (n,) each; `x.kv_lora_rank` is 0 for rows without
-latents.
-"""
+A head's queries and keys are wider than its values. With their mean as `head_dim`, the models of ordinary attention
+give the right cost of scores, keys, values and output; this file has the remaining differences. Arrays are (n,);
+`x.kv_lora_rank` is 0 for rows with ordinary attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,34 +16,36 @@ Array = np.ndarray
 
 
 def weights(x: Inputs) -> Array:
-    """Parameters of a layer's attention over all its ranks. The down projections and the norms of the latents are on
-    every tensor parallel rank and counted once for each."""
+    """Number of a layer's attention parameters over all tensor parallel ranks. The down projections and the latents'
+    norms are replicated, so they count once per rank."""
     replicated = x.hidden * (x.q_lora_rank + _down(x)) + x.q_lora_rank + x.kv_lora_rank
     up = _from_queries(x) * _query(x) + x.kv_lora_rank * (x.qk_nope_head_dim + x.v_head_dim)
     return x.tp * replicated + x.heads * (up + x.v_head_dim * x.hidden)
 
 
 def kept_of_latents(x: Inputs, own: Array, b: float, product: float) -> Array:
-    """Bytes of the latents that a layer keeps: inputs of their norms (keys' and values' together with the positions,
-    which come from one product) and of the products after them. `own`: tokens of a rank."""
+    """Bytes that a layer keeps for latents: the inputs of their norms (including the positional key, from the same
+    product) and of the following products. `own`: tokens of a rank; `b`, `product`: bytes per value and per product
+    input."""
     return own * (b * (x.q_lora_rank + _down(x)) + product * (x.q_lora_rank + x.kv_lora_rank))
 
 
 def again(x: Inputs, tokens: Array, own: Array, b: float, product: float) -> Array:
-    """Bytes that a layer saves by projecting up again: queries, keys and values, and the norms' outputs."""
+    """Bytes that a layer saves by recomputing the up projections: queries, keys and values, and the norms' outputs."""
     heads = b * (2 * _query(x) + x.v_head_dim) * x.heads / x.tp
     return tokens * heads + own * product * (x.q_lora_rank + x.kv_lora_rank)
 
 
 def moved(x: Inputs, tokens: Array, b: int) -> Array:
-    """Bytes that plain operators read and write between the projections and the scores: rotary positions (unfused),
-    queries and keys joined from their two parts, values copied."""
+    """Bytes that memory-bound operators move between projections and scores: unfused rotary embedding, concatenation of
+    the two parts of queries and keys, copies of values."""
     each = 10 * x.qk_rope_head_dim + 4 * _query(x) + 2 * x.v_head_dim
     return each * tokens * x.heads / x.tp * b
 
 
 def projections(x: Inputs, tokens: Array, own: Array, linear: Callable[[Array, Array, Array], Any]) -> tuple[Any, Any]:
-    """(Down, up and output projections; up alone). `linear`: a product's times by (tokens, outputs, inputs)."""
+    """(times of all projections, times of the up projections). `linear`: gives a product's times from (tokens, outputs,
+    inputs)."""
     heads = x.heads / x.tp
     down = linear(own, np.maximum(x.q_lora_rank + _down(x), 1), x.hidden)
     up = linear(tokens, np.maximum(heads * _query(x), 1), _from_queries(x))
@@ -53,7 +54,7 @@ def projections(x: Inputs, tokens: Array, own: Array, linear: Callable[[Array, A
 
 
 def _down(x: Inputs) -> Array:
-    """The width that keys and values are projected down to, with the positions of keys."""
+    """The width of the down projection of keys and values, including the positional key."""
     return x.kv_lora_rank + x.qk_rope_head_dim
 
 
@@ -62,5 +63,5 @@ def _query(x: Inputs) -> Array:
 
 
 def _from_queries(x: Inputs) -> Array:
-    """Inputs of the projection to queries: their latent, or the layer's input."""
+    """The input width of the projection to queries: that of their latent, or the hidden size."""
     return np.where(x.q_lora_rank > 0, x.q_lora_rank, x.hidden)

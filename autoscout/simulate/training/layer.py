@@ -1,9 +1,8 @@
-"""Seconds of one transformer layer, and of the output layer with its loss, for one micro batch on one rank.
+"""Predicts seconds of one transformer layer, and of the output layer with the loss, for one micro batch on one rank.
 
-Forward, recomputation and backward; compute and communication separately, because they may overlap; and the host's time
-to launch them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for sequence parallelism
-and recomputation).
-"""
+Compute and communication are separate, because they may overlap, as are forward, recomputation, backward, and the
+host's time to launch them. Operators and shapes follow Megatron-core, and for sequence parallelism and recomputation
+Korthikanti et al. 2022."""
 
 from functools import partial
 from typing import NamedTuple
@@ -21,41 +20,44 @@ from autoscout.simulate.training.issuing import issued
 from autoscout.simulate.training.rank_parameters import adapter_width, weights_of_layer
 
 Array = np.ndarray
-# Bytes per value to cast an operand: read in bf16, written twice; 4 bits first take a rotation (a Hadamard transform:
-# one more read and write). Frozen weights need neither the copy for weight gradients nor the rotation, but 4 bits need
-# a pass for the largest value. Fused, the previous kernel writes 8 bits directly, and finds the largest value for 4.
+# Bytes moved per value to quantize an operand, counted from Transformer Engine: it is read in bf16 and written twice,
+# because weight gradients need it transposed; 4 bits also need a Hadamard transform (one more read and write). With
+# frozen weights (FROZEN_CAST) the transposed copy and the transform are unnecessary, but 4 bits need a pass for the
+# largest value. With an operation fuser (FUSED_CAST) the previous kernel writes 8 bits directly, and finds the largest
+# value for 4 bits.
 CAST = {"fp8": 4.0, "fp4": 7.0}
 FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
-# Tensor parallel ranks cast before they gather (Transformer Engine's layernorm_linear.py, grad_output_preprocess): a
-# rank only casts its own tokens, and fewer bytes travel than with 16 bits. Where 8-bit products need one order of their
-# operands (before Blackwell), the gathered values are written once more in the other order for the weight gradients.
+# With sequence parallelism, a rank quantizes its own tokens before the all-gather (Transformer Engine's
+# layernorm_linear.py, grad_output_preprocess), so fewer bytes are sent (GATHERED, relative to 16 bits). Before
+# Blackwell, 8-bit products support only one operand layout, so weight gradients need a transposed copy of the gathered
+# values (TURNED bytes per value).
 GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
 TURNED = 2.0
-# Speed of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to 37.9 %
-# less on H800; half of that is assumed.
+# Relative speed of a deterministic fused backward pass. Qiang et al. 2026 ("DASH", arXiv 2601.21824) measured up to
+# 37.9 % less on H800, of which half is assumed.
 DETERMINISTIC = 0.81
-# Speed of masked attention over FlashAttention 2: fine-tuning of Llama-3-8B on H100 and A100 (docs/lab/unsaid.md).
+# Speed of masked attention relative to FlashAttention 2: Llama-3-8B fine-tuned on H100 and A100 (docs/lab/unsaid.md).
 MASKED = 0.21
-# Speed of fused attention with dropout relative to without, forward and backward; it draws a random number per score.
-# flash-attention's pull request 2597 gives 75 to 85 % and 60 to 70 % (GB200).
+# Relative speed of fused attention with dropout, forward and backward, which draws a random number per score.
+# flash-attention's pull request 2597 states 75 to 85 % and 60 to 70 % (GB200).
 DROPPED = (0.80, 0.65)
-IMBALANCE = 1.1  # load of the busiest expert rank over the mean, with an auxiliary loss that balances them
-# Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, without
-# its matrix product), and in fused ones.
+IMBALANCE = 1.1  # tokens of the busiest expert rank relative to the mean, with a load-balancing auxiliary loss; assumed
+# Bytes moved per logit by the loss, forward and backward: with plain PyTorch kernels (from Mist's gpt-post-process on
+# A100, without its matrix product), and with fused kernels.
 LOSS_BYTES = (35.0, 12.0)
 FUSED_LOSS_BYTES = (12.0, 8.0)
-# Counted from Transformer Engine's kernels (triton/cross_entropy.py of 2.9): the sums of the softmax, then the
-# gradient, which overwrites the logits and which the backward pass multiplies by the loss's gradient.
+# The same for Transformer Engine's in-place kernels, counted from triton/cross_entropy.py of 2.9: the forward pass sums
+# the softmax and overwrites the logits with their gradient; the backward pass scales the gradient.
 IN_PLACE_LOSS_BYTES = (6.0, 4.0)
 
 
 class Times(NamedTuple):
-    """Seconds, (n,) each: of a layer, or of the head."""
+    """(n,) seconds of a layer, or of the output layer with the loss (head), by component."""
 
     forward: Array
     backward: Array
-    # Shares of forward that selective recomputation may repeat: the attention core, the feed-forward block with its
+    # Parts of `forward` that selective recomputation can repeat: the attention core, the feed-forward block with its
     # activation, the activation alone, the norms, and the up projections of latent attention.
     core: Array
     block: Array
@@ -64,25 +66,24 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
-    # The part of tp_forward and tp_backward that no product of the layer can hide.
+    # The part of tp_forward and tp_backward that cannot overlap with a product.
     bare_forward: Array
     bare_backward: Array
     cp: Array
     cp_backward: Array
-    ep: Array  # forward; backward takes the same
+    ep: Array  # per pass: backward takes as long as forward
     host_forward: Array
     host_backward: Array
 
 
 def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
-    """(n,) seconds of one transformer layer for one micro batch."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
     qkv = (x.heads + 2 * x.kv_heads) * x.head_dim / x.tp
     attended = x.heads * x.head_dim / x.tp
 
-    # An adapter reads the norm's output; the norm only writes 8 bits if the adapter is fused.
+    # An adapter reads the norm's 16-bit output, so the norm writes 8 bits only if the adapter is fused (`fusible`).
     projections = _linear(hw, x, tokens, qkv, x.hidden, fusible="x", gathered="x")
     projections = projections + _linear(hw, x, tokens, x.hidden, attended, gathered="dy")
     up = np.zeros(1)
@@ -122,14 +123,13 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
 
 
 def _loss_bytes(x: Inputs, way: int) -> Array:
-    """Bytes per logit of the loss; `way`: 0 forward, 1 backward."""
     told = np.where(x.ce_fusion > 0, IN_PLACE_LOSS_BYTES[way], LOSS_BYTES[way])
     assumed = np.where((x.attention > 0) & (x.hub == 0), FUSED_LOSS_BYTES[way], LOSS_BYTES[way])
     return np.where(np.isnan(x.ce_fusion), assumed, told)
 
 
 def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
-    """Final norm, logits and cross entropy, on the last stage. The vocabulary is split over tp."""
+    """The seconds of final norm, logits and cross entropy on the last stage, with the vocabulary split over tp."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden, "bf16" if x.dtype == "fp4" else x.dtype)
@@ -142,7 +142,7 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
             time + np.where(x.hub > 0, more, 0.0) for time, more in zip((forward, backward), theirs, strict=True)
         )
     gathered = topology.all_gather(tokens * x.hidden * b, x.tp, np.ones(1))
-    scalars = 3 * topology.all_reduce(tokens * 4.0, x.tp, np.ones(1))  # maximum, sum and target logit of each token
+    scalars = 3 * topology.all_reduce(tokens * 4.0, x.tp, np.ones(1))  # per token: maximum, sum, target logit
     zero = np.zeros(1)
     return Times(
         forward=forward,
@@ -182,14 +182,14 @@ def _linear(
     fusible: str = "",
     gathered: str = "",
 ) -> _Linear:
-    """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches.
-    `fusible`: x or dy, which an operation fuser casts in the kernel that produces it; `gathered`: x or dy, which is
-    split over ranks with sequence parallelism."""
+    """Seconds of y = x W, and backward of dx = dy Wᵀ and dW = xᵀ dy, which is accumulated over micro batches.
+    `fusible`: "x" or "dy": the operand that an operation fuser quantizes in the kernel that produces it; `gathered`:
+    "x" or "dy": the operand that sequence parallelism splits over ranks."""
     accumulate = np.where(x.grads_apart > 0, 0.0, outputs * inputs * 2 * x.grad_bytes)
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
-    # Both operands are stored by token, so an odd number of tokens (of an expert) still leaves their rows aligned.
+    # dW's operands are stored by token, so an odd number of tokens (of an expert) does not break the rows' alignment.
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if dtype in CAST:
@@ -207,17 +207,18 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
         again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
         once = np.where(again > 0, FROZEN_CAST[dtype], each)
         each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
-    if fusible:  # fusion never includes the rotation
+    if fusible:  # except the Hadamard transform
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """The core, forward and backward: one fused kernel, or score matrix, softmax, dropout and weighting separately."""
+    """((n,) seconds forward, (n,) backward) of the attention core: one fused kernel, or scores, softmax, dropout and
+    weighting."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
-    dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
-    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused kernels skip the rest; unfused ones mask it
+    dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers use 8 or 4 bits
+    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused kernels skip other samples
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     newest = np.where(x.deterministic > 0, hw.attention.deterministic, 1.0)
@@ -238,8 +239,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, dtype)
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
-    # The fused kernel for up to 2,048 keys reads the lower triangle and writes everything; longer ones scale, mask and
-    # normalise with plain fp32 operators.
+    # Megatron's fused softmax for up to 2,048 keys reads the lower triangle and writes all scores. Longer sequences are
+    # scaled, masked and normalised by plain fp32 operators.
     passes = np.where(x.fused_activation == 0, 13.0, np.where(x.seq_len <= 2048, 1.5, 3.0))
     softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
     softmax_backward = memory_bound(hw, np.where(x.hub > 0, hub.SOFTMAX_BACKWARD, 3.0 * b) * scores, e.bandwidth)
@@ -253,17 +254,17 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
 ) -> tuple[_Linear, Array, Array, Array]:
-    """Compute, the part of its forward pass that recomputing a block repeats, expert communication forward, and
-    operators launched beyond a dense layer's; the mean over layers with and without experts."""
+    """(compute seconds, seconds of the forward pass that block recomputation repeats, seconds of expert communication
+    per pass, operators in addition to a dense layer's), each averaged over layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
-    # The activation casts its output for the next product and, backward, for the previous one.
+    # The fused activation quantizes its output for the next product and, backward, its gradient for the previous one.
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
     dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
         return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
     local = np.maximum(experts / x.ep, 1)
-    routed = own * x.topk * IMBALANCE * x.etp  # tokens that a rank computes; an expert's ranks share its tokens
+    routed = own * x.topk * IMBALANCE * x.etp  # tokens per rank, including all etp ranks
     each = routed / local
     up = _linear(hw, x, each, wide * x.expert_ffn / x.etp, x.hidden)
     down = _linear(hw, x, each, x.hidden, x.expert_ffn / x.etp)
@@ -289,7 +290,7 @@ def _feed_forward(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
     is_moe = x.experts > 0
-    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped products every expert is launched separately
+    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped GEMM, one launch per expert
     plain = x.dense_layers / x.layers
     mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
@@ -301,16 +302,15 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """A layer's adapters, forward and backward: two thin products each, bound by memory, counted from NeMo's. Forward,
-    dropout reads the input and writes it with a mask, and it is read again; the output is written, scaled and added to
-    the frozen product's. Backward is the same, and the two gradients are summed. Fused (NeMo's TEFusedLoRALinear),
-    products scale and accumulate; one of the two inputs has 8 bits, and a mask has one bit per value."""
+    """((n,) seconds forward, (n,) backward) of a layer's adapters: two thin, memory-bound products each, counted from
+    NeMo. Forward, dropout reads the input and writes it with a mask, and the product reads it; the output is written,
+    scaled and added to the frozen product's. Backward moves as much and sums two gradients. Fused (TEFusedLoRALinear),
+    products scale and accumulate, one of two inputs has 8 bits, and masks have one bit per value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
-    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs; the outputs have about as many
+    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of inputs; outputs are about as large
 
     def moved(passes: float, kernels: float) -> Array:
-        """Seconds to move inputs and outputs of 16 bits."""
         return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
@@ -327,8 +327,8 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
 
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
-    """Two norms, two residual additions (with bias and dropout) and the activation between the two products: forward,
-    backward, and the shares of activation and norms in forward."""
+    """((n,) seconds forward, (n,) backward, the activation's and the norms' parts of forward) of two norms, two
+    residual additions (with bias and dropout), rotary embedding and the activation."""
     e = hw.elementwise
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
@@ -338,8 +338,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     inner = np.where(x.experts > 0, routed, dense) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(x.fused_gate == 0, 5.0, 3.0), 2.0) * inner
-    # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; for queries
-    # and keys.
+    # Unfused rotary embedding: multiply by cosine, swap halves (one negated, both copied), multiply by sine, add.
     rope = np.where(
         x.learned_positions > 0,
         0.0,
@@ -352,11 +351,11 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
-    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # read and written
+    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # norms of heads
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
-    # Plain operators of an RMSNorm, bytes read and written per element: a copy in fp32 (6), squared (8), its mean (4),
-    # scaled (8), back to 16 bits (6), times the weight (4). Backward: the weight's two gradients (12), to fp32 (6), of
-    # the scale (8 + 16), of the square (16), their sum (12), to 16 bits (6).
+    # An unfused RMSNorm reads and writes per element: a copy in fp32 (6 bytes), square (8), mean (4), scale (8), cast
+    # to 16 bits (6), multiplication by the weight (4). Backward: two gradients of that multiplication (12), cast to
+    # fp32 (6), gradients of scale (8 + 16) and square (16), their sum (12), cast to 16 bits (6).
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
     if np.any(eager_norm):
@@ -364,8 +363,8 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         twice = memory_bound(hw, 2 * 76 * own * x.hidden, e.bandwidth, 26)
         norms_backward = np.where(eager_norm, twice, norms_backward)
     if np.any(x.norm_copy):
-        # An element is read in 16 bits and written in 32, which the norm reads (8 bytes more); backward, the norm reads
-        # and writes 32 bits at its half bandwidth (8), and that gradient is cast to 16 (6).
+        # The fp32 copy adds 8 bytes per element forward (read 16 bits, write and read 32). Backward it adds 14: the
+        # norm reads and writes 32 bits at half bandwidth (8), and the gradient is cast to 16 bits (6).
         copied = [memory_bound(hw, 2 * each * own * x.hidden, e.bandwidth, 2) for each in (8, 14)]
         norms = norms + np.where(x.norm_copy > 0, copied[0], 0.0)
         norms_backward = norms_backward + np.where(x.norm_copy > 0, copied[1], 0.0)
@@ -384,24 +383,24 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
 def _tensor_parallel(
     hw: Hardware, topology: Topology, x: Inputs, size: Array
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Forward and backward, and the part of each that nothing hides: an all-reduce after attention and feed-forward;
-    with sequence parallelism a reduce-scatter after and an all-gather before, of the same volume. Experts of an MoE
-    layer need none if etp < tp, but shared experts do."""
+    """((seconds forward, part that cannot overlap), (seconds backward, part that cannot overlap)), (n,) each. There is
+    an all-reduce after attention and after feed-forward, or with sequence parallelism a reduce-scatter after and an
+    all-gather before each, of the same volume. Routed experts need none if etp < tp, shared experts do."""
     one = np.ones(1)
     alone = (x.experts > 0) & (x.etp < x.tp) & (x.shared_ffn == 0)
     blocks = np.where(alone, 1.0 + x.dense_layers / x.layers, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
     gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
     scattered = topology.reduce_scatter(size, x.tp, one)
-    # Backward, the inputs are gathered again for the weight gradients, hidden by the input gradients' product.
+    # Backward, inputs are gathered again for weight gradients, which the product of input gradients hides.
     seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
     split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
     if not np.any(split):
         return (seconds, np.zeros(1)), (seconds, np.zeros(1))
 
-    # An adapter's input is a norm's output gathered in 16 bits, and no product hides that. Backward, frozen weights
-    # have no weight gradients to hide the scatter of that norm's gradients and, without tp_comm_dgrad, of the other's.
-    # The other adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py) and copied.
+    # The first adapter's input is a norm's output, gathered in 16 bits without overlap. Backward, frozen weights have
+    # no weight gradients to hide the scatter of this norm's gradients and, without tp_comm_dgrad, of the other norm's.
+    # The second adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py) and copied.
     whole, swapped = topology.all_gather(size, x.tp, one), topology.all_to_all(size / x.tp, x.tp, one)
     swapped = swapped + memory_bound(hw, 2 * size / x.tp, hw.elementwise.bandwidth)
     bare = whole + swapped, np.where(x.tp_comm_dgrad > 0, 1, 2) * scattered + swapped
@@ -413,9 +412,10 @@ def _tensor_parallel(
 
 
 def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """Forward and backward. Keys and values go round the ring (or are gathered) once per layer; the backward pass sends
-    twice as much. Or queries, keys, values and the output exchange heads for tokens one after the other, and so do
-    their gradients (AttnFuncWithCPAndQKVOA2A of Transformer Engine 2.8; 2.2 sends the output once more)."""
+    """((n,) seconds forward, (n,) backward) of context parallel communication. In a ring (or all-gather), keys and
+    values are sent once per layer, and twice as many bytes backward. With cp_comm = a2a, all-to-alls exchange heads for
+    tokens, one each for queries, keys, values and output, and for their gradients (AttnFuncWithCPAndQKVOA2A of
+    Transformer Engine 2.8; 2.2 sends the output once more)."""
     query, key = (tokens * n * x.head_dim / x.tp for n in (x.heads, x.kv_heads))
     ring = topology.all_gather(2 * key * x.cp * b, x.cp, x.tp, np.nan_to_num(x.cp_channels, nan=np.inf))
     if not np.any(x.cp_comm):
@@ -423,8 +423,7 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
 
     query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
     sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
-    # Each is reordered before and after, while others travel: three copies of the queries' size and one of the keys'
-    # are not hidden.
+    # Reordering around each all-to-all overlaps with others, except three copies of the queries and one of the keys.
     copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
     heads = np.where(x.cp > 1, sent + copies, 0.0)
     return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

@@ -1,9 +1,9 @@
 """The analytic memory model: peak GiB of the fullest rank, and the probability that it does not fit.
 
-rank_memory.py counts the bytes on a rank; this file corrects them by measured rows, mixes them over software profiles,
-and compares them with the device. `value` is what the framework allocates. Overheads on top of it (context,
-fragmentation) only affect the probability of running out of memory.
-"""
+rank_memory.py counts the bytes on a rank. This file corrects the counts by measurements, averages them over possible
+software profiles (software.py), and compares them with the device's memory. Predictions are of the memory that the
+framework allocates; overheads beyond it (context, fragmentation) affect only the probability of running out of
+memory."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,29 +37,31 @@ from autoscout.simulate.training.software import (
 from kb.records import Configuration, Job
 
 Array = np.ndarray
-FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the caching allocator
-ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
-UNSEEN = 0.12  # error for unknown software; set after seeing the 13B runs of one published sweep
-UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
-# Transformers' modules copy more or less for the loss, depending on the version. 19 runs on an H100 reserved 1 to 13 %
-# more than they allocated, and 3 % where that was 97 % of the memory.
+FRAGMENTATION = 0.02  # share of the allocated peak that the caching allocator loses to fragmentation
+ERROR = 0.05  # standard deviation of log(measured / predicted) on held-out rows
+UNSEEN = 0.12  # as ERROR, for unknown software; chosen after seeing the 13B runs of one published sweep
+# like FRAGMENTATION, in addition for unknown software; Mist's 59 rows reserve 3 to 18 % more than they allocate
+UNSEEN_FRAGMENTS = 0.06
+# Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
+# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated, and 3 % where 97 % of the memory was
+# allocated.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
-LIKELY = 0.02  # a software profile's prediction is mentioned if its weight is at least this
-CAUTION = 0.5  # a configuration "fits" if its probability of running out of memory is at most this
-_BLOCK = 1 << 13  # rows per block, so that temporaries of all profiles stay in the cache
-CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
+LIKELY = 0.02  # software profiles with less weight are not reported
+CAUTION = 0.5  # a configuration fits if its out-of-memory probability is at most this
+_BLOCK = 1 << 13  # rows per block, so that temporary arrays of all profiles stay in the processor's cache
+CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core on a CPU rank; measured
 
 
 class Memory:
-    """`device`: for rows that name none. `margin`: log of a factor on the peaks, learned from this job's rows."""
+    """The memory model, a Member for peak_memory_gib. `device`: the default for rows that name no device."""
 
     name = "memory"
 
     def __init__(self, device: str = "") -> None:
         self.device = device
-        self.margin = 0.0  # log of a factor on predicted peaks
-        self.squares, self.told = 0.0, 0  # sum of squared residuals, and the number of rows
-        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's rows
+        self.margin = 0.0  # log of the factor on predicted peaks that `fit` learns
+        self.squares, self.told = 0.0, 0  # sum and number of squared residuals after the correction
+        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's measurements
 
     @classmethod
     def of_job(cls, job: Job) -> "Memory":
@@ -70,9 +72,9 @@ class Memory:
         return f"it needs {', '.join(missing)}" if missing else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """`values`: measured peaks in GiB; inf where a row ran out of memory (it needs more than the device has); 0
-        where it ran (it needs less). They determine the software (one of software.members), then a common factor, with
-        a prior of ERROR around 1."""
+        """Learns the likelihoods of the software profiles, then a common factor on the peaks with a prior error of
+        ERROR. `values`: (n,) measured peaks in GiB; inf where a row ran out of memory, so its peak exceeds the device's
+        memory; 0 where it ran without a report, so its peak is below."""
         values = np.asarray(values, dtype=float)
         died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
         columns = settled(columns, self.device)
@@ -91,7 +93,8 @@ class Memory:
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
         self.squares, self.told = float(np.sum((residual - self.margin) ** 2)), len(residual)
-        # Log factors at which rows would just fit: lower bounds if they ran out of memory, upper bounds if they ran.
+        # The log factor at which a row would just fit is a lower bound on `margin` if the row ran out of memory, and an
+        # upper bound if it ran.
         just = -self._pressure(columns)
         lowest, highest = np.fmax.reduce(just[died], initial=-np.inf), np.fmin.reduce(just[ran], initial=np.inf)
         wanted = (lowest + highest) / 2 if lowest > highest else np.clip(self.margin, lowest, highest)
@@ -110,7 +113,7 @@ class Memory:
         return Prediction(value=factor * raw, error=error, parts=each)
 
     def oom_probability(self, columns: Columns) -> Array:
-        """(n,) probability that a row runs out of memory on one of its devices; NaN where those are unknown."""
+        """(n,) probability that a row runs out of memory on one of its devices; NaN for unknown devices."""
 
         def mean(some: Columns) -> tuple[Array]:
             chances, weights = self._chances(some)
@@ -119,8 +122,8 @@ class Memory:
         return _of_each(settled(columns, self.device), mean)[0]
 
     def oom_range(self, columns: Columns) -> tuple[Array, Array]:
-        """(n,) lowest and highest probability among the software profiles that are not ruled out. All rows of a trainer
-        have one of these profiles; `oom_probability` averages over them."""
+        """((n,) lowest, (n,) highest) out-of-memory probability of the software profiles with a weight of at least
+        LIKELY. All rows of a trainer have the same, unknown profile; `oom_probability` averages over profiles."""
 
         def least_and_most(some: Columns) -> tuple[Array, Array]:
             chances, weights = self._chances(some)
@@ -131,23 +134,22 @@ class Memory:
         return lowest, highest
 
     def _chances(self, columns: Columns) -> tuple[Array, Array]:
-        """(profiles, n) probabilities and weights."""
+        """(out-of-memory probabilities, weights), (profiles, n) each."""
         some = variants(columns)
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
-        # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION is below that.
         more = np.where(self._unknown(some), UNSEEN_FRAGMENTS, np.where(_of_hub(some), HUB_FRAGMENTS, 0.0))
         chances = np.array([chance_beyond((pressure + self.margin + more) / spread) for pressure in each])
         return chances, probabilities(self._shares(some), chances.shape[1])
 
     def _spread(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) standard deviation of log(measured / predicted). It is wider for software without a profile,
-        until measured peaks of the job narrow it; whether a run ran out of memory says little about it."""
+        """(n,) or (1,) standard deviation of log(measured / predicted). It is larger for software without a record, and
+        shrinks with measured peaks of the job."""
         before = np.where(self._unknown(some), UNSEEN, np.where(_of_hub(some), HUB, ERROR))
         return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
 
     def _unknown(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) bool: rows that name no software."""
+        """(n,) or (1,) bool: rows of unknown software."""
         weights = probabilities([each.log_share for each in some], max(len(each.log_share) for each in some))
         return expected(weights, [each.unseen for each in some]) > 0
 
@@ -155,7 +157,7 @@ class Memory:
         return [each.log_share + self.software.get(each.name, 0.0) for each in some]
 
     def _mixed(self, columns: Columns) -> tuple[Array, Array, dict[str, Array]]:
-        """(n,) GiB, the standard deviation of its logarithm between software profiles, and its parts."""
+        """((n,) GiB averaged over software profiles, (n,) standard deviation of its log between them, components)."""
         some = variants(columns)
         each = self._raw_of_each(some, length(columns))
         if len(each) == 1:
@@ -166,7 +168,7 @@ class Memory:
         return value, between, {name: scale * part for name, part in parts.items()}
 
     def _pressure(self, columns: Columns) -> Array:
-        """(n,) log(needed / available): the mean over possible software."""
+        """(n,) log(needed / available memory), averaged over software profiles."""
         some = variants(columns)
         each = self._pressure_of_each(some, length(columns))
         return each[0] if len(each) == 1 else np.log(mixed([np.exp(p) for p in each], self._shares(some))[0])
@@ -184,17 +186,17 @@ class Memory:
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def filled(self, columns: Columns) -> Array:
-        """(n,) needed over available memory, on the rank with the largest ratio; NaN on unknown devices."""
+        """(n,) needed / available memory on the rank with the largest ratio; NaN for unknown devices."""
         columns = settled(columns, self.device)
         return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
     def fits(self, columns: Columns) -> Array:
-        """(n,) whether a row probably fits; False where the device is unknown."""
+        """(n,) whether a row probably fits; False for unknown devices."""
         return self.oom_probability(columns) <= CAUTION
 
     def _known_pressure(self, columns: Columns) -> Array:
-        """(n,) log(needed / available) on the rank with the largest ratio. On a mixed cluster later stages, which hold
-        fewer micro batches, may be on the smaller devices."""
+        """(n,) log(needed / available memory) on the rank with the largest ratio. On a mixed cluster this may be a
+        later stage: it has fewer micro batches in flight, but perhaps smaller devices."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
@@ -204,7 +206,6 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """(n,) GiB without corrections, and its parts."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
@@ -227,7 +228,7 @@ def _of_hub(some: list[Variant]) -> Array:
 
 
 def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> list[Array]:
-    """(n,) results of `ask`, which is called once for all rows with equal memory, block by block."""
+    """(n,) results of `ask`, called in blocks, with one row per combination of the columns that affect memory."""
     some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
     some, m = coded(some), int(of.max()) + 1
     blocks = [ask(at(some, slice(start, start + _BLOCK), m)) for start in range(0, m, _BLOCK)]
@@ -235,24 +236,25 @@ def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> l
 
 
 def chance_beyond(deviations: Array) -> Array:
-    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4). Its tails are heavy because
-    memory that the model leaves out (a workspace, a fragment) is either zero or large."""
+    """The distribution function of Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 with u = t / √(t² +
+    4). Heavy tails are appropriate, because memory that the model omits (a workspace, a fragment) is either zero or
+    large."""
     t = np.clip(deviations, -1e100, 1e100)
     s = np.sqrt(t**2 + 4)
     far = s + np.abs(t)
-    beyond = np.where(t < 0, 4 / far, far) / s  # 1 + u, without rounding errors
+    beyond = np.where(t < 0, 4 / far, far) / s  # 1 + u, without cancellation
     return beyond**2 * (2 - t / s) / 4
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
-    """Peak of one configuration of a job, given its space's attributes."""
+    """Peak GiB of one configuration, given the attributes of its job's space."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     return float(Memory().predict(columns).value[0])
 
 
 def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Array]]:
-    """The first stage on every kind of device, the first stage whose layers all have experts, and the last stage. For
-    each: device and stated memory, index, and layers."""
+    """(device, stated memory, index, layers) of the stages that may be fullest: the first on every kind of device, the
+    first whose layers all have experts, and the last."""
     per_stage = x.gpus / x.pp
     found = []
     for kind, (hw, gib, layers) in enumerate(zip(fleet.kinds, fleet.gib, depths(x, fleet), strict=True)):
@@ -265,7 +267,7 @@ def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Arr
 
 
 def _tightest(x: Inputs, fleet: Fleet) -> Array:
-    """The largest log(needed / available) of the first stage on every kind of device and the last stage."""
+    """(n,) largest log(needed / available memory) of these stages."""
     found = []
     for hw, gib, index, layers in _of_kinds(x, fleet):
         memory = usable_gib(gib, hw.memory_gib)
@@ -275,7 +277,7 @@ def _tightest(x: Inputs, fleet: Fleet) -> Array:
 
 
 def _peak_of_unequal(x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """Like `peak`, for stages whose number of layers differs between kinds of device."""
+    """Like rank_memory.peak, for stages whose number of layers differs between kinds of device."""
     each = [of_stage(x, index, layers) for _, _, index, layers in _of_kinds(x, fleet)]
     fullest = np.argmax(np.broadcast_arrays(*map(rank_bytes, each)), axis=0)
     return {n: np.choose(fullest, np.broadcast_arrays(*(parts[n] for parts in each))) / GIB for n in PARTS}

@@ -1,4 +1,4 @@
-"""The part of a step that happens once: gradients and weights travel between replicas, and the optimizer runs."""
+"""The work that happens once per step: replicas exchange gradients and weights, and the optimizer runs."""
 
 from typing import NamedTuple
 
@@ -14,19 +14,20 @@ from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, from_host
 
 Array = np.ndarray
 MIB = 2.0**20  # bytes
-# Adam on mixed precision: the gradient is read for the norm, scaled, and read again; master weight and two moments are
-# read and written; the weight is written in its own precision; the gradient buffer is set to zero.
+# Bytes moved per parameter by Adam in mixed precision: the gradient is read for its norm, scaled, and read again;
+# master weight and two moments are read and written; the weight is written; the gradient buffer is zeroed.
 OPTIMIZER_BYTES = 48.0
-# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments are read; the
-# last three and a 16-bit weight are written, at the memory bandwidth of a server with two sockets. Usual figures, not
-# measured here. A rank sends gradients in fp32 and receives weights in 16 bits (stage_1_and_2.py).
+# HOST_BYTES: the same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments are
+# read; the last three and a 16-bit weight are written. HOST_GB_S: memory bandwidth of a server with two sockets, a
+# usual figure, not measured here. CROSSING_BYTES: a rank sends fp32 gradients and receives 16-bit weights
+# (stage_1_and_2.py).
 HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 
 class Exchange(NamedTuple):
-    """Seconds of communication between replicas. `whole`: all of it; of this, backward passes can hide `gradients` and,
-    half as long, `weights`. `gain`: seconds saved per hidden second, which also takes multiprocessors from the layers.
-    `each`: communication of every micro batch but the last."""
+    """Seconds of communication between replicas, (n,) each. `whole`: total, of which the backward pass can hide
+    `gradients`, and half of the backward pass `weights`. `gain`: seconds saved per hidden second, below 1 because
+    communication takes multiprocessors from the layers. `each`: communication after every micro batch but the last."""
 
     whole: Array
     gradients: Array
@@ -35,7 +36,8 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """Seconds added to a step, given the length of its backward pass and its number of micro batches minus one."""
+        """(n,) seconds added to a step, given the seconds of a backward pass and the `others` than the last micro
+        batch."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
@@ -43,16 +45,16 @@ class Exchange(NamedTuple):
 
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
-    """Exchange of a stage of `layers`. With overlap_grad the last backward pass hides all buckets but the last, while
-    their traffic takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and each rank keeps its
-    part (stage_1_and_2.py: use_multi_rank_bucket_allreduce): they send as much as stage 0, and also gather weights."""
+    """The communication of a stage of `layers` layers. With overlap_grad, the last backward pass hides all buckets but
+    the last one. DeepSpeed's ZeRO-1 and 2 all-reduce gradients, of which each rank keeps its part (stage_1_and_2.py:
+    use_multi_rank_bucket_allreduce), so they send as much as stage 0, and also gather weights."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    # On a CPU, latency is the wait for a time slice, and all of Megatron's buckets wait at the same time.
+    # On a CPU, latency is the wait for a time slice, and all of Megatron's buckets wait concurrently.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     channels = np.nan_to_num(x.dp_channels, nan=np.inf)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)
@@ -64,7 +66,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
         among = expert_group, expert_stride, channels
         reduce = reduce + _in_buckets(links, sparse, sent_in, among, x.distopt > 0)
         gather = gather + links.all_gather(x.gathered_bytes * expert, *among)
-    in_layers = x.zero == 3  # ZeRO-3 gathers and scatters layer by layer
+    in_layers = x.zero == 3  # layer by layer, see stage.py
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)
     tied = np.where(
@@ -83,7 +85,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
 
 
 def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
-    """Seconds to update a stage of `layers` layers."""
+    """(n,) seconds of the optimizer step on a rank of a stage of `layers` layers."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group = x.dp * x.cp
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
@@ -95,7 +97,7 @@ def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
-    """Seconds to update a rank's parameters on its host, whose memory all ranks of the node share."""
+    """(n,) seconds to update `own` parameters of a rank on its host, whose memory bandwidth the node's ranks share."""
     ranks = np.minimum(np.where(np.isnan(x.per_node), hw.per_node, x.per_node), x.gpus)
     return ranks * HOST_BYTES * own / (1e9 * HOST_GB_S) + from_host(hw, CROSSING_BYTES * own)
 
@@ -103,8 +105,8 @@ def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
 def _in_buckets(
     links: Topology, size: Array, bucket: Array, among: tuple[Array, Array, Array], scatter: Array
 ) -> Array:
-    """Seconds to exchange `size` bytes of gradients in buckets. `among`: the group's ranks, their stride and NCCL's
-    channels. Every bucket pays the latency, since NCCL runs one after the other."""
+    """(n,) seconds to reduce `size` bytes of gradients in buckets. `among`: size and stride of the group, and NCCL's
+    channels. Every bucket adds the latency, because NCCL runs them one after another."""
     number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, *among), links.all_reduce(each, *among))

@@ -1,5 +1,4 @@
-"""Evaluates a function of some columns once per combination of their values, for all rows and software profiles
-together."""
+"""Evaluates a function of some columns once per distinct combination of their values, for all software profiles."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -12,20 +11,20 @@ from autoscout.simulate.training.inputs import Inputs, by_precision, coded, comp
 from autoscout.simulate.training.software import Variant, side_by_side, variants
 
 Array = np.ndarray
-_BLOCK = 1 << 15  # rows per block, so that temporaries stay in the cache
+_BLOCK = 1 << 15  # rows per block, so that temporary arrays stay in the processor's cache
 MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that affect memory only
 
 
 class Priced(NamedTuple):
-    """`software`: the profiles of the m combinations; `values`: (…, profiles, m) each; `of`: (n,) the index of each
-    row's combination."""
+    """Results by combination. `software`: the software profiles; `values`: (…, profiles, m) for m combinations; `of`:
+    (n,) index of each row's combination."""
 
     software: list[Variant]
     values: dict[str, Array]
     of: Array
 
     def at(self, name: str, rows: slice) -> Array:
-        """Values of some rows: (…, profiles, rows)."""
+        """(…, profiles, rows) values of some rows."""
         return np.take(self.values[name], self.of[rows], axis=-1)
 
 
@@ -36,14 +35,14 @@ def priced(
     shapes: dict[str, tuple[int, ...]],
     price: Callable[[Inputs, Fleet], dict[str, Array]],
 ) -> Priced:
-    """`price` reads all columns except `unread`, and returns (*shape, rows) under each name of `shapes`, or (*shape,
-    profiles, rows) where profiles differ; NaN on unknown devices."""
+    """The results of `price` for the combinations in `every`, ignoring the `unread` columns. `price` returns an array
+    (*shape, rows) for each name in `shapes`, or (*shape, profiles, rows) where profiles differ. NaN: unknown device."""
     some, of = every.of(unread)
     some = coded(some)
     m = int(of.max()) + 1
     software = variants(some, MEMORY_ONLY, device)
     found = {name: np.full((*shape, len(software), m), np.nan) for name, shape in shapes.items()}
-    # Stages on several kinds of device are priced one profile at a time.
+    # On several kinds of device, profiles are evaluated one at a time.
     apart = "gpu" not in some and len(devices(some, device)) > 1
     for which, columns in enumerate([each.columns for each in software] if apart else [side_by_side(software)]):
         under = which if apart else slice(None)

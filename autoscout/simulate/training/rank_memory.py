@@ -1,10 +1,9 @@
-"""Bytes on one rank of a training job, by component of its pipeline stage.
+"""Predicts the bytes on one rank of a training job, by component.
 
-Weights, gradients and optimizer state as tp, pp, ep, the distributed optimizer and ZeRO shard them; activations per
-layer after Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", section 4),
-counted from the tensors that Megatron-core's layers keep for the backward pass; as many micro batches in flight as the
-pipeline schedule holds; logits and loss; communication buffers.
-"""
+Weights, gradients and optimizer state are sharded by tp, pp, ep, the distributed optimizer and ZeRO. Activations follow
+Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", section 4), counted from the
+tensors that Megatron-core's layers keep for the backward pass, times the micro batches in flight in the pipeline
+schedule. Logits, loss and communication buffers are added."""
 
 import numpy as np
 
@@ -23,22 +22,23 @@ from autoscout.simulate.training.stage import recomputed
 Array = np.ndarray
 GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process", "engine")
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes per input that products keep; with 4 bits there is a scale per 16 values
-UNFUSED_NORM = 4.0  # bytes per element that an unfused norm keeps in addition: its fp32 copy
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a product; in 4 bits including a scale per 16 values
+UNFUSED_NORM = 4.0  # additional bytes per element that an unfused norm keeps: an fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# Bytes per logit with Transformer Engine's fused loss, from 11 peaks on an H100 (docs/lab/simulators-training.md); its
-# kernels keep 2 to 4.
+# Bytes per logit with Transformer Engine's fused loss, from 11 measured peaks on an H100
+# (docs/lab/simulators-training.md); by its code it keeps 2 to 4.
 FUSED_LOGITS = 6.0
-# Bytes per logit of whole rows, gathered or on one rank, for PyTorch's loss under autocast: in 16 bits, in fp32,
-# log-softmax, its gradient and that of the logits.
+# Bytes per logit of PyTorch's loss under autocast on whole rows: 16-bit and fp32 logits, log-softmax, gradients of the
+# last two.
 WHOLE_LOGITS = 18.0
-# Adapters in plain PyTorch, counted from litgpt's layers. Bytes kept per element: by a norm, of the residual stream
-# (RMSNorm keeps a copy in fp32, LayerNorm its input); of a head's queries, keys, values and outputs; of the inner
-# tensors with and without a gate; of an adapted product's input (a copy after dropout, and its mask).
+# Bytes kept per element by layers with adapters in plain PyTorch, counted from litgpt's code. NORM: input of a norm
+# (RMSNorm keeps an fp32 copy, LayerNorm the input); HEADS: a head's queries, keys, values and outputs; INNER:
+# feed-forward tensors with and without a gate; ADAPTED: input of an adapted product (a copy after dropout, and its
+# mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
-# Not visible in litgpt's code: bytes per logit, extra bytes per element of the residual stream, per input of a 4-bit
-# product, and per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error
-# with one model left out is 2.3 %.
+# The same where litgpt's code does not determine it: bytes per logit, additional bytes per element of the residual
+# stream, per input of a 4-bit product, and per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows
+# (tests/tools/fit_adapters.py), with an error of 2.3 % on left-out models.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -47,8 +47,7 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fullest stage: the first, the last, or the first whose layers all have
-    experts."""
+    """(n,) GiB of each component on the fullest stage: first, last, or the first whose layers all have experts."""
     first, last = of_stage(x, np.zeros(1)), of_stage(x, x.pp - 1)
     if np.any(x.dense_layers):
         second = of_stage(x, all_with_experts(x))
@@ -59,12 +58,13 @@ def peak(x: Inputs) -> dict[str, Array]:
 
 
 def all_with_experts(x: Inputs) -> Array:
-    """The index of the first stage whose layers all have experts, or of the last stage."""
+    """(n,) index of the first stage whose layers all have experts, or else of the last stage."""
     return np.minimum(np.ceil(x.dense_layers / (np.ceil(x.layers / x.pp) / x.vpp)), x.pp - 1)
 
 
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
-    """Bytes by component on a rank of pipeline stage `index`. `of_kind`: its layers, if that depends on the device."""
+    """(n,) bytes of each component on a rank of pipeline stage `index`. `of_kind`: its layers, if they depend on the
+    kind of device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first = index == 0
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
@@ -77,9 +77,9 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
     if hub.on(x):
         beside = hub.gradients_at_peak(x, parts["gradients"], parts["activations"] + parts["logits"])
         parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
-    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32 once the activations are freed
+    if x.dtype == "fp16":  # the update copies a rank's gradients to fp32, after activations are freed
         owned = parts["optimizer"] / 12
-        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # freed one by one, unless they share a buffer
+        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # the fp16 ones, unless they share a buffer
         copies = owned * (4 - freed) * (x.grad_bytes == 2)
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
@@ -88,8 +88,8 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
 
 
 def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[str, Array]:
-    """Adds what an RL rollout engine holds. The fuller of two phases counts: the update, or the rollout, in which
-    gradients and activations are gone. The reference model's weights count as the trainer's own."""
+    """Adds the memory of an RL rollout engine and of the reference model's weights. The result is the fuller of two
+    phases: the update, or the rollout without gradients and activations."""
     parts["engine"] = x.resident_gib * GIB
     if not (np.any(x.engine_gib) or np.any(x.reference_bytes)):
         return parts
@@ -107,7 +107,7 @@ def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[s
 
 
 def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array]:
-    """Bytes of weights, gradients and optimizer state: 2 + 4 + 12 per parameter in mixed precision, 4 + 4 + 8 in
+    """(n,) bytes of weights, gradients and optimizer state: 2 + 4 + 12 per parameter in mixed precision, 4 + 4 + 8 in
     fp32."""
     replicas = x.dp * x.cp
     group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
@@ -118,13 +118,13 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     def over(sharded: Array, bytes_each: Array | float, dense: Array = own, expert: Array = own_expert) -> Array:
         return bytes_each * (dense / np.where(sharded, group, 1) + expert / np.where(sharded, expert_group, 1))
 
-    # FSDP shards the fp32 weights, which are also the master weights; gathered weights are among the buffers.
+    # FSDP shards fp32 weights, which serve as master weights. Gathered weights count as buffers.
     alone = (x.zero == 3) & (x.masters_apart == 0)
     weights = over(x.zero == 3, np.where(alone, 4.0, b), dense, expert) * (1 - x.offload_weights)
     moments = np.where(alone, 8.0, moments)
-    # Sharded gradients leave as soon as they are computed; with ZeRO-Offload they go to the host.
+    # With ZeRO-Offload, sharded gradients are moved to the host as soon as they are computed.
     away = np.where(x.zero >= 2, x.cpu_adam, 0.0)
-    # QLoRA: the embedding and the head are not quantized.
+    # QLoRA does not quantize the embedding and the output layer.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
     quantised = QUANTISED * (dense - embeddings) + b * embeddings
     gradients = over(x.zero >= 2, x.grad_bytes) * (1 - away)
@@ -138,7 +138,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
 
 
 def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Array, Array]:
-    """Bytes that a stage keeps for the backward pass, and bytes of logits and loss."""
+    """((n,) bytes of activations at the peak, (n,) bytes of logits and loss)."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
     dense = without_experts(x, layers, index) / np.where(layers > 0, layers, 1)
@@ -147,7 +147,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
         plain, scores = (
             np.where(x.hub > 0, *both) for both in zip(hub.kept_of_hub(x, tokens), (plain, scores), strict=True)
         )
-    inputs = np.maximum(b, x.hub) * own * x.hidden  # kept by a recomputed layer
+    inputs = np.maximum(b, x.hub) * own * x.hidden  # all that a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
@@ -159,19 +159,18 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models need no autocast; with it, the published runs of GPT-2 by its autotuner would not
-        # fit.
+        # DeepSpeed's 16-bit models run without autocast. (With it, its autotuner's published GPT-2 runs would not fit.)
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    # Backward, unfused attention holds the gradients of its scores before and after the softmax, once the loss is
-    # freed. With plain operators it holds scaled, masked and fp32 scores, each with its gradient.
+    # Backward, after the loss is freed, unfused attention holds the gradients of its scores before and after the
+    # softmax. With plain operators it also holds scaled, masked and fp32 scores with their gradients.
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
-    # The embedding's gradient is the first stage's last in a micro batch, when its activations are already freed.
+    # The first stage computes the embedding's gradient last, when the micro batch's activations are already freed.
     embeds = (index == 0) & (x.lora == 0) & (frozen_layers(x) == 0)
     embedding = np.where(embeds, b * x.vocab * x.hidden / x.tp, 0.0)
     back = np.maximum(back, embedding - stage - head)
@@ -181,11 +180,11 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
 
 
 def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding: Array) -> Array:
-    """Additional bytes with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward
-    pass of one micro batch keeps a layer when the backward pass of the other has freed one, so the number of kept
-    layers does not grow. Only one layer overlaps: its attention is kept and its sorted tokens travel, there and back,
-    before the other's is freed. With delay_wgrad the gradients of its experts' products wait meanwhile, too. The
-    gradient of the `embedding` follows the other's last layer and loss."""
+    """(n,) additional bytes with overlap_experts, which runs the forward pass of one micro batch concurrently with the
+    backward pass of another (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The backward pass frees a
+    layer whenever the forward pass keeps one, except that one layer overlaps: its attention is kept and its sorted
+    tokens are exchanged before the other layer is freed. With delay_wgrad, inputs for its experts' weight gradients are
+    also kept. The gradient of the `embedding` is computed after the other micro batch's loss."""
     matrices = np.where(x.gated > 0, 3.0, 2.0)
     waiting = np.where(x.delay_wgrad > 0, x.hidden + (matrices - 1) * x.expert_ffn, 0.0)
     copies = b * own * x.topk * (2 * x.hidden + waiting)
@@ -195,29 +194,28 @@ def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding
 
 
 def _eager(x: Inputs) -> Array:
-    """Adapters with plain PyTorch kernels, without Transformer Engine."""
+    """(n,) whether a row has adapters in plain PyTorch, without Transformer Engine."""
     return (x.lora > 0) & (x.te == 0)
 
 
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -> tuple[Array, Array, Array]:
-    """Bytes that one layer keeps per micro batch: all except the score matrix, the score matrix, and those that
-    selective recomputation makes again; the mean of layers with experts and the `share` without. Split by tp only:
-    queries, keys, values, the attention's output, and the feed-forward block's inner tensors. Whole on every rank (or
-    split by sp): inputs and outputs of both norms, dropout masks. With FP8 the products keep their inputs in 8 bits.
-    Adapters in plain PyTorch: see NORM."""
+    """((n,) bytes that a layer keeps per micro batch without unfused scores, (n,) bytes of unfused scores, (n,) bytes
+    that selective recomputation saves), averaged over layers with experts and the `share` without. Split by tp:
+    queries, keys, values, attention output, inner tensors of the feed-forward block. Split only by sp: inputs and
+    outputs of both norms, dropout masks. With FP8, products keep 8-bit inputs. Adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
-    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # the factor that the gate multiplies
+    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # input of the gate's product
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
-    sparse = sparse * (1 - share)  # recomputed only by layers with experts
-    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
+    sparse = sparse * (1 - share)  # of layers with experts
+    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # widths of the inputs of the other products
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
-    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # bytes of the softmax's copy in fp32
+    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # fp32 copy of the softmax
     scores = tokens * x.heads * x.seq_len / x.tp * (b + softmax + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
     block = np.where(x.experts > 0, sparse + share * dense, dense)
@@ -225,13 +223,14 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     repeated = np.where(x.experts > 0, sparse + (1 - share) * product * own * h, dense + product * own * h)
     again = np.where(x.again_block > 0, repeated, x.again_activation * output)
     again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
-    # Both the core and its recomputation save the output.
+    # With recomputation, the core's output is kept twice.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return _attention_bytes(x, b, tokens, own) + block + copies + twice - again, unfused, again
 
 
 def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
-    """The part kept before the feed-forward block: both norms, queries, keys, values, attention's output."""
+    """(n,) bytes that a layer keeps outside of the feed-forward block: norms, queries, keys, values, attention
+    output."""
     gated, eager = x.gated > 0, _eager(x)
     eight = x.dtype in PRODUCTS
     product = PRODUCTS.get(x.dtype, b)
@@ -240,17 +239,18 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Inputs of the latents' norms, and values, are views of the projection's output; each head has an fp32 scale.
+    # Norms of heads keep their inputs, values are views of the same projection output; each head also has an fp32
+    # scale.
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp
-    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # keys and values repeated per head
     attended = attended + np.where(x.kv_lora_rank > 0, latent.kept_of_latents(x, own, b, product), 0.0)
     return stream + attended
 
 
 def _buffers(x: Inputs, b: float) -> Array:
-    """Gathered layers of ZeRO-3 (the running and the next one) and the layers that it keeps; a second copy for some
-    ranks; copies of gradients to reduce; gathered inputs of sequence parallelism."""
+    """(n,) bytes of communication buffers: ZeRO-3's two gathered layers (the running and the next one), kept weights
+    and second copy (hpZ); copies of gradients to reduce; gathered inputs of sequence parallelism."""
     gathered = np.where(x.zero == 3, 2 * b * layer_weights(x) + x.grad_bytes * layer_weights(x), 0.0)
     inputs = np.where((x.sp > 0) & (x.tp > 1), 2 * b * x.mbs * x.seq_len / x.cp * x.hidden, 0.0)
     whole = sum(rank_weights(x), np.zeros(1))

@@ -1,5 +1,6 @@
-"""Parameters of a layer and of a rank, and which of them are trained: all, only adapters (LoRA), or only the layers
-above frozen ones. Only trained parameters have gradients, optimizer state and an exchange between replicas."""
+"""Counts the parameters of a layer and of a rank, and how many of them are trained: all, only adapters (LoRA), or only
+layers after frozen ones. Only trained parameters have gradients and optimizer state, and are exchanged between
+replicas."""
 
 import numpy as np
 
@@ -10,7 +11,7 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """Parameters of one layer (with experts, if the model has any), over all its ranks: those split by tp, and those of
+    """((n,) parameters split by tp, (n,) parameters of experts) of one layer over all its ranks; in MoE models, with
     experts."""
     h = x.hidden
     attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
@@ -19,20 +20,21 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
     norms = np.where(x.bias > 0, 4.0, 2.0) * h
     of_heads = np.where(x.kv_lora_rank > 0, 0.0, (x.heads + 2 * x.kv_heads) * x.head_dim)
     biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, x.qkv_bias * of_heads)
-    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # whole on every rank
+    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # replicated
     dense = attention + norms + biases + np.where(moe, h * (x.experts + matrices * x.shared_ffn), matrices * h * x.ffn)
     return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
 
 
 def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Array]:
-    """Like `weights_of_layer`, for several layers, the `first` of which have no experts."""
+    """Like `weights_of_layer`, for `layers` layers, of which `first` have no experts."""
     dense, expert = weights_of_layer(x)
     instead = x.hidden * (np.where(x.gated > 0, 3.0, 2.0) * (x.ffn - x.shared_ffn) - x.experts)
     return layers * dense + first * instead, (layers - first) * expert
 
 
 def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
-    """How many of pipeline stage `index`'s `layers` lack experts: the model's first do, placed chunk by chunk."""
+    """(n,) how many of the `layers` of pipeline stage `index` have no experts. These are the model's first layers,
+    which are assigned to stages chunk by chunk."""
     if not np.any(x.dense_layers):
         return np.zeros(1)
     chunk = layers / x.vpp
@@ -42,14 +44,14 @@ def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
 
 
 def layer_weights(x: Inputs) -> Array:
-    """Parameters of one layer on one rank, before any sharding over data parallel replicas."""
+    """(n,) parameters of one layer on one rank, before sharding over replicas."""
     dense, expert = weights_of_layer(x)
     return dense / x.tp + expert / (x.ep * x.etp)
 
 
 def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = None) -> tuple[Array, Array]:
-    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts.
-    `first`: the number of its layers without experts; only some stages have such layers."""
+    """((n,) dense parameters, (n,) parameters of experts) of the fullest rank, which has an embedding, before sharding
+    over replicas. `layers`: layers of its stage, of which `first` have no experts."""
     deep: Array = np.ceil(x.layers / x.pp) if layers is None else layers
     plain: Array = np.where(x.pp == 1, x.dense_layers, 0.0) if first is None else first
     dense, expert = weights_of_layers(x, deep, plain)
@@ -59,10 +61,10 @@ def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = N
 
 
 def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
-    """The trained part of a rank's parameters (from `rank_weights`)."""
+    """The trained ones of a rank's parameters `dense` and `expert` (see `rank_weights`)."""
     frozen = frozen_layers(x)
     below, experts_below = weights_of_layers(x, frozen, np.minimum(frozen, x.dense_layers))
-    # An embedding below frozen layers is frozen, too, unless the head shares it.
+    # The embedding before frozen layers is also frozen, unless the output layer shares it.
     ends = np.where((frozen > 0) & (x.tied == 0), x.vocab * x.hidden / x.tp, 0.0)
     dense = dense - below / x.tp - ends
     expert = expert - experts_below / (x.ep * x.etp)
@@ -70,18 +72,17 @@ def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
 
 
 def adapters(x: Inputs) -> Array:
-    """Parameters of all adapters of the model."""
     return x.lora_rank * x.layers * adapter_width(x)
 
 
 def adapter_width(x: Inputs) -> Array:
-    """Summed widths of the inputs and outputs of a layer's adapted products."""
+    """(n,) summed widths of the inputs and outputs of a layer's adapted products."""
     attended = x.heads * x.head_dim
     attention = (x.hidden + attended + 2 * x.kv_heads * x.head_dim) + (attended + x.hidden)
     return np.where(np.isnan(x.adapter_width), attention, x.adapter_width)
 
 
 def frozen_layers(x: Inputs) -> Array:
-    """Frozen layers of a rank, which have no backward pass. 0 with a pipeline: there the other stages determine time
-    and memory anyway."""
+    """(n,) frozen layers of a rank, which have no backward pass. 0 with a pipeline, where the stages without frozen
+    layers determine time and memory."""
     return np.where(x.pp == 1, np.minimum(x.frozen_layers, x.layers), 0.0)

@@ -1,6 +1,6 @@
-"""Overheads of attention on a ring of context parallel ranks with causal masks, counted from Transformer Engine 1.10
-(AttnFuncWithCPAndKVP2P): pieces are copied to be contiguous, outputs of the ring's steps are scaled and summed, and so
-are gradients. Sending the messages hides none of this."""
+"""Overheads of causal attention on a ring of context parallel ranks, counted from Transformer Engine 1.10
+(AttnFuncWithCPAndKVP2P): slices are copied to be contiguous, and outputs and gradients of the ring's steps are scaled
+and summed. None of it overlaps with communication."""
 
 import numpy as np
 
@@ -9,22 +9,24 @@ from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Bytes moved per 16-bit query and key value, (query, key): once per pass, and in each step of the ring after the first.
-# Forward: keys and values are joined, outputs set to zero and accumulated; later steps copy half of the keys or
-# queries. Backward: the same halves, with the output and its gradient, and each step's gradients are joined and added.
+# Bytes moved, ((forward per query element, forward per key element), (backward …)): _ONCE per pass, _STEP in each ring
+# step after the first. Forward, keys and values are concatenated, outputs zeroed and accumulated, and later steps copy
+# half of the keys or queries. Backward, they copy the same halves, the output and its gradient, and each step's
+# gradients are concatenated and added.
 _ONCE = ((8.0, 8.0), (4.0, 28.0))
 _STEP = ((5.5, 2.0), (7.5, 17.0))
-# Operators in the same form, without those of one attention; each later step of the ring has another attention.
+# Number of operators, ((forward once, forward per later step), (backward …)), in addition to those of attention without
+# a ring.
 _OPERATORS = ((6.0, 4.0), (4.0, 6.0))
 
 
 def steps(x: Inputs) -> Array:
-    """Steps of the ring after the first; 0 where heads are exchanged instead."""
+    """(n,) steps of the ring after the first; 0 where heads are exchanged instead."""
     return np.where(x.cp_comm > 0, 0.0, x.cp - 1)
 
 
 def copies(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
-    """Seconds per layer, forward and backward."""
+    """((n,) seconds forward, (n,) backward) per layer for the memory traffic of _ONCE and _STEP."""
     later = steps(x)
     if not np.any(later):
         return np.zeros(1), np.zeros(1)
@@ -39,8 +41,7 @@ def copies(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 
 
 def operators(x: Inputs) -> tuple[Array, Array]:
-    """Operators per layer that the host launches in addition to those of attention without a ring, forward and
-    backward."""
+    """((n,) operators forward, (n,) backward) per layer, in addition to those of attention without a ring."""
     later = steps(x)
     forward, backward = (np.where(later > 0, once + step * later, 0.0) for once, step in _OPERATORS)
     return forward, backward

@@ -1,16 +1,15 @@
-"""Rows that do not say which software they ran, or how it was set up: they are predicted as a mixture over the training
-engines' records, which measured rows of the job narrow down.
+"""Predicts rows that do not state their software or its settings, as a mixture over software profiles from the training
+engines' records. Measurements of the job update the profiles' weights.
 
-share of a member = its record's prior × the chance that its runs look like the row (`likely`); weight of a member =
-share × the likelihood of the job's measurements (`evidence`)
+share of a profile = prior of its record × probability that its runs look like the row; weight of a profile = share ×
+likelihood of the job's measurements (`evidence`)
 
-A member is a record's release and, if the record leaves something open (gradients in 16 or 32 bits), one combination of
-the alternatives. It fills the columns that a row leaves empty; stated values hold in every member. Its groups may be
-conditional: `when` gives ranges or names of columns for which the group holds.
+A software profile (member of the mixture) is one release of a record and, if the record has alternatives (such as
+gradients in 16 or 32 bits), one combination of them. It fills the columns that a row leaves empty; stated values always
+apply. A record's group may have a condition `when`: ranges or names that columns must have for the group to apply.
 
-`settled` evaluates every condition once and writes the results into the column `software`, so functions that see only
-some of the columns still know them.
-"""
+`settled` evaluates all conditions once and stores the results as bits in the column `software`, so that they remain
+known to functions that get only some of the columns."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -28,21 +27,22 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # a job's evidence counts as at most this many rows, since their errors are correlated
-KNOWN = -1  # code of rows that state everything that software decides
-_BITS = 40  # bits of conditions in a settled code; the number of the row's family is above them
-When = tuple[tuple[str, tuple[Any, ...]], ...]  # column → its allowed values: (least, most), or one of these names
+TELLING = 3.0  # limit on the rows that a job's evidence counts as, because their errors are correlated; assumed
+KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
+_BITS = 40  # bits of conditions in a code of `settled`; higher bits number the stated record
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; values are (least, most) or names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
-)  # fmt: skip  # what the columns of a condition are completed from
+)  # fmt: skip  # columns that determine those of a condition
 
 
 class SoftwareMember(NamedTuple):
-    """`since`: the record's release; `share`: prior probability for runs that name no software; `named`: for runs that
-    name the record or its base. `slower`, `unseen`: mean and standard deviation of log(measured / predicted) of runs
-    without a record. `filled`: columns set where a condition holds; the first that sets a column wins; `chances`:
-    factors on the share where a condition holds."""
+    """A software profile. `stem`, `since`: its record and release; `share`: prior probability for runs of unknown
+    software; `named`: the same for runs that state the record or the framework it is built on. `slower`, `unseen`: mean
+    and standard deviation of log(measured / predicted), nonzero for the profile of undocumented software. `filled`:
+    (condition, values of columns), of which the first that applies wins; `chances`: (condition, factor on the
+    share)."""
 
     name: str
     stem: str
@@ -57,8 +57,8 @@ class SoftwareMember(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One member: the log of its (n,) probabilities, -inf where it is impossible, `slower` and `unseen` (n,), and the
-    completed rows."""
+    """The rows as one software profile completes them. `log_share`: (n,) log prior probability, -inf where the profile
+    is impossible; `slower`, `unseen`: (n,) as in SoftwareMember."""
 
     name: str
     log_share: Array
@@ -69,7 +69,7 @@ class Variant(NamedTuple):
 
 @cache
 def members() -> tuple[SoftwareMember, ...]:
-    """The members of every record that has a prior for unnamed runs."""
+    """The software profiles of all records with a prior (group `unsaid`)."""
     return tuple(member for family in families().values() if family.task == "train" for member in _members(family))
 
 
@@ -113,7 +113,7 @@ def _members(family: Family) -> list[SoftwareMember]:
 
 
 def when_of(group: Mapping[str, Any]) -> When:
-    """The condition of a record's group; without one it always holds."""
+    """The condition of a record's group; empty, and always true, if it has none."""
     return tuple((name, tuple(limits)) for name, limits in group.get("when", {}).items())
 
 
@@ -122,7 +122,8 @@ def _figures(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def holds(when: When, value: Callable[[str], Array]) -> Array:
-    """(n,) whether all columns of a condition are within their range, or have one of its names."""
+    """(n,) whether a condition is true: every column is within its range or has a listed name. `value`: returns a
+    column."""
     found = np.ones(1, dtype=bool)
     for name, limits in when:
         given = value(name)
@@ -133,7 +134,7 @@ def holds(when: When, value: Callable[[str], Array]) -> Array:
 
 @cache
 def _conditions() -> tuple[When, ...]:
-    """All conditions, each once; the bits of a settled code are in this order."""
+    """All distinct conditions, in the order of their bits in a code of `settled`."""
     every = {when: None for m in members() for when, _ in (*m.filled, *m.chances) if when}
     if len(every) > _BITS:
         raise ValueError(f"{len(every)} conditions in records of trainers; at most {_BITS} are possible")
@@ -142,14 +143,14 @@ def _conditions() -> tuple[When, ...]:
 
 @cache
 def nameable() -> tuple[str, ...]:
-    """The values that a row's `software` may have: a record, by the name of its file, or one of its releases."""
+    """Valid values of the column `software`: file names of records, alone or with a release ("huggingface 5")."""
     releases = (f"{member.stem} {member.since}" for member in members())
     return tuple(dict.fromkeys((*families(), *releases)))
 
 
 def settled(columns: Columns, device: str = "") -> Columns:
-    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row and the
-    number of the record that it names. `device`: for rows that name none."""
+    """The columns with `software` replaced by a code: KNOWN, or the bits of the conditions that are true for the row
+    and the number of the record that it states. `device`: the default of rows that name none."""
     said = np.atleast_1d(np.asarray(columns.get("software", "")))
     if said.dtype.kind != "U":
         return columns
@@ -173,7 +174,7 @@ def settled(columns: Columns, device: str = "") -> Columns:
 
 
 def _read(x: Any, columns: Columns, name: str) -> Array:
-    """A column as the models complete it; columns that only records read stay as they are."""
+    """A column with the models' defaults, or unchanged if only records use it."""
     return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
 
 
@@ -185,8 +186,7 @@ def _capabilities(columns: Columns, device: str) -> Array:
 
 @cache
 def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
-    """By record and name: the members that a row of this code may be, the log of their share, and the columns that they
-    fill."""
+    """The software profiles that are possible for rows with this code: name → (profile, log share, filled columns)."""
     stem, _, since = (nameable()[(code >> _BITS) - 1] if code >> _BITS else "").partition(" ")
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
     found = {}
@@ -203,8 +203,8 @@ def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]
 
 
 def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: str = "") -> list[Variant]:
-    """One variant per possible member; if every row states its software, a single variant with the columns as they are.
-    `blind_to`: columns that the caller ignores; members that differ only in these are merged."""
+    """The rows as completed by each possible software profile; a single variant with unchanged columns if all rows are
+    KNOWN. `blind_to`: columns that the caller ignores, so profiles that differ only in these are merged."""
     columns = settled(columns, device)
     codes = np.atleast_1d(np.asarray(columns.get("software", KNOWN))).astype(np.int64)
     each, kind = np.unique(codes, return_inverse=True)
@@ -221,7 +221,7 @@ def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: s
         of = [_together(some, names) for some in likely]
         share = [0.0 if not some and not found else one.share for some, one in zip(likely, of, strict=True)]
         usual = next(one.filled for one in of if one.share > -np.inf)
-        # An impossible member has no weight; it fills the same columns, to keep all rows alike.
+        # Where a profile is impossible, its values do not matter, but all rows need the same columns.
         fills = [one.filled if one.share > -np.inf or not some else usual for some, one in zip(likely, of, strict=True)]
         own = sorted({name for one in fills for name in one if name not in blind_to})
         filled = {name: _filled(columns.get(name), [one.get(name) for one in fills], kind, name) for name in own}
@@ -237,7 +237,7 @@ def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
 
 
 class _Merged(NamedTuple):
-    """Several members merged for rows of one code; `share` is a logarithm, -inf where impossible."""
+    """Several software profiles, merged for rows of one code. `share`: log of the summed share, -inf if impossible."""
 
     share: float
     slower: float
@@ -246,7 +246,7 @@ class _Merged(NamedTuple):
 
 
 def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], names: list[str]) -> _Merged:
-    """Merges members that do not differ in a relevant column."""
+    """Merges the profiles `names`, which do not differ in a relevant column."""
     here = [some[name] for name in names if name in some]
     if not here:
         return _Merged(-np.inf, 0.0, 0.0, {})
@@ -255,9 +255,9 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
 
 
 def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
-    """The row's value, or the member's where the row has none (None: the member sets nothing)."""
+    """The `given` column, with empty entries filled from `values` by the rows' `kind` (None: unchanged)."""
     said = None if given is None else np.asarray(given)
-    if all(value == values[0] for value in values):  # equal for all rows: stays a scalar
+    if all(value == values[0] for value in values):  # a scalar
         values, kind = values[:1], np.zeros(1, dtype=int)
     if any(isinstance(value, str) for value in values):
         if name not in CODED or (said is not None and said.dtype.kind == "U"):
@@ -270,12 +270,12 @@ def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
 
 
 def _plain(values: Array) -> Any:
-    """Values that all rows share become scalars, which fit any number of rows."""
+    """Converts an array of one value to a scalar, which broadcasts to any number of rows."""
     return values.item() if values.size == 1 else values
 
 
 def side_by_side(some: list[Variant]) -> dict[str, Any]:
-    """The columns of all variants: (members, n) where they differ."""
+    """The columns of all variants together: (variants, n) where they differ."""
     found: dict[str, Any] = {}
     for name in {name: None for variant in some for name in variant.columns}:
         empty = "" if any(np.asarray(v.columns.get(name, 0.0)).dtype.kind == "U" for v in some) else np.nan
@@ -286,7 +286,7 @@ def side_by_side(some: list[Variant]) -> dict[str, Any]:
 
 
 def stacked(some: list[Variant], n: int) -> dict[str, Any]:
-    """The (n,) rows of all variants, one after the other, so that one call predicts them all."""
+    """The (n,) rows of all variants concatenated, so that one call predicts them all."""
     return {
         name: value if np.ndim(value) == 0 or name == "degrees" else np.broadcast_to(value, (len(some), n)).reshape(-1)
         for name, value in side_by_side(some).items()
@@ -294,8 +294,8 @@ def stacked(some: list[Variant], n: int) -> dict[str, Any]:
 
 
 def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
-    """Log likelihood of each member, from log(measured / predicted) of the (n,) rows that do not state their software;
-    NaN where a row gives none. Errors of a job's rows are correlated, so together they count as at most TELLING
+    """Log likelihood of each variant. `residuals`: (n,) log(measured / predicted) under each variant, NaN for rows
+    without a measurement; `spread`: standard deviation of a residual. A job's rows together count as at most TELLING
     rows."""
     told: dict[str, float] = {}
     for variant, residual in zip(found, residuals, strict=True):
@@ -306,26 +306,25 @@ def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dic
 
 
 def probabilities(log_share: list[Array], n: int) -> Array:
-    """(members, n) probabilities, which sum to 1 over the members."""
+    """(variants, n) probabilities, which sum to 1 over the variants."""
     weights = np.array([np.broadcast_to(s, n) for s in log_share])
     weights = np.exp(weights - weights.max(axis=0))
     return weights / weights.sum(axis=0)
 
 
 def expected(weights: Array, values: list[Array]) -> Array:
-    """(n,) mean of the members' predictions."""
     return sum((weight * value for weight, value in zip(weights, values, strict=True)), np.zeros(weights.shape[1]))
 
 
 def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Array]:
-    """(geometric mean, standard deviation of the logarithm between members, (members, n) probabilities)."""
+    """((n,) geometric mean over the variants, (n,) standard deviation of their logs, (variants, n) probabilities)."""
     n = max(len(v) for v in (*values, *log_share))
     weights = probabilities(log_share, n)
     return *middle(np.array([np.broadcast_to(v, n) for v in values]), weights), weights
 
 
 def middle(values: Array, weights: Array) -> tuple[Array, Array]:
-    """The geometric mean over members of (members, n) values, and the standard deviation of their logarithms."""
+    """((n,) weighted geometric mean of (variants, n) values, (n,) standard deviation of their logs)."""
     logs = np.where(weights > 0, np.log(values), 0.0)
     mean = (weights * logs).sum(axis=0)
     between = (weights * (logs - mean) ** 2).sum(axis=0)
@@ -333,8 +332,8 @@ def middle(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 class Unsaid(NamedTuple):
-    """A column that was not stated: for each of its possible values the geometric mean of the predictions, and the
-    standard deviation of the logarithms of these means."""
+    """A column that a row does not state. `values`: possible value → geometric mean of the predictions with it;
+    `between`: standard deviation of the logs of these means."""
 
     column: str
     values: dict[str, float]
@@ -342,8 +341,8 @@ class Unsaid(NamedTuple):
 
 
 def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
-    """For one row, the unstated column whose value matters most for the prediction. `values`, `weights`: (members,)
-    predictions and probabilities."""
+    """The unstated column that affects a row's prediction most. `values`, `weights`: (variants,) predictions,
+    probabilities."""
     logs, found = np.log(values), list[Unsaid]()
     for name in {name: None for variant in some for name in variant.columns}:
         each = [str(np.ravel(np.asarray(variant.columns.get(name, "")))[:1].tolist()) for variant in some]

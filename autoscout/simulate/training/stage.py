@@ -12,29 +12,31 @@ from autoscout.simulate.training.rank_parameters import frozen_layers, layer_wei
 Array = np.ndarray
 Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
-NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
-HOST_LINK = 0.8  # share of the data sheet's bandwidth to the host that copies reach: a usual figure, not measured here
-# DeepSpeed's ZeRO-3 runs Python hooks before and after every module, forward and backward, so the host may launch more
-# slowly than the device computes. HOOKS_US is microseconds per pass, from fixtures/deepspeed/second.csv (stage 3 minus
-# stage 2 with micro batch 1 and all weights persistent, minimum of ten runs each); MODULES is per layer.
+NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped NCCL collective takes from the layers' kernels; assumed
+HOST_LINK = 0.8  # share of the data sheet's host bandwidth that copies reach; a usual figure, not measured here
+# DeepSpeed's ZeRO-3 runs Python hooks before and after every module, forward and backward, which may slow kernel
+# launches below the device's speed. HOOKS_US: microseconds per module and pass, from fixtures/deepspeed/second.csv
+# (stage 3 minus stage 2 with micro batch 1 and all weights persistent, minimum of ten runs each). MODULES: modules per
+# layer.
 HOOKS_US, MODULES = 500.0, 12.0
-HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
+HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide; assumed
 
 
 def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times, head: Times | None) -> Parts:
-    """A stage of `layers` layers, with the head if it is the last one."""
+    """Seconds of a micro batch on a stage of `layers` layers, forward and backward, by component. `head`: times of the
+    output layer if the stage is the last one."""
     back = layers - frozen_layers(x)
     again = recomputed(x)
     compute = layers * layer.forward + back * layer.backward + gradients_apart(hw, x, layers)
     parts = x.again_core * layer.core + x.again_norms * layer.norms + x.again_up * layer.up
     parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
     repeated = back * (again * layer.forward + parts)
-    gathers = again + 0.5 * x.again_block  # two of the layer's four collectives
+    gathers = again + 0.5 * x.again_block  # block recomputation repeats half of the forward pass's collectives
     tp = layers * layer.tp_forward + back * (gathers * layer.tp_forward + layer.tp_backward)
     bare = layers * layer.bare_forward + back * (gathers * layer.bare_forward + layer.bare_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp - bare)
     tp = tp + bare
-    # Attention over one block of keys hides the transfer of the next block round the ring.
+    # In a ring, attention on one block of keys hides the transfer of the next block.
     sent = layers * layer.cp + back * layer.cp_backward
     whole = sent + back * again * layer.cp
     cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
@@ -67,8 +69,8 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 
 def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
-    """Seconds per micro batch if gradients are separate tensors. After every micro batch but the first, autograd's
-    kernel reads two gradients and writes their sum; once per step all are copied into buckets and back."""
+    """Seconds per micro batch to accumulate gradients in separate tensors. After every micro batch but the first, a
+    kernel reads two gradients and writes their sum; once per step, all are copied into buckets and back."""
     if not np.any(x.grads_apart):
         return np.zeros(1)
     parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
@@ -78,9 +80,9 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """Seconds that a device waits for its host, if the host launches a layer's pass more slowly than the device
-    computes. The head between the passes does not help: the lead that the host gains there does not last for a whole
-    micro batch. A CPU launches and computes in turn."""
+    """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch it than the
+    device to compute it (`busy`). The lead that the host gains during the output layer is neglected, because it does
+    not last for a whole micro batch. A CPU launches and computes sequentially."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
@@ -89,7 +91,7 @@ def total(parts: Parts) -> Array:
 
 
 def recomputed(x: Inputs) -> Array:
-    """Share of the layers whose whole forward pass runs twice."""
+    """(n,) share of the layers whose whole forward pass is recomputed."""
     per_chunk = np.maximum(x.layers / (x.pp * x.vpp), 1)
     block = np.clip(x.ar_layers / per_chunk, 0, 1)
     full = np.where(x.ar_method == 1, block, 1.0)
@@ -98,15 +100,15 @@ def recomputed(x: Inputs) -> Array:
 
 
 def embedding(hw: Hardware, x: Inputs) -> Array:
-    """Seconds of the lookup, and of adding the gradients of the rows looked up, on the first stage."""
+    """Seconds of the embedding lookup and of accumulating its gradients, on the first stage."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     return memory_bound(hw, 8.0 * tokens * x.hidden * b, hw.elementwise.bandwidth, 4)
 
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
-    """With tp_comm_overlap, communication takes multiprocessors from the products that hide it. With more of them the
-    bytes move faster, up to the number that NCCL itself would use."""
+    """(compute seconds, exposed seconds of tp communication) with tp_comm_overlap. Communication takes tp_comm
+    multiprocessors from the products that hide it; more make it faster, up to the number that NCCL itself would use."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
@@ -117,8 +119,8 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
 
 
 def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Array, Array]:
-    """With overlap_experts the tokens of one micro batch's forward pass travel while another's backward pass computes,
-    except for the first and the last one; their kernels take multiprocessors from those layers."""
+    """(compute seconds, exposed seconds of expert communication) with overlap_experts: one micro batch's tokens are
+    exchanged while another one computes, except for the first and the last. It takes multiprocessors from compute."""
     if not np.any(x.overlap_experts):
         return compute, ep
     hidden = np.where(x.overlap_experts > 0, np.minimum(ep, compute) * (1 - 1 / x.micro_batches), 0.0)
@@ -126,10 +128,10 @@ def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Arr
 
 
 def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:
-    """ZeRO-3 (FSDP): every layer's weights are gathered before it runs, forward and backward, and its gradients
-    scattered afterwards; all overlapped with the previous layer (unless `in_turn`), for every micro batch. 3 passes
-    over the weights instead of ZeRO-2's 2 (Rajbhandari et al. 2020, "ZeRO", section 7); ZeRO++'s hpZ gathers the second
-    time nearby (Wang et al. 2023, section 4.2)."""
+    """Seconds that the communication of ZeRO-3 (FSDP) adds to a micro batch. Every layer's weights are gathered before
+    it runs, forward and backward, and its gradients are scattered afterwards, overlapped with another layer's compute
+    (unless `in_turn`). This sends 3 times the weights instead of ZeRO-2's 2 (Rajbhandari et al. 2020, "ZeRO", section
+    7). ZeRO++'s hpZ gathers the second time within a smaller group (Wang et al. 2023, section 4.2)."""
     if not np.any(x.zero == 3):
         return np.zeros(1)
     weights = layer_weights(x)
@@ -140,7 +142,7 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
     near = links.all_gather(b * weights, np.where(x.near_group > 0, x.near_group, group), stride)
     gathered = near + np.where(x.near_group > 0, 0.0, loaded)
     scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(b * weights, group, stride))
-    # Share of weights still in memory; like recomputed layers, they are not gathered a second time.
+    # Share of weights that stay gathered until the backward pass, so that it need not gather them.
     kept = np.clip(x.kept_elements / (layers * weights), 0, 1)
     forward = layer.forward
     backward = layer.backward + again * layer.forward
@@ -155,12 +157,11 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
 
 
 def from_host(hw: Hardware, size: Array) -> Array:
-    """Seconds to copy `size` bytes between a device and its host."""
     return size / (1e9 * hw.host_gb_s * HOST_LINK)
 
 
 def sends(links: Topology, x: Inputs) -> Array:
-    """Seconds to send activations to the next stage and gradients to the previous one, once per chunk."""
+    """(n,) exposed seconds per micro batch to send activations to the next stage and gradients to the previous."""
     b = 4 if x.dtype == "fp32" else 2
     size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)
     both = 2 * links.send(size, x.tp * x.cp * x.dp) * x.vpp

@@ -2,9 +2,8 @@
 
     step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
 
-Layers come from layer.py, a stage from stage.py, links from collectives.py, and the work once per step from once.py; a
-few measured rows of a job correct the result (correction.py).
-"""
+Layers are priced in layer.py, stages in stage.py, links in collectives.py, and the work once per step in once.py.
+Measurements of the job correct the result (correction.py)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -38,14 +37,16 @@ from kb.records import Job
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
-STRAGGLER = 0.01  # standard deviation of a rank's step relative to the others: a usual figure, not measured here
-# Standard deviation of log(measured / predicted) within the range of the data. This and `doubts` are rounded from
-# validation with one source left out at a time (docs/lab/simulators-training.md, "What the intervals hold").
+STRAGGLER = 0.01  # relative standard deviation of step times between ranks; a usual figure, not measured here
+# Standard deviation of log(measured / predicted) under validated conditions. This constant and those of `doubts` are
+# rounded results of a validation that left out one source at a time (docs/lab/simulators-training.md, "What the
+# intervals hold").
 USUAL = 0.08
-_SPEEDS = (np.arange(32) + 0.5) / 32  # grid of link speeds between a pair's speed (1) and the recorded speed (0)
-_BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
-# Columns that do not affect micro batches; then those that do not affect the exchange between replicas and the
-# optimizer.
+# grid of link speeds, from the recorded speed (0) to that of a pair (1), see `_slowing`
+_SPEEDS = (np.arange(32) + 0.5) / 32
+_BLOCK = 1 << 15  # rows per block, so that temporary arrays stay in the processor's cache
+# _ONCE_A_STEP: columns that do not affect micro batches. _IN_STAGES: columns that do not affect the exchange between
+# replicas and the optimizer.
 _ONCE_A_STEP = frozenset({
     "distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad", "reduced_each", "reduce_elements",
     "gathered_bytes", "dp_channels",
@@ -58,7 +59,7 @@ _IN_STAGES = frozenset({
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
-# Columns that the time of a layer depends on; a space has thousands of configurations per combination of these.
+# Columns that affect the time of a layer. Spaces have thousands of configurations per combination of their values.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
@@ -72,18 +73,19 @@ _SHAPE = (
 
 
 class Training:
-    """`device`: for rows without a column `gpu` or counts of each kind of device (`a100`, `a40`)."""
+    """The analytic training model, a Member for step_time_s. `device`: the default of rows without a column `gpu` or
+    counts of each kind of device (`a100`, `a40`)."""
 
     name = "analytic"
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.correction: Correction | None = None
-        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's rows
+        self.software: dict[str, float] = {}  # log likelihood of each software profile, given the job's measurements
 
     @classmethod
     def of_job(cls, job: Job) -> "Training":
-        """For the columns of the job's space, which on a mixed cluster count a row's devices of each kind."""
+        """The model for the space of a job. (On a mixed cluster, its columns count each row's devices of each kind.)"""
         return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
@@ -94,7 +96,7 @@ class Training:
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the model by measured rows of one job, which first identify the job's software."""
+        """Learns the likelihoods of the software profiles from measured seconds of a job, then the correction."""
         values = np.asarray(values, dtype=float)
         columns = settled(columns, self.device)
         if len(some := variants(columns, MEMORY_ONLY)) > 1:
@@ -112,7 +114,7 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def widest(self, columns: Columns) -> Unsaid | None:
-        """For the first row, the undeclared software column that matters most; None if everything is declared."""
+        """The software setting that the first row leaves open and that affects its prediction most, or None."""
         some = take(columns, slice(0, 1))
         steps = self._steps(some)
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in steps.paced.software]
@@ -134,7 +136,7 @@ class Training:
         m = paced.values["crowd"].shape[-1]
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in paced.software]
         weights = probabilities(shares, m)
-        # Measured rows show how much slower undocumented software is; the correction narrows its error.
+        # With measurements, the correction learns how much slower unlisted software is, so no prior mean is applied.
         slower = np.exp(expected(weights, [0.0 * v.slower if self.software else v.slower for v in paced.software]))
         doubt = expected(weights, [np.square(v.unseen) for v in paced.software])
         variance = doubt + (weights * paced.values["spread"]).sum(axis=0) ** 2
@@ -156,16 +158,15 @@ class Training:
 
 
 class _Seconds(NamedTuple):
-    """(profiles, rows) each."""
-
-    dp: Array  # the exchange that happens once per step
+    dp: Array  # exchange between replicas, once per step
     optimizer: Array
     bubble: Array
     total: Array
 
 
 class _Steps(NamedTuple):
-    """Steps of n rows, by the inputs of their stages and of the exchange between replicas."""
+    """The priced steps of n rows: `paced`, by the columns that affect stages (see `pace`), and `sent`, by those that
+    affect the exchange between replicas and the optimizer."""
 
     paced: Priced
     sent: Priced
@@ -179,8 +180,8 @@ class _Steps(NamedTuple):
         sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
         dp = sent.exposed(self.paced.at("backward", rows), self.paced.at("others", rows)).max(axis=0)
         optimizer = self.sent.at("optimizer", rows).max(axis=0)
-        # Ranks that share a node's cores take turns: each is slower in proportion to their number, and a rank that
-        # waits for another stage frees its core.
+        # Ranks on CPUs share the node's cores: each is slower by the factor `crowd`, but a rank that waits for another
+        # stage frees its core.
         crowd = self.paced.at("crowd", rows)
         working = crowd * (self.paced.at("working", rows) + dp + optimizer)
         bubble = np.maximum(self.paced.at("bubble", rows) - (1 - 1 / crowd) * working, 0)
@@ -188,8 +189,8 @@ class _Steps(NamedTuple):
 
 
 def _alike(columns: Columns) -> Alike:
-    """How alike rows are: layouts share errors mostly through the shapes of their products, least through their
-    replication; products of different formats have kernels of their own."""
+    """The similarity of rows for the correction. Length scales are short for knobs that change the shapes of products,
+    whose errors differ most, and long for replication. Each precision has kernels of its own."""
     x = complete(columns)
     names = precisions(columns)
     dtype = sum((2.0**i * (names == name) for i, name in enumerate(sorted(set(names.tolist())))), np.zeros(1))
@@ -207,26 +208,27 @@ def _alike(columns: Columns) -> Alike:
 
 
 def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[str, Array]:
-    """Conditions beyond the model's validation → the additional error for each (0: does not apply). `sent`: share of a
-    step that ranks of one layer spend on communication."""
+    """Conditions outside of the model's validation → (n,) additional log error (0 where a condition does not apply).
+    `sent`: share of a step that tensor parallel communication takes."""
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
-        # all-reducing every rank's part separately costs time in proportion to the ranks; no table measures it
+        # DeepSpeed all-reduces every rank's part separately, in time proportional to the ranks; in no table
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        # the time of the hooks is from two CPU ranks: V100s are predicted 1.5 times too fast, A100s that wait 1.7 times
-        # too slow
+        # HOOKS_US was measured on two CPU ranks: V100s are predicted 1.5 times too fast, A100s that wait for hooks 1.7
+        # times too slow
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # beyond two ranks, few layouts outside MLPerf were compared (exchanged heads, a ring with one channel)
+        # few layouts with over two ranks outside of MLPerf were compared (exchanged heads, a ring with one channel)
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
-        # depends on the speed of attention: NeMo's runs were 10 to 30 % slower (docs/lab/simulators-training.md)
+        # the speed of attention dominates: NeMo's runs were 10 to 30 % slower than predicted
+        # (docs/lab/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
-        # only one host, which matters for small batches, and one version ran (docs/lab/simulators-training.md)
+        # compared on one version and one host, whose speed matters for small batches (docs/lab/simulators-training.md)
         "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
-        "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about the uncertainty of DETERMINISTIC
-        # one plan of Mist's took 28 s and 44 s on four A10G
+        "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # the uncertainty of DETERMINISTIC
+        # one of Mist's plans took 28 s in one run and 44 s in another on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
         "PCIe whose recorded speed drops with more devices": np.where(x.tp > 2, _slowing(x, fleet, sent), 0.0),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
@@ -238,13 +240,14 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
 
 
 def _seen(x: Inputs) -> Array:
-    """Number of tokens that a token may attend to."""
+    """(n,) number of tokens that a token may attend to."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """Hosts differ in how many devices share a switch. Links may be as fast as for a pair on the recorded host, or as
-    slow as recorded for larger groups, or in between (uniform in the logarithm); the rest of the step is unchanged."""
+    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of larger groups is
+    assumed to be between the recorded speed of a pair and that of the group (log-uniform); the rest of the step is
+    unaffected."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
@@ -256,14 +259,15 @@ def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
 
 
 def trust(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """Standard deviation of log(measured / predicted) without measured rows of the job; docs/lab/simulators-training.md
-    says what it was calibrated on, and which part is a margin for conditions without data."""
+    """(n,) standard deviation of log(measured / predicted) without measurements of the job.
+    docs/lab/simulators-training.md states the data for its calibration, and which components are margins where data are
+    missing."""
     outside = doubts(x, fleet, sent).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
 
 def topology(hw: Hardware, x: Inputs) -> Topology:
-    """Links of the job's nodes. Hosts of an island that spans several (the trays of an NVL72 rack) count as one
+    """The links between the job's ranks. Hosts that share one fast network (trays of an NVL72 rack) count as one
     node."""
     trays = np.where(x.per_node == hw.per_tray, hw.per_node / max(hw.per_tray, 1), 1.0)
     per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node * trays)
@@ -271,17 +275,16 @@ def topology(hw: Hardware, x: Inputs) -> Topology:
 
 
 def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """Seconds of each part of a step except the exchange between replicas and the optimizer, and their inputs; (n,)
-    each.
+    """(n,) seconds of each component of a step except the exchange between replicas and the optimizer, and further
+    quantities that `_Steps` and `Training` need.
 
-    Stages follow the ranks, one kind of device after the other. A stage with two kinds of ranks runs at the pace of the
-    slower one, and so does every exchange between replicas.
-    """
+    Stages are assigned to ranks in order, one kind of device after the other. A stage on two kinds of device runs at
+    the speed of the slower kind, as does every exchange between replicas."""
     x = _linked(x, fleet)
     stages = [_stages(hw, x, layers) for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True)]
     slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
-    # Every step waits for its slowest rank: the expected maximum of that many normal times.
+    # Every step waits for the slowest rank: the expected maximum of normally distributed times of all ranks.
     parts["dp"] = parts["dp"] + STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
     parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet.kinds)
     hw = fleet.kinds[0]
@@ -297,7 +300,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """The exchange on each kind of device, (kinds, n); rows with fewer kinds repeat the first."""
+    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat the first."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
@@ -308,14 +311,14 @@ def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _linked(x: Inputs, fleet: Fleet) -> Inputs:
-    """Devices of different kinds communicate over the slowest network between them."""
+    """The inputs with the bandwidth of the slowest network between different kinds of device."""
     if len(fleet.kinds) == 1:
         return x
     return Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """Seconds per micro batch: of the last stage, with the head, and of a stage with so many layers but no head."""
+    """(seconds per micro batch of the last stage, which has the head, of any other stage with as many layers)."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
@@ -332,11 +335,11 @@ def _spread(times: Times, of: Array) -> Times:
 
 
 def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) -> tuple[Parts, Array]:
-    """The slowest stage's parts, and the seconds of a micro batch through all stages."""
+    """(components of the slowest stage, (n,) seconds of a micro batch through all stages)."""
     last, inner = stages[-1]
     if len(stages) == 1:
         return last, total(last) + (x.pp - 1) * total(inner)
-    # The number of stages with ranks of a single kind; the remaining stages have two kinds.
+    # Number of stages on a single kind of device, by kind. The remaining stages (`between`) have two kinds.
     per_stage = x.gpus / x.pp
     ends = np.cumsum(counts, axis=0)
     starts = np.concatenate([np.zeros((1, x.n)), ends[:-1]])
@@ -348,7 +351,7 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
     final = np.where(whole[-1] > 0, ending[-1], ending.max(axis=0))
     path = (whole * seconds).sum(axis=0) + between * worst
     path = path + final - np.where(whole[-1] > 0, seconds[-1], worst)
-    # Candidates: the final stage, and any stage without the head.
+    # Candidates for the slowest stage: the last one, and any stage without the head.
     present = np.where((whole > 0) | ((between > 0) & (seconds == worst)), seconds, 0.0)
     candidates = np.concatenate([ending, present])
     candidates[: len(stages)] = np.where(ending == final, ending, 0.0)
@@ -359,11 +362,12 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
 
 
 def idle(slowest: Array, path: Array, chunks: Array) -> Array:
-    """Seconds of a step in which the slowest stage waits; its other seconds are m × `slowest` for m micro batches.
+    """(n,) seconds per step in which the slowest stage waits. In the rest of the step it computes m micro batches in m
+    × `slowest` seconds.
 
-    `slowest`: forward and backward of a micro batch on the slowest stage; `path`: the same summed over all stages. 1F1B
-    is a permutation flow shop with equal jobs: the first micro batch passes all stages once, forward and backward, and
-    the slowest stage needs `slowest` for each of the m − 1 others. With p equal stages of t seconds that is the paper's
-    (m + p − 1) t. Interleaving divides the idle part by the chunks v of a stage: m t + (p − 1) t / v.
-    """
+    `slowest`: seconds of a micro batch on the slowest stage, forward and backward; `path`: the same, summed over all
+    stages. 1F1B is a permutation flow shop with equal jobs: the first micro batch passes all stages, forward and
+    backward, and the slowest stage takes `slowest` seconds for each of the m − 1 others. For p equal stages of t
+    seconds, a step takes (m + p − 1) t, as in the AutoScout paper. Interleaving divides the idle time by the number v
+    of chunks per stage: m t + (p − 1) t / v."""
     return (path - slowest) / chunks

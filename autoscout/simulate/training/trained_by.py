@@ -1,5 +1,5 @@
-"""A training framework's record (simulate/engine_records.py) applied to rows that name it: columns of the training
-models, and conventions of the framework's own tables."""
+"""Applies a training framework's record (simulate/engine_records.py) to rows that name it: values of the training
+models' columns, and conventions of the framework's own tables."""
 
 import re
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from autoscout.simulate.training.inputs import DEFAULTS
 from autoscout.simulate.training.software import holds, members, when_of
 
 Columns = dict[str, Any]
-_CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # year and month of a release
+_CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # release of a container: year and month
 
 
 class Trainer:
-    """One framework; every group is empty without a record. `known`: a record has its columns, so the row's software is
-    known. `mixture`: "" or the name of the record (and of the release that the row names), if the run may be any of
-    several members (software.py)."""
+    """The record of a row's framework; all groups are empty if there is none. `known`: whether the record determines
+    the columns. `mixture`: "", or the record (and release) as a value of the column `software`, if several software
+    profiles are possible (software.py)."""
 
     def __init__(self, framework: str, submitted: str = "") -> None:
-        """`submitted`: the round of the benchmark that it ran for, or ""."""
+        """`submitted`: the benchmark round that the run was submitted to, or ""."""
         named = family_of(framework, "train")
         family = standing_for("submitted", "train") if submitted else named
         self.release = max((float(text) for text in _CONTAINER.findall(framework)), default=np.nan)
         self.stated = family.at(release_of(submitted or framework) or NEWEST).groups if family else {}
-        if submitted and named:  # the framework's own columns apply, too
+        if submitted and named:  # combine both records
             stated = named.at(release_of(framework) or NEWEST).groups
             self.stated = {**self.stated, "columns": {**self.stated["columns"], **stated.get("columns", {})}}
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
@@ -42,12 +42,12 @@ class Trainer:
         self.mixture = "" if family is None or alone or submitted else f"{family.stem} {since}".rstrip()
 
     def columns(self, with_: str = "columns") -> Columns:
-        """Columns of a group: defaults for what a row leaves open, or the values that hold under the condition that the
-        group is named after."""
+        """The columns that a group of the record sets. Group "columns": defaults for unstated columns; other groups:
+        values under the condition that the group is named after."""
         return dict(self.groups.get(with_, {}))
 
     def where(self, x: Mapping[str, Any]) -> Columns:
-        """The columns of groups whose condition holds for a row; none if the row may be any of several members."""
+        """The columns of all groups whose condition is true for a row; none with several software profiles."""
 
         def value(name: str) -> np.ndarray:
             if name == "capability":
@@ -62,7 +62,7 @@ class Trainer:
         return found
 
     def selective_share(self, model: str) -> float | None:
-        """Share of a layer's work that this framework's "selective" recomputation repeats; None: as in Megatron."""
+        """Share of a layer's work that "selective" recomputation repeats in this framework; None: as in Megatron."""
         shares = self.groups.get("selective", {})
         return float(shares.get(model.lower(), shares["share"])) if shares else None
 

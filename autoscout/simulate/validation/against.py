@@ -1,5 +1,5 @@
-"""How well every simulator predicts measured rows: analytic members without any row; learned ones and the ensemble only
-on rows of models that they were not fitted on."""
+"""Measures how well every simulator predicts the measurements of a table. Analytic members use no measurements; learned
+members and the ensemble are scored on rows of models that they were not fitted on."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import MeasuredRows, read
 
-PAPER = "Table 2, equation 2"  # the paper's ensemble as published
-_FOLDS = 8  # models are held out one by one, or in this many parts
-_MANY, _FEWER_FOLDS = 1000, 4  # tables with so many rows use fewer parts, because event simulations are slow
-_DIFFER = 0.05  # log ratio above which the order of two rows of a job counts; closer ones differ by noise
-SURE = 0.05  # out-of-memory probability below which a configuration is tried
-# Bins of the probability of running out of memory; `fits` treats SURE as certain.
+PAPER = "Table 2, equation 2"  # name of the paper's ensemble in reports
+_FOLDS = 8  # largest number of cross-validation folds, each of one or more models
+_MANY, _FEWER_FOLDS = 1000, 4  # larger tables use fewer folds, because event simulations are slow
+_DIFFER = 0.05  # pairs of rows with a smaller log ratio are not ranked, because noise may decide their order
+SURE = 0.05  # out-of-memory probability below which a configuration counts as safe to try
+# Boundaries of the bins of out-of-memory probabilities in MemoryScores.calibration.
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
-_ALIKE = 1e-9  # log ratio below which predictions are tied
+_ALIKE = 1e-9  # predictions with a smaller log ratio count as tied
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `regret`: how much slower the configuration predicted to be best is than the job's best, mean
-    over jobs; `rank`: Kendall's correlation over pairs of a job's rows that differ by more than 5 %, mean over jobs;
-    `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
-    ran though they were predicted to fail (these have no MAPE)."""
+    """Accuracy of one simulator on `rows` rows. `regret`: slowdown of the configuration predicted to be best, relative
+    to the job's best one, averaged over jobs; `rank`: Kendall's correlation over pairs of a job's rows that differ by
+    more than 5 %, averaged over jobs; `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu
+    and model; `failing`: number of rows that ran though they were predicted to fail, which are excluded from `mape`."""
 
     rows: int
     mape: float
@@ -46,10 +46,11 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class MemoryScores(msgspec.Struct, frozen=True):
-    """Decisions of the memory model. `right`: share of correct ones; `false_fits`: share of all runs that ran out of
-    memory though they were predicted to fit. `calibration`: predicted against observed shares. `favourites`: number of
-    jobs with runs of both outcomes, and in how many of them the run to try first ran out of memory (the one predicted
-    to be fastest of those with a probability below SURE, else the one with the lowest probability)."""
+    """How often the memory model predicts correctly whether a run fits. `right`: share of correct predictions;
+    `false_fits`: share of all runs that were predicted to fit but ran out of memory; `calibration`: predicted and
+    observed shares by bin. `favourites`: (number of jobs with runs of both outcomes, number of these whose first choice
+    ran out of memory). The first choice is the run predicted to be fastest among those with a probability below SURE,
+    or else the one with the lowest probability."""
 
     runs: int
     died: int
@@ -60,8 +61,8 @@ class MemoryScores(msgspec.Struct, frozen=True):
 
 
 class ChanceBin(msgspec.Struct, frozen=True):
-    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `low`
-    and `high`: the bounds over possible software; `died`: the observed share."""
+    """The runs with an out-of-memory probability in [least, most). `said`: their mean probability; `low`, `high`: its
+    bounds over possible software profiles; `died`: share that ran out of memory."""
 
     least: float
     most: float
@@ -73,7 +74,7 @@ class ChanceBin(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """`held_out`: what each fold holds out from the learned members, in words."""
+    """The accuracy of all simulators of one metric. `held_out`: what each fold holds out, as text."""
 
     metric: str
     rows: int
@@ -81,7 +82,7 @@ class Scores(msgspec.Struct, frozen=True):
     held_out: str
     members: dict[str, Accuracy]
     group_rows: dict[str, dict[str, int]]
-    missed: dict[str, int] = {}  # rows outside the analytic model's 90 % interval, by reason (diagnosis.py)
+    missed: dict[str, int] = {}  # reason (diagnosis.py) → number of rows outside the analytic model's 90 % interval
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -94,8 +95,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
-    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit code 2) if no row can be
-    predicted."""
+    """Compares a table's measurements with predictions. Errors: AutoscoutError (exit 2) if no row can be predicted."""
     measured = read(path)
     metrics = {}
     for rows in measured.sets:
@@ -106,7 +106,7 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
 
 
 def score_rows(rows: MeasuredRows) -> Scores:
-    """Scores of every simulator that predicts the rows; those that learn are fitted on the other folds."""
+    """Scores every simulator that can predict the rows; learned ones by cross-validation."""
     predictions: dict[str, Prediction] = {}
     for member in analytic(rows.metric, rows.task):
         if not member.applies(rows.columns):
@@ -133,7 +133,7 @@ def _missed(rows: MeasuredRows, predictions: dict[str, Prediction]) -> dict[str,
 
 
 def _folds(rows: MeasuredRows) -> tuple[np.ndarray, str]:
-    """(n,) fold of each row, and what a fold holds out, in words."""
+    """((n,) fold of each row, what a fold holds out, as text)."""
     models, of = np.unique(rows.groups["model"], return_inverse=True)
     folds = _FOLDS if len(of) <= _MANY else _FEWER_FOLDS
     if len(models) >= 2:
@@ -143,7 +143,7 @@ def _folds(rows: MeasuredRows) -> tuple[np.ndarray, str]:
 
 
 def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
-    """Every member and both ensembles, fitted on the other folds."""
+    """Out-of-fold predictions of every member, of the ensemble, and of the paper's ensemble."""
     n = len(rows.values)
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -165,13 +165,13 @@ def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
             keep(name, here, ensemble.predict(asked))
         analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
         for name, said in ensembles["ensemble"].by_member(asked).items():
-            # a fitted analytic member is a different one from the member that needs no rows
+            # a fitted analytic member differs from the one without measurements
             keep(f"{name}, corrected" if name in analytic_names else name, here, said)
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
 def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
-    """Accuracy of one member's predictions of rows."""
+    """The accuracy of the predictions `said`."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
@@ -191,7 +191,8 @@ def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
 
 
 def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
-    """Kendall's correlation. Tied predictions count as 0, so that every member is scored over the same pairs."""
+    """Mean over jobs of Kendall's correlation; None if no pair counts. Tied predictions count as 0, so that members are
+    scored on the same pairs."""
     found = []
     for name in np.unique(job):
         p, m = np.log(predicted[job == name]), np.log(measured[job == name])

@@ -1,4 +1,4 @@
-"""Column names of tables of training runs → ours."""
+"""Renames the columns of tables of training runs to the names that the models use."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.job.device_names import kinds
 from autoscout.simulate.training.inputs import READ
 
-# our name → other names; case, blanks and hyphens do not matter
+# our name → other names; case, spaces and hyphens are ignored
 _ALSO = {
     "gpu": ("gpu_name", "gpu_type", "gpu_model", "device", "device_name", "accelerator", "hardware"),
     "gpu_mem_gb": ("gpu_memory_gb", "device_memory_gb"),
@@ -56,7 +56,7 @@ _ALSO = {
 }  # fmt: skip
 ALIASES = {other: ours for ours, others in _ALSO.items() for other in others}
 
-# Columns in which 0 is a value; in all others tables write 0 for "not used".
+# Columns in which 0 is a value; in all others, tables use 0 for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
@@ -68,13 +68,13 @@ NAMES = (
 )  # fmt: skip
 
 
-# Columns that models read but tables do not have: tables use other columns for them, or none.
+# Columns of the models that are not read from tables, which describe them by other columns or not at all.
 _NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
 
 
 @cache
 def numbers() -> list[str]:
-    """Numeric columns, with the number of devices of each kind if a table counts them."""
+    """Names of numeric columns, including the number of devices of each kind."""
     read = [name for name in READ if name not in (*NAMES, *_NO_NUMBERS)]
     return [*read, "release", *counts()]
 
@@ -93,7 +93,7 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with our names, without empty values. If two columns mean the same, the one with our name wins."""
+    """The row with our column names, without empty values. Of two columns with the same meaning, ours wins."""
     own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES
@@ -101,7 +101,7 @@ def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_of(row: Mapping[str, Any]) -> str:
-    """How the row's run ended: ok, oom or failed."""
+    """How the row's run ended: "ok", "oom" or "failed"."""
     text = str(row.get("status") if stated(row.get("status")) else "ok").strip().lower()
     return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
 
@@ -109,7 +109,7 @@ def status_of(row: Mapping[str, Any]) -> str:
 def stated(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in ("", "nan", "none", "null", "n/a")
-    return value is not None and value == value  # NaN differs from itself
+    return value is not None and value == value  # not NaN
 
 
 def number(value: Any) -> float | None:

@@ -1,5 +1,5 @@
-"""Why the analytic models miss measured rows: the load saturates the server, the row is outside the range that the
-models were validated on, or it ran other software than assumed."""
+"""Explains why a measurement is outside the analytic model's 90 % interval: the load saturates the server, the row is
+outside of the validated range, or it ran other software than assumed."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ from kb.records import Task
 Array = np.ndarray
 UNEXPLAINED = "no reason known"
 _TIMES = ("step_time_s", "step_time_min_s")
-_FULL = 0.97  # share of the offered rate: a server predicted to answer less is saturated
-_MOST = 2 / 3  # share of a group's missed rows that other software has to explain
+_FULL = 0.97  # a server predicted to answer less than this share of the arrivals is saturated
+_MOST = 2 / 3  # other software counts as the reason if it explains this share of a group's missed rows
 
 
 def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Prediction, groups: Array) -> Array:
-    """(n,) "" where a value lies in its 90 % interval or there is no prediction, else the reason in words. `groups`:
-    rows that run the same software."""
+    """(n,) the reason, as text; "" for rows inside their 90 % interval or without a prediction. `groups`: (n,) rows
+    with equal values are assumed to have run the same software."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.log(np.asarray(said.value, dtype=float) / values)
     missed = np.isfinite(off) & (np.abs(off) > SPAN * said.error)
@@ -45,7 +45,7 @@ def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Pred
 
 
 def out_of_range(columns: Columns, n: int) -> Array:
-    """(n,) "" or how a training row differs from those that the time model was validated on."""
+    """(n,) "" or the conditions in which a training row differs from the validated range of the time model."""
     found = np.full(n, "", dtype=object)
     for rows, some in by_precision(columns):
         x = complete(some)
@@ -58,7 +58,7 @@ def out_of_range(columns: Columns, n: int) -> Array:
 
 
 def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
-    """(n,) "" or the software profile with which most missed rows of the group would lie in their interval."""
+    """(n,) "" or, for missed rows, the software profile whose interval covers most missed rows of their group."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
     for member in members():

@@ -1,8 +1,8 @@
-"""A table of measured rows in the form in which simulators are scored: columns, measured values, groups and jobs.
+"""Reads a table of measurements in the form in which simulators are scored: columns, measured values, groups and jobs.
 
-Tables are those of `kb.table_files`: one row per run (columns such as iteration_time_s, peak_memory_gib, tpot_ms) or
-one row per metric (`metric`, `value`, `unit`). training_tables.py reads training rows, serving_tables.py serving rows.
-"""
+All formats of `kb.table_files` are supported. A table is wide, with one row per run (and columns such as
+iteration_time_s, peak_memory_gib, tpot_ms), or long, with one row per metric (columns `metric`, `value`, `unit`).
+training_tables.py interprets training rows, serving_tables.py serving rows."""
 
 import re
 from collections import Counter
@@ -22,14 +22,15 @@ from kb.table_files import read_table
 _SHAPE = ("layers", "hidden", "heads")
 _LONG = ("metric", "value", "unit", "status")
 _ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
-# Models that no column describes: encoders next to the language model, reinforcement learning, other kinds of layers.
+# Names of models and runs that the columns cannot describe: encoders, reinforcement learning, other types of layers.
 _UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deepseek|\bdsv?[23]", re.IGNORECASE)
-_COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mixtral); more are narrower
+# up to this many experts, each is assumed to be as wide as a dense block (as in Mixtral); more are narrower
+_COARSE = 16
 
 
 class MeasuredRows(NamedTuple):
-    """Rows that measured one metric, (n,) each. `job`: equal for all layouts of one job on one cluster. A value of inf
-    is a run that ran out of memory."""
+    """The n rows that measured a metric; arrays are (n,). `values`: measured values, inf for runs out of memory;
+    `groups`: source, gpu and model of each row; `job`: equal for all layouts of one job on one cluster."""
 
     task: Task
     metric: str
@@ -40,17 +41,18 @@ class MeasuredRows(NamedTuple):
 
 
 class MeasuredTable(NamedTuple):
-    """`runs`: every training run that finished or ran out of memory (then its value is inf)."""
+    """All measurements of a table. `sets`: by metric; `runs`: all training runs that finished or ran out of memory
+    (with a value of inf)."""
 
     rows: int
     sets: list[MeasuredRows]
     runs: MeasuredRows | None
-    skipped: dict[str, int]  # why a row (or one of its metrics) cannot be predicted → number of rows
-    unknown: list[str]  # columns that nothing reads
+    skipped: dict[str, int]  # reason why rows (or one of their metrics) cannot be predicted → number of rows
+    unknown: list[str]  # ignored columns
 
 
 def read(path: Path) -> MeasuredTable:
-    """Reads a table of measurements. Errors: AutoscoutError (exit code 2) when no row can be scored."""
+    """Reads a table of measurements. Errors: AutoscoutError (exit code 2) if no row can be predicted."""
     table = read_table(path)
     names = [column_names.plain(name) for name in table.columns]
     found = read_rows([dict(zip(names, row, strict=True)) for row in table.rows], names)
@@ -63,7 +65,7 @@ def read(path: Path) -> MeasuredTable:
 
 
 def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
-    """The table of these rows. Columns have plain names; `names`: all columns."""
+    """Interprets rows whose columns are named as by column_names.plain. `names`: all columns."""
     skipped: Counter[str] = Counter()
     sets = [*_training(rows, skipped), *_serving(rows, skipped)]
     return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
@@ -85,12 +87,13 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measure
 
 
 def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
-    """Runs that finished or ran out of memory, each once (long tables have a row for each metric of a run)."""
+    """Training runs that finished or ran out of memory; several rows of a run in a long table count once. None if no
+    run was out of memory."""
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
         if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.stated(row.get("ar")):
-            continue  # recipes of Megatron-Bridge recompute or offload, but its tables do not state that
+            continue  # its recipes may recompute or offload, but its tables do not state it
         key = (row.get("source"), row["source_ref"]) if column_names.stated(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -139,13 +142,13 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measured
 
 
 def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """(n,) "" or why a row contradicts its columns: each token of a sequence reads all weights once (of a mixture only
-    the chosen experts'), which takes at least as long as the data sheet's bandwidth allows."""
+    """(n,) "" or the reason that a row must be wrong: it is faster than reading all weights (of experts, the selected
+    ones) once per generated token at the data sheet's bandwidth."""
     c = columns
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
     weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
-    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # least bytes per weight
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # smallest format
     rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
     least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
     whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
@@ -154,7 +157,6 @@ def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) ->
 
 
 def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed: tuple[str, ...]) -> np.ndarray:
-    """(n,) "" or why a row cannot be predicted, in words."""
     n = len(rows)
     why = np.full(n, "", dtype=object)
 
@@ -196,8 +198,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) whether a row leaves its precision open: it states none, but other rows of its source compute in 8 or 4
-    bits, which is twice as fast or more."""
+    """(n,) whether a row's precision is unknown: it states none, but its source has rows with 8 or 4 bits, at least
+    twice as fast."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}
@@ -215,7 +217,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """(n,) names of a workload on its devices: rows of one job differ only in layout and software switches."""
+    """(n,) names of jobs. Rows of one job have the same workload and devices, but other layouts and software."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
     return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])

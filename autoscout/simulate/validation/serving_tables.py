@@ -1,12 +1,11 @@
-"""Tables of serving measurements as columns that the simulator reads, and measured values in our metrics' units.
+"""Interprets tables of serving measurements: columns for the simulator, and measured values in our metrics' units.
 
-A table is either long (one row per metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
-or wide (one row per run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
+A table is either long (one row per metric: `metric`, `value`, `unit`) or wide (one row per run, with columns such as
+`tpot_ms`, `ttft_s`, `throughput_total_tokens`).
 
-LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call: its latency is that
-of the batch, its throughput (input + output tokens) / latency; a time to first token exists only for a batch with one
-output token (`batch_timed`). Its A100s are those of Polaris, with 40 GB; its vLLM is from 2024.
-"""
+LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call (`batch_timed`). Its
+latency is that of the batch, its throughput (input + output tokens) / latency, and its time to first token that of a
+batch with one output token. Its A100s have 40 GB (Polaris), and its vLLM is from 2024."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ from autoscout.simulate.validation.column_names import number, renamed, status_o
 
 Row = Mapping[str, Any]
 
-# A table's name of a metric → ours. Latencies are in the unit that the row or the column's ending states.
+# A table's name of a metric → our metric. Latencies are in the unit that the row or the column's suffix states.
 _METRICS = {
     "e2e_latency": "e2el_mean_ms",
     "e2el": "e2el_mean_ms",
@@ -42,7 +41,7 @@ _METRICS = {
     "gpu_mem": "peak_memory_gib",
     "peak_memory": "peak_memory_gib",
 }
-_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # our milliseconds per unit
+_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # milliseconds per unit
 _QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$")
 _UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
 
@@ -50,7 +49,7 @@ _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn", "shared_ffn",
     "dense_layers", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip
-_COUNTS = {  # ours → a table's names for it; the first that has a value wins
+_COUNTS = {  # our column → a table's names for it; the first with a value is used
     "tp": ("tp", "tensor_parallel_size"),
     "pp": ("pp", "pipeline_parallel_size"),
     "dp": ("dp", "data_parallel_size"),
@@ -74,7 +73,7 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "decodes_between_from": ("decodes_between_from",),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
-_MAY_BE_0 = {  # ours → a table's names for it, where 0 is a value; NaN means that the table has none
+_MAY_BE_0 = {  # the same for columns in which 0 is a value; NaN if the table has none
     "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
     "chunked_prefill": ("chunked_prefill", "enable_chunked_prefill"),
     "prefix_caching": ("prefix_caching", "enable_prefix_caching"),
@@ -87,25 +86,24 @@ _MAY_BE_0 = {  # ours → a table's names for it, where 0 is a value; NaN means 
     "evicts": ("evicts",),
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
-LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
-_LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's format, which leaves attention in 16 bits
-_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines: larger values are mistakes in the table
-_MOST = 1e9  # larger counts, lengths and times are mistakes
-# Defaults for missing values; the share of memory is the argument's default when most tables were made.
+LABELS = ("row", "source", "model", "why_not")  # columns without effect on times
+_LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's format, which keeps attention in 16 bits
+_MOST_USERS, _LONGEST = 16_384, 262_144  # limits of engines; larger values must be mistakes
+_MOST = 1e9  # larger counts, lengths and times must be mistakes
+# Defaults for missing values; gpu_memory_utilization is vLLM's default when most tables were made.
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
-# Assumed number of requests per user of a closed loop if the table does not state it: public benchmarks send 3 to 10
-# requests per user (InferenceX 10, cloudrift 3 to 4), so the simultaneous first requests affect the mean.
+# Assumed requests per user of a closed loop, if the table does not state it. Public benchmarks send 3 to 10 (InferenceX
+# 10, cloudrift 3 to 4), so few that the simultaneous first requests affect the mean.
 REQUESTS_A_USER = 10.0
 
 
 def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(columns, measured): one entry per run of the table, in its order; `measured` maps our metric names to (n,)
-    values in our units, NaN where a run has none. Runs whose status is not ok are left out.
+    """(columns, measured), with one entry per successful run, in the order of the table. `measured` maps our metric
+    names to (n,) values in our units, NaN where a run has none.
 
-    `columns["why_not"]` says in words what makes a run impossible to predict ("" where nothing does), and
-    `columns["row"]` is the index of the run's first row in `rows`.
-    """
+    `columns["why_not"]` is "" or the reason why a run cannot be predicted; `columns["row"]` is the index of its first
+    row in `rows`."""
     runs: dict[Any, dict[str, Any]] = {}
     measured: list[dict[str, float]] = []
     for i, row in enumerate(map(renamed, rows)):
@@ -117,7 +115,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
             measured.append({})
         measured[runs[key]["_at"]].update(_measured(row))
     for run in runs.values():
-        each = measured[run["_at"]]  # a benchmark without times per request has timed the whole batch
+        each = measured[run["_at"]]  # without times per request, the benchmark timed the whole batch
         whole = "e2el_mean_ms" in each and not any(name.startswith(("ttft_", "tpot_")) for name in each)
         run["batch_timed"] = bool(run["batch"]) and whole
     table = list(runs.values())
@@ -128,7 +126,6 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 
 def reads(name: str) -> bool:
-    """Whether a table's column with this name is used here."""
     inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
     return (
         name in inputs
@@ -138,21 +135,20 @@ def reads(name: str) -> bool:
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
-    """A GPU's name in a table or driver → the name of our record of it: "A100-SXM-80GB" → "a100".
+    """The name of the device record for a GPU as named in a table or by a driver: "A100-SXM-80GB" → "a100".
 
-    "" if there is none. LLM-Inference-Bench gives no memory size; its paper says 40 GB.
-    """
+    "" if there is none."""
     return device_meant(text, memory_gib) or (stem_of("cpu") if "cpu" in text.lower() else "")
 
 
 def served_model(name: str) -> dict[str, Any] | None:
-    """The sizes of a public model if its context is known; None otherwise."""
+    """The sizes of a public model; None if unknown, or if its context length is unknown."""
     sizes = sizes_of(name)
     return sizes if "context" in sizes else None
 
 
 def _run_key(row: Row, i: int) -> Any:
-    """Rows of one run share everything but the metric; a wide table has one row per run."""
+    """A key of the run that a row belongs to: rows of a long table that differ only in the metric are of one run."""
     if "metric" not in row:
         return i
     return tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("metric", "value", "unit")))
@@ -174,14 +170,14 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
     for name, names in _MAY_BE_0.items():
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
-    if (degree := number(row.get("ep"))) is not None:  # either a switch, or a degree, where 1 means off
+    if (degree := number(row.get("ep"))) is not None:  # a switch, or a degree, where 1 means off
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
     out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION
     out["quantization"] = _LEAVES_ATTENTION.get(out["quantization"], out["quantization"])
     methods = [str(row[name]).strip().lower() for name in _SPECULATIVE if name in row]
     out["spec"] = next((method for method in methods if method in METHODS), "none")
-    if out["accepted"] > 1:  # the table has percent
+    if out["accepted"] > 1:  # stated in percent
         out["accepted"] /= 100
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
@@ -193,11 +189,12 @@ def _columns(row: Row) -> dict[str, Any]:
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
     out["dtype"] = str(row.get("dtype") or weights)
-    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": what the weights' file implies
+    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": by the weights' file
     out["framework"] = str(row.get("framework") or "vLLM")
     known = family(out["framework"])
     version = str(row.get("version") or "")
-    # Published batches without a release are assumed to have run this one; servers may run any (serving/unsaid.py).
+    # Published batches without a release are assumed to have run the release `undated`; for servers, see
+    # serving/unsaid.py.
     undated = known.undated if out["batch"] and version_of(out["framework"], "") is None else ""
     out["version"] = version or undated
     rules = served(known, known.at(version_of(out["framework"], out["version"]) or NEWEST))
@@ -206,7 +203,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out["chunked_prefill"] = 1.0
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or float(rules.schedule.cut_step_tokens)
     if rules.room.kept_mib and not _number(row.get("gpu_memory_utilization")):
-        out["gpu_memory_utilization"] = 0.0  # the engine's own default, which depends on the device
+        out["gpu_memory_utilization"] = 0.0  # the engine's default, by device
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
     out["why_not"] = _why_not(out, noted)
@@ -214,12 +211,12 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _noted(row: Row) -> dict[str, str]:
-    """Column `other` as names and values: "mem(GB)=76.55; 50%(s)=0.009"."""
+    """The names and values in column `other`, such as "mem(GB)=76.55; 50%(s)=0.009"."""
     return dict(part.split("=", 1) for part in str(row.get("other") or "").split("; ") if "=" in part)
 
 
 def _precisions(text: str) -> tuple[str, str]:
-    """ "Weight = fp16, KV Cache = fp8" → ("fp16", "fp8")."""
+    """(weights, KV cache) formats in "Weight = fp16, KV Cache = fp8"."""
     said = re.match(r"Weight = (\w+), KV Cache = (\w+)", text)
     return (said[1], said[2]) if said else ("fp16", "")
 
@@ -257,7 +254,7 @@ def _measured(row: Row) -> dict[str, float]:
 
 
 def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
-    """A metric's name and value in a table → ours; None for other columns and missing values."""
+    """(our metric, value in our unit) for a table's metric; None for other columns and missing values."""
     if not value:
         return None
     unit_in_name = _UNIT.search(name)
@@ -274,6 +271,6 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
 
 
 def _number(value: Any) -> float:
-    """The value as a number; 0 for missing values, text, and numbers that no run could have."""
+    """The value as a number; 0 for missing values, text, and implausible numbers."""
     found = number(value) or 0.0
     return found if 0 < found < _MOST else 0.0

@@ -1,9 +1,7 @@
-"""Rows of measured training runs, as columns of the analytic models, and their measured values.
+"""Interprets tables of measured training runs: columns for the analytic models, and measured values.
 
-The tables of ../shared/data/validation and ../shared/data/landscapes are read unchanged; any other table works if its
-columns have the same names, or those of knobs and attributes. Values that a table leaves out are assumed only in this
-file (values that no column ever has: inputs.DEFAULTS).
-"""
+Public tables are read as published. Any other table works if its columns have the same names, or those of knobs and
+attributes. Values that tables usually state, but some omit, are assumed in this file; all others in inputs.DEFAULTS."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -28,16 +26,16 @@ from autoscout.simulate.validation.column_names import (
 
 Row = Mapping[str, Any]
 
-# Columns that are read in addition to those of column_names.
+# Columns that are read in addition to those of column_names.py.
 ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied")
 _OF_EXPERTS = ("experts", "topk", "expert_ffn")
-_MOST = 1e13  # larger numbers are taken for mistakes
-_SHARES = re.compile(r"\[[^\]]*\]")  # recomputed share of each stage
+_MOST = 1e13  # larger numbers must be mistakes
+_SHARES = re.compile(r"\[[^\]]*\]")  # a list of recomputed shares, one per stage
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """The rows as columns, (n,) each; NaN and "" where a row has no value."""
+    """The rows as (n,) columns; NaN or "" where a row has no value."""
     stated = [of_row(row) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]
@@ -52,7 +50,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def of_row(row: Row) -> dict[str, Any]:
-    """One row with our column names. Its own values win over those implied by its model's name or its framework."""
+    """One row with our column names. Stated values override those implied by the model's name or the framework."""
     own = renamed(row)
     other = str(own.get("other", ""))
     trainer = _trainer(own)
@@ -74,16 +72,15 @@ def of_row(row: Row) -> dict[str, Any]:
     x |= _sharding(own, x)
     x |= {k: v for k, v in trainer.where(x).items() if k not in told}
     x |= _noted(trainer, own, other, x)
-    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages with different degrees: use their mean
+    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # the mean over stages
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     if "heads" not in x and "hidden" in x:
-        x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual width of a head
+        x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual head size
     return {k: v for k, v in x.items() if not (isinstance(v, float) and np.isnan(v))}
 
 
 def by_stage(row: Row) -> bool:
-    """Whether a planner chose the recomputation of each stage, operator by operator (Aceso), which no model here
-    covers."""
+    """Whether a planner chose which operators each stage recomputes (Aceso), which our models do not cover."""
     return bool(_SHARES.search(str(renamed(row).get("ar", ""))))
 
 
@@ -92,14 +89,14 @@ def _kernels_of(row: Row) -> str:
 
 
 def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
-    """Adds plain norms to rows that name only an attention kernel, if other rows of the table also name a norm
-    kernel."""
+    """Assumes unfused norms for rows of unknown software that name only an attention kernel. (The caller checks that
+    other rows of the table also name a norm kernel.)"""
     untold = x.get("software") == UNKNOWN and "fused_norm" not in x
     return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
 
 def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
-    """Values from the column `other` of the validation tables, and the trainer's meaning of recomputation."""
+    """Columns from the text in column `other`, and from the trainer's conventions on recomputation."""
     found: dict[str, Any] = {}
     if match := re.search(r"zero1 group=(\d+)", other):
         found["zero_group"] = float(match[1])
@@ -123,7 +120,7 @@ def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _adapters(other: str) -> dict[str, float]:
-    """Adapters and norms per layer, as in Lightning-AI/litgpt's config_hub/finetune; its heads are never tied."""
+    """Columns on adapters and norms, as in config_hub/finetune of Lightning-AI/litgpt (untied output layer)."""
     file = other.split("/")[0]
     return {
         "lora": 2.0 if "qlora" in other else 1.0,
@@ -134,8 +131,8 @@ def _adapters(other: str) -> dict[str, float]:
 
 
 def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
-    """Switches of compiled rows. Tables write "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for
-    2D/3D)", where the text in brackets applies to rows of that kind. `plain`: the values if a row is not compiled."""
+    """Settings from descriptions such as "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)",
+    where the text in parentheses applies to rows of that kind. `plain`: columns of rows that are not compiled."""
     run, _, always = other.partition("(")
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
@@ -148,14 +145,13 @@ def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has the time of the same
-    run."""
+    """(n,) measured seconds per step; NaN for other metrics, and for rates of runs whose time is in another row."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 
 
 def peak_gib(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured peak memory of the fullest rank in GiB; inf where it ran out of memory; NaN where not measured."""
+    """(n,) measured peak memory of the fullest rank in GiB; inf if the run was out of memory; NaN if not measured."""
     return np.array([_gib(row) for row in rows], dtype=float)
 
 
@@ -167,19 +163,19 @@ _PEAK = re.compile(
     r"(?:peak_mem(?:ory)?(?:_per_gpu|_allocated(?:_any_rank)?)?|(?:mem_)?max_(?:mem(?:ory)?_)?allocated)"
     r"(?:_(gib|gb|mib|mb|bytes))?"
 )
-# Mist's logs say MB for MiB, as torch.cuda's own reports do; litgpt divides by 10⁹.
+# GiB per unit. MB means MiB, as in Mist's logs and torch.cuda's reports; GB means 10⁹ bytes, as in litgpt's.
 _GIB = {"gib": 1.0, "gb": 1e9 / 2**30, "mb": 1 / 1024, "mib": 1 / 1024, "bytes": 1 / 2**30, "": 1.0}
 
 
 def measures(name: str) -> bool:
-    """Whether a wide table's column with this name holds a predicted metric."""
+    """Whether a wide table's column with this name is a metric that can be predicted."""
     return any(pattern.fullmatch(name) for pattern in (_TIME, _RATE, _PEAK))
 
 
 def _seconds(row: Row, timed: Collection[Any]) -> float:
     if status_of(row) != "ok":
         return np.nan
-    again = _reference(row) in timed  # another row has the time of the same run
+    again = _reference(row) in timed  # the run's time is in another row
     for name, value, unit in _metrics(row):
         if match := _TIME.fullmatch(name):
             return value * (1e-3 if (match[1] or unit) == "ms" else 1.0)
@@ -203,7 +199,7 @@ def _gib(row: Row) -> float:
 
 
 def _metrics(row: Row) -> list[tuple[str, float, str]]:
-    """(name, value, unit) of each metric of a row, times first; a row of a long table has only one."""
+    """(name, value, unit) of each metric of a row, times first."""
     if stated(row.get("metric")):
         found = [(str(row["metric"]).strip().lower(), number(row.get("value")), str(row.get("unit") or ""))]
     else:
@@ -213,27 +209,26 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """The device's name. If another column states a smaller memory, the name of the device with that memory."""
+    """The device's name; if the row states less memory than it has, the name of that variant."""
     gib, known = number(own.get("gpu_mem_gb")) or 0.0, memory_gib_of(name)
     less = known is not None and 0 < gib < KEPT * known
     return device_meant(name, gib) or name if less else name
 
 
 def _is_of_a_layer(own: Row) -> bool:
-    """Whether the row is one of vTrain's measurements, whose table has seconds per sample and per step."""
+    """Whether the row is one of vTrain's measurements, whose table has the column `s_per_sample`."""
     return "s_per_sample" in own
 
 
 def _trainer(own: Row) -> Trainer:
-    """By the framework's name; a submission to MLPerf Training is identified by its round, whatever the name of its
-    container."""
+    """The trainer record of a row, by the framework's name. MLPerf Training's are identified by their round."""
     framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
 
 
 def _model_name(own: Row) -> str:
-    """The model's name. litgpt's config files name the model more precisely than its table does."""
+    """The model's name; for litgpt from the name of the config file, which is more precise than its table."""
     file = str(own.get("other", "")).split("/")[0]
     return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
         file, str(own.get("model", ""))
@@ -241,7 +236,7 @@ def _model_name(own: Row) -> str:
 
 
 def shape_of(name: str) -> dict[str, float]:
-    """A public model's sizes by its name, as columns; {} where it is not known."""
+    """The sizes of a public model as columns; {} if it is unknown."""
     if not (sizes := sizes_of(name)):
         return {}
     return {k: float(v) for k, v in ({"gated": True, "tied": False} | sizes).items() if k in (*_SIZES, *_OF_EXPERTS)}
@@ -251,10 +246,10 @@ def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
     if _is_of_a_layer(own):
         heads = max(16.0, (number(own.get("hidden")) or 0.0) / 128)
         return {**Trainer("Megatron-LM of 2021").columns("of_a_layer"), "heads": heads}
-    if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
+    if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = number(own.get("ffn")), number(own.get("hidden"))
-        if vocab := number(own.get("vocab")):  # padded so that it divides by 128 on every rank
+        if vocab := number(own.get("vocab")):  # padded to a multiple of 128 per rank
             unit = 128 * (number(own.get("tp")) or 1.0)
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
@@ -264,7 +259,7 @@ def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
     return found
 
 
-# What tables call attention kernels; the first that occurs in a cell counts. "fused" alone is Megatron's softmax.
+# Names of attention kernels in tables → columns; the first match counts. "fused" alone means Megatron's fused softmax.
 _KERNELS = (
     (r"\bmasked", {"attention": "masked"}),
     (r"flash[a-z_]*1", {"attention": "flash1"}),
@@ -272,15 +267,14 @@ _KERNELS = (
     (r"flash|\bfa3|sdpa|cudnn|xformers|mem.*eff", {"attention": "flash"}),
     (r"unfused|math|eager|torch|local|naive", {"attention": "unfused"}),
     (r"fused", {"attention": "unfused", "fused_activation": 1.0}),
-    # a switch for flash attention
+    # values of a switch for flash attention
     (r"^(true|yes|on|1(\.0)?)$", {"attention": "flash"}),
     (r"^(false|no|off|0(\.0)?)$", {"attention": "unfused"}),
 )
 
 
 def _attention(stated: str) -> dict[str, Any]:
-    """From a column that names the attention kernel, perhaps together with the kernel of the norms ("flash_attention2 +
-    RMS kernel")."""
+    """Columns from the name of an attention kernel, perhaps with a norm kernel ("flash_attention2 + RMS kernel")."""
     text = re.sub(r"[\s\-]+", "_", stated.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
     if re.search(r"rms|norm", text):
@@ -288,7 +282,7 @@ def _attention(stated: str) -> dict[str, Any]:
     return found
 
 
-# Names that trainers use for sharding → stages of ZeRO. The first that occurs counts.
+# Trainers' names of sharding strategies → ZeRO stage; the first match counts.
 _SHARDED = (
     (r"no_shard", 0.0),
     (r"shard_grad_op|(?:zero|stage)_?2", 2.0),
@@ -298,7 +292,7 @@ _SHARDED = (
 
 
 def _sharding(own: Row, x: Row) -> dict[str, float]:
-    """For rows whose columns give no ZeRO stage: from the name of the strategy, else from the trainer's name."""
+    """The ZeRO stage of rows without such a column, from the name of the strategy or of the trainer."""
     if "zero" in x or "distopt" in x:
         return {}
     for name in ("zero", "sharding", "framework"):
@@ -310,7 +304,7 @@ def _sharding(own: Row, x: Row) -> dict[str, float]:
 
 
 def _chunks(own: Row) -> dict[str, float]:
-    """Chunks per stage: Megatron's tables state the layers of a chunk."""
+    """Chunks per pipeline stage, from the layers per chunk in Megatron's tables."""
     each, layers = number(own.get("vpp_layers")), number(own.get("layers"))
     if not each or not layers:
         return {}
@@ -319,7 +313,7 @@ def _chunks(own: Row) -> dict[str, float]:
 
 def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
     if ar.startswith("selective"):
-        # "selective layer" of PyTorch trainers: every other layer as a whole
+        # "selective layer" in PyTorch trainers: every other layer is recomputed as a whole
         return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}
     return {"ar": "full" if ar in ("full", "true", "yes", "on", "1", "1.0", "uniform", "block") else "none"}
 

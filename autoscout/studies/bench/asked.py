@@ -1,4 +1,5 @@
-"""The work of the verb `bench`: landscapes of a table, a job or the paper, runs on them, and the result as text."""
+"""Implements the command `bench`: builds the landscapes (spaces with known outcomes) of a table, a job or the paper,
+runs strategies on them, and formats the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,11 @@ from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_t
 from autoscout.studies.bench.variants import usable
 from kb.records import AutoscoutError, Job
 
-Options = Mapping[str, Any]  # the verb's options, by name
+Options = Mapping[str, Any]  # the command's options, by name
 
 
 def of_table(path: Any, options: Options) -> tuple[list[Landscape], list[str]]:
-    """The table's landscapes, and remarks about them. Errors: AutoscoutError (exit 2)."""
+    """(landscapes of the table, remarks to print). Errors: AutoscoutError (exit 2)."""
     names = {name: _names(options[name]) for name in ("knobs", "sparse", "dense", "group_by")}
     return landscapes_of_table(
         TableSource(
@@ -36,7 +37,7 @@ def of_table(path: Any, options: Options) -> tuple[list[Landscape], list[str]]:
 
 
 def of_job(job: Job, options: Options) -> tuple[list[Landscape], list[str]]:
-    """The landscape of the job's analytic model. Errors: AutoscoutError."""
+    """([landscape of the job's analytic model], remarks to print). Errors: AutoscoutError."""
     return [landscape(job, options["simulators"])], []
 
 
@@ -50,7 +51,7 @@ def compared(
     progress: Progress,
     table: printed.Laid,
 ) -> str:
-    """Runs every strategy on every landscape. `table`: formats rows under a header."""
+    """Runs every strategy on every landscape and formats the comparison. `table`: formats rows under a header."""
     if options["shuffled"]:
         landscapes = [each for land in landscapes for each in (land, land.shuffled())]
     chosen, left_out = usable(_names(options["strategies"]) or strategies.split(","), landscapes)
@@ -69,7 +70,7 @@ def compared(
 
 
 def paper(options: Options, as_json: bool, progress: Progress) -> str:
-    """The paper's evaluation. Errors: AutoscoutError (exit 2) for a figure that the paper does not have."""
+    """Runs the paper's evaluation and returns the report. Errors: AutoscoutError (exit 2) for an unknown figure."""
     settings = BenchSettings(**{name: options[name] for name in ("budget", "target", "noise")})
     figures = _names(options["figures"]) or []
     for name in figures:

@@ -1,5 +1,5 @@
-"""The end of a run, as in a session: the reference is re-measured now and then during the search, and at the end the
-finalists are re-measured in rounds, whose verdict is the recommendation. All this is outside the budget."""
+"""Re-measurements of a run, as in a session: the reference is repeated at intervals during the search, and at the end
+the best configurations are repeated in rounds that decide the recommendation. The budget excludes this."""
 
 from collections.abc import Callable
 
@@ -11,13 +11,14 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 class Closing:
     def __init__(self, landscape: Landscape, again: Callable[[Configuration], Measurement]) -> None:
-        """`again`: measures a configuration once more."""
+        """`again`: a function that measures a configuration again."""
         self._landscape, self._again = landscape, again
         self._job = Job(name=landscape.name, target="bench", objective=landscape.space.objective)
-        self._anchors: Anchors | None = None  # the reference is the first measured configuration
+        self._anchors: Anchors | None = None  # repeats of the reference, which is the first measured configuration
 
     def measured(self, measurement: Measurement, searched: int) -> None:
-        """Takes in one experiment of the search; `searched`: how many there were so far, this one included."""
+        """Records one experiment of the search, and repeats the reference if it is due. `searched`: number of
+        experiments so far, including this one."""
         if self._anchors is None:
             self._anchors = Anchors(self._job, measurement.configuration)
             self._anchors.tell(measurement, searched)
@@ -25,7 +26,8 @@ class Closing:
             self._anchors.tell(self._again(self._anchors.reference), searched)
 
     def verdict(self, done: list[Measurement]) -> Configuration | None:
-        """The winner. `done`: the measurements, one per configuration. None if nothing worked."""
+        """The recommended configuration; None if none worked. `done`: the search's measurements, one per
+        configuration."""
         if self._anchors is None:
             return None
         space, reference = self._landscape.space, self._anchors.reference
@@ -38,5 +40,5 @@ class Closing:
                 wanted = asking.send(self._again(wanted.configuration))
         except StopIteration as end:
             return end.value.winner
-        except AutoscoutError:  # nothing worked, in the search or when it was measured again
+        except AutoscoutError:  # all configurations failed, in the search or when repeated
             return None

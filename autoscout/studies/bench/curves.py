@@ -1,4 +1,4 @@
-"""Anytime curves: median regret of each strategy after n evaluations, for the terminal."""
+"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) by evaluations."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,12 @@ import numpy as np
 from autoscout.studies.bench.run import BenchRun
 from autoscout.studies.bench.summary import ALL
 
-_FLOOR, _CEILING = 1e-3, 10.0  # regrets outside this range are clipped
+_FLOOR, _CEILING = 1e-3, 10.0  # regrets are clipped to this range
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _MOST_PANELS = 9
 
-Curves = dict[str, np.ndarray]  # strategy → (3, budget) quartiles of regret after each evaluation; NaN: nothing ran
+# strategy → (3, budget) quartiles of the regret after each evaluation; NaN: nothing ran yet
+Curves = dict[str, np.ndarray]
 
 
 def curves(runs: Sequence[BenchRun], budget: int) -> Curves:
@@ -24,7 +25,7 @@ def curves(runs: Sequence[BenchRun], budget: int) -> Curves:
 
 
 def _regrets(run: BenchRun, budget: int) -> np.ndarray:
-    """(budget,) regret after each evaluation; infinite before anything ran."""
+    """(budget,) regret after each evaluation; inf until something ran."""
     regrets = np.full(budget, np.inf)
     for at, value in run.curve:
         regrets[int(at) - 1 :] = abs(value - run.optimum) / run.optimum
@@ -32,7 +33,7 @@ def _regrets(run: BenchRun, budget: int) -> np.ndarray:
 
 
 def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
-    """Curves by landscape; for many landscapes, of all runs together."""
+    """Curves by landscape; if there are many landscapes, of all runs together."""
     landscapes = list(dict.fromkeys(r.landscape for r in runs))
     if len(landscapes) > _MOST_PANELS:
         return {f"{ALL} {len(landscapes)} landscapes": curves(runs, budget)}
@@ -40,7 +41,7 @@ def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
 
 
 def _depth(regret: float) -> float:
-    """Distance below the top of the plot, as a share of its height."""
+    """Position of a regret below the top of the plot, as a share of its height."""
     return 1 - np.log(min(max(regret, _FLOOR), _CEILING) / _FLOOR) / np.log(_CEILING / _FLOOR)
 
 
@@ -49,7 +50,7 @@ def _ticks(budget: int) -> list[int]:
 
 
 def text(drawn: Curves, budget: int, width: int = 64, height: int = 12) -> str:
-    """The curves as text, for a terminal: one letter per strategy, the first one on top."""
+    """The curves as a text plot: one letter per strategy; where curves cross, that of the first strategy is shown."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     places = np.unique(np.geomspace(1, budget, width).round().astype(int))
     grid = [[" "] * len(places) for _ in range(height)]

@@ -1,8 +1,8 @@
-"""Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` is its closed form.
+"""A landscape of whole-cluster designs: the outcome of a design is predicted by the detailed model (chunk by chunk);
+the simulator `closed` is the model's closed form.
 
-If there are too many designs to list, 20,000 are drawn uniformly from the valid ones, and the reference is added.
-Strategies get a single metric: a broken constraint is a failure, and further objectives are left out.
-"""
+If there are too many designs to list, the landscape has 20,000 uniform random valid ones and the reference. Strategies
+get a single metric: a design that breaks a constraint fails, and further objectives are ignored."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ CLOSED = "closed"
 
 
 def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """The job's landscape as the simulators predict it. Errors: AutoscoutError (exit 2) for an unknown simulator."""
+    """The landscape of the job's designs. Errors: AutoscoutError (exit 2) for an unknown simulator."""
     for simulator in simulators:
         if simulator != CLOSED:
             raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)

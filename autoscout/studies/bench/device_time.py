@@ -1,12 +1,11 @@
-"""The device-seconds that an experiment of a job's landscape costs. Assumed, not measured: sessions record their real
-times.
+"""The cost in device-seconds of an experiment in a job's landscape. The constants are assumed, not measured; sessions
+record real times.
 
     t = devices × (launch + loading + iterations × step)
 
-`launch`: processes, imports, communicators, compilation; `loading`: the weights in 16 bits, at 1 GB/s into each device.
-The number of iterations is the job's own, or fewer if its time for measuring ends them; a failing experiment ends in
-its first iteration. A server measures for a fixed time, on the devices that it uses.
-"""
+`launch`: start of processes, imports, communicators, compilation. `loading`: 16-bit weights at 1 GB/s into each device.
+The number of iterations is the job's, or fewer if its time limit for measuring is reached; a failing experiment ends in
+its first iteration. A server is measured for a fixed time on the devices that it uses."""
 
 import numpy as np
 
@@ -15,12 +14,12 @@ from autoscout.simulate.member import Columns
 from kb.records import Job
 from kb.sizes import parameters
 
-_LAUNCH, _LOADED = 30.0, 1e9  # seconds; bytes/s into one device
-_FEWEST = 2  # iterations
+_LAUNCH, _LOADED = 30.0, 1e9  # seconds of a launch; loading rate in bytes/s per device
+_FEWEST = 2  # least number of measured iterations
 
 
 def device_seconds(job: Job, columns: Columns, step: np.ndarray) -> np.ndarray:
-    """(n,) device-seconds; `step` (n,): seconds of an iteration, NaN where it fails (unused for a server)."""
+    """(n,) device-seconds. `step`: (n,) seconds of an iteration, NaN where it fails; not used for a server."""
     tp, pp, dp = (
         np.nan_to_num(np.asarray(columns.get(name, 1.0), dtype=float), nan=1.0) for name in ("tp", "pp", "dp")
     )

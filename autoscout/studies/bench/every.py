@@ -1,8 +1,8 @@
-"""All runs of a comparison: on all cores, seeded, resumable.
+"""Executes all runs of a comparison, in parallel on all cores; runs are seeded and the comparison is resumable.
 
-With a folder, every finished run is one JSON line in its `runs.jsonl`, and runs found there are not repeated. A line
-carries a fingerprint of the landscape, the settings and the strategy's code, so that comparisons may share the folder,
-and a rival need not run again because our search changed."""
+With a folder, every finished run is a JSON line in `runs.jsonl`, and runs found there are not repeated. A line has a
+fingerprint of the landscape, the settings and the strategy's code, so that comparisons can share a folder, and rivals
+need not run again when AutoScout's strategy changes."""
 
 import hashlib
 import importlib.util
@@ -23,7 +23,7 @@ from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.run import BenchRun, BenchSettings, run
 from autoscout.studies.bench.variants import variant
 
-Progress = Callable[[int, int], None]  # finished runs, all runs
+Progress = Callable[[int, int], None]  # called with (finished runs, all runs)
 
 
 class _Line(msgspec.Struct):
@@ -31,7 +31,7 @@ class _Line(msgspec.Struct):
     run: BenchRun
 
 
-Task = tuple[tuple[int, ...], str, int]  # landscapes tuned one after another, strategy, seed
+Task = tuple[tuple[int, ...], str, int]  # (indices of landscapes to tune in sequence, strategy, seed)
 
 
 def run_all(
@@ -43,8 +43,8 @@ def run_all(
     workers: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> list[BenchRun]:
-    """Every strategy with every seed on every landscape, nested in the order landscape, strategy, seed. With
-    `settings.transfer` a strategy tunes the landscapes one after another and gets what it measured before."""
+    """The runs of every strategy with every seed on every landscape, sorted by landscape, strategy and seed. With
+    `settings.transfer`, a strategy tunes the landscapes in sequence, and gets its earlier measurements as past jobs."""
     chains = [tuple(range(len(landscapes)))] if settings.transfer else [(i,) for i in range(len(landscapes))]
     tasks: list[Task] = [(chain, name, seed) for seed in range(seeds) for chain in chains for name in strategies]
     prints = [fingerprint(landscape, settings, landscapes if settings.transfer else ()) for landscape in landscapes]
@@ -64,11 +64,11 @@ def run_all(
 
 
 def _in_parallel(landscapes: Sequence[Landscape], tasks: list[Task], settings: BenchSettings, workers: int):
-    """(task, its runs) as they finish. The processes are forked, so that all share the landscapes' memory."""
+    """Yields (task, its runs) as they finish. Processes are forked to share the memory of the landscapes."""
     if not tasks:
         return
     for landscape in landscapes:
-        landscape.prepare()  # once, before the forks
+        landscape.prepare()  # before forking, so that it happens once
     global _shared
     _shared = (landscapes, settings)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (os.getpid(),)) as pool:
@@ -100,8 +100,8 @@ def _chain(task: Task) -> list[BenchRun]:
 
 
 def distance(a: Landscape, b: Landscape) -> float:
-    """Distance of two groups of a table: the mean over the grouping columns of |log₂ ratio| for numbers, and of 1 for
-    different names."""
+    """Dissimilarity of two landscapes of a table, for `Past.distance`: the mean over the grouping columns of |log₂
+    ratio| for numbers, and 1 for different names."""
     apart = []
     for name, value in a.group.items():
         other = b.group[name]
@@ -113,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
 
 
 def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[Landscape]) -> str:
-    """Hash of everything that determines a run besides the strategy and its seed."""
+    """A hash of everything that determines a run except the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
         arrays = [each.space.feasible.codes, each.truth, *(a for a in (each.cost, each.broke) if a is not None)]
@@ -126,7 +126,8 @@ def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[
 
 
 def _some_peaks(landscape: Landscape) -> list[list[float]]:
-    """Peaks of a few rows that ran, (ranks,) each: they change with the memory model, on which strategies depend."""
+    """Peak memory of a few rows that ran, (ranks,) GiB each, for the hash: strategies get these peaks, which change
+    with the memory model."""
     if landscape.peaks is None:
         return []
     ran = np.flatnonzero(~np.isnan(landscape.truth))
@@ -136,7 +137,7 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 
 @cache
 def _code(name: str) -> str:
-    """A hash of the source of a strategy and of the code that runs it; if it changes, runs are repeated."""
+    """A hash of the source code of a strategy and of the code that runs it."""
     here, root = Path(__file__).parent, Path(__file__).parents[2]
     paths = [here / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing", "hints")]
     paths += [
@@ -160,7 +161,7 @@ def _read(folder: Path | None) -> dict[tuple[str, str, int], BenchRun]:
         try:
             entry = msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError:
-            continue  # the line is torn: its writer was killed
+            continue  # an incomplete line of a killed process
         found[entry.fingerprint, entry.run.strategy, entry.run.seed] = entry.run
     return found
 
@@ -186,8 +187,8 @@ def _cores() -> int:
 
 
 def _begin(parent: int) -> None:
-    """One process per core: numeric libraries must not start threads of their own. Only the parent handles Ctrl-C; when
-    it ends, even by force, so does this process."""
+    """Initializes a worker process: limits numeric libraries to one thread, because there is a process per core; leaves
+    Ctrl-C to the parent; and ends when the parent ends, even if that is killed."""
     import signal
 
     from threadpoolctl import threadpool_limits

@@ -1,9 +1,9 @@
-"""Simulators for strategy `paper`: the paper's fidelity control (§3.3), as in a session (tuning/evaluator.py).
+"""The paper's fidelity control (§3.3) in benchmarks, for strategies that do not use simulators themselves, as in a
+session (tuning/evaluator.py).
 
-While fidelity is simulated, requests are answered by the mean of the landscape's simulators, for free; only the default
-and, every τ-th step, the most promising of the batch are real experiments. Once the MAPE of the last checks exceeds ε,
-or nothing better has been predicted for some steps, all are real. Other strategies get the simulators themselves.
-"""
+At first, requested configurations are answered by the mean of the landscape's simulators at no cost; only the default
+and, in every τ-th step, the most promising configuration of the batch are real experiments. When the MAPE of the last
+checks exceeds ε, or nothing better has been predicted for some steps, all configurations become real experiments."""
 
 from collections.abc import Callable
 
@@ -14,21 +14,22 @@ from autoscout.simulate.trust import TrustGuard
 from autoscout.studies.bench.landscape import Landscape
 from kb.records import Configuration, Measurement
 
-Real = Callable[[list[Configuration]], list[Measurement]]  # returns fewer than requested when the budget ends
+Real = Callable[[list[Configuration]], list[Measurement]]  # runs experiments; fewer than requested if the budget ends
 
 
 class SimulatedFirst:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
-        with np.errstate(invalid="ignore"):  # inf − inf means no prediction
-            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN if one has no prediction
+        with np.errstate(invalid="ignore"):  # inf − inf gives NaN, no prediction
+            # NaN if any simulator has no prediction
+            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)
         self.on = bool(landscape.simulators)
         self._guard = TrustGuard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}
         self._best, self._stale, self._step = float("inf"), 0, 0
 
     def answer(self, batch: list[Configuration], measure: Real) -> tuple[list[Measurement], bool]:
-        """Measurements in the order asked, and whether fidelity switched to real experiments afterwards."""
+        """(measurements in the requested order, whether all further configurations will be real experiments)."""
         self._step += 1
         answers = {c.id: self._simulate(c) for c in batch if c.id not in self._real}
         unanswered = [c for c in batch if answers.get(c.id) is None and c.id not in self._real]
@@ -53,8 +54,8 @@ class SimulatedFirst:
         return value if self.landscape.goal == "min" else 1 / value
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        """None if it has to be real: the first configuration, which all others are compared with, and those that no
-        simulator can predict."""
+        """The prediction as a measurement; None if an experiment is needed: for the first configuration, with which all
+        others are compared, and for those that a simulator cannot predict."""
         row = self.landscape.space.feasible.index(configuration)
         if row is None or not self._real or np.isnan(self.predicted[row]):
             return None

@@ -1,9 +1,10 @@
-"""Simulated colleagues, to measure what an arm of proposals (search/proposed.py) gains and risks. They propose:
+"""Simulated people who propose configurations, to measure what the arm of proposals (search/proposed.py) gains and
+risks. The kinds of proposals are:
 
-good      one of three is near the best and nearly as fast, the others are anywhere
-random    anywhere
+good      one of three is similar to the best configuration and nearly as fast; the others are random
+random    random configurations
 worst     the slowest hundredth of the configurations that run
-failing   plausible but failing: the failures nearest to the best; if nothing fails, the slowest of its neighbours
+failing   the failing configurations most similar to the best one; if none fails, the slowest of its neighbours
 """
 
 import numpy as np
@@ -14,14 +15,14 @@ from autoscout.studies.bench.landscape import Landscape
 from kb.records import AutoscoutError
 
 KINDS = ("good", "random", "worst", "failing")
-_COUNT, _RIGHT = 6, 3  # number of proposals; one in this many is right
-_REGION = 0.1  # relative cost above the best up to which a proposal is right
-_WORST, _LEAST = 0.01, 6  # share of all configurations in the worst region; least number of rows in a region
-_NEAR = 50  # number of neighbours of the best
+_COUNT, _RIGHT = 6, 3  # number of proposals; for `good`, one in this many is right
+_REGION = 0.1  # a proposal is right if its cost is at most this far above the best one, relatively
+_WORST, _LEAST = 0.01, 6  # share of the configurations that count as the worst; least number of rows to choose from
+_NEAR = 50  # number of neighbours of the best configuration to choose from
 
 
 def hinted(name: str) -> str:
-    """The kind of hints in a strategy's name, "" without. Errors: AutoscoutError (exit 2) for an unknown kind."""
+    """The kind of proposals in a strategy's name ("autoscout@worst"), or "". Errors: AutoscoutError (exit 2)."""
     kind = name.partition("@")[2]
     if kind and kind not in KINDS:
         raise AutoscoutError(f"{name}: '{kind}'{nearest_name(kind, KINDS)}", 2)
@@ -29,12 +30,12 @@ def hinted(name: str) -> str:
 
 
 def hints(landscape: Landscape, kind: str, seed: int) -> list[Proposed]:
-    """The colleague's proposals before anything is measured."""
+    """The proposals of the given kind, made before anything is measured."""
     if not kind:
         return []
     rng = np.random.default_rng((seed, 3))
     cost = landscape.truth if landscape.goal == "min" else -landscape.truth
-    order = np.argsort(cost, kind="stable")  # failures, which are NaN, come last
+    order = np.argsort(cost, kind="stable")  # failures (NaN) come last
     ran = int(np.isfinite(cost).sum())
     few = max(int(_WORST * ran), _LEAST)
     codes = landscape.space.feasible.codes

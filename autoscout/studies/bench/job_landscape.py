@@ -1,21 +1,21 @@
-"""A job's analytic model as a landscape, and simulators of it that are wrong in known ways.
+"""A job's analytic model as a landscape (a space with known outcomes), with simulators that have known errors.
 
-The truth is the model of simulate/training/ or simulate/serving/ times a lognormal *quirk* that the model does not
-know. What our model leaves unexplained of measured steps is mostly a constant per pair of values (in vTrain's table: of
-tp and micro batch), so the quirk has 3 % from effects of pairs of knobs, and 0.5 % from each configuration.
-Configurations that need more than their devices' memory fail, according to the memory model with a quirk of 1 %. So no
-simulator here equals the truth, not even the model itself. For a training run that worked, strategies also get the peak
-memory of every rank, as from a real run, with noise of 0.5 %.
+The outcome ("truth") of a configuration is the prediction of simulate/training/ or simulate/serving/, times a lognormal
+error ("quirk") that no simulator knows. In measured tables, errors of the model are mostly constant per pair of knob
+values (in vTrain's table: of tp and micro batch), so the quirk has a standard deviation of 3 % from pairs of knobs, and
+0.5 % from single configurations. Configurations fail if they need more memory than their devices have, according to the
+memory model with a quirk of 1 %. For training runs that work, strategies also get the peak memory of every rank, with
+noise of 0.5 %.
 
-Simulators, to be named with `--simulator`:
+Simulators for the option `--simulator`:
 
-    good      the model with each part up to a quarter too small or large; configurations that surely run out of memory
-              fail, and the predicted use of memory of the others is 5 % too high
-    biased    compute and data parallelism take a fifth, tensor parallelism, bubbles and the host three times, pipeline
-              traffic five times their true time; memory is 8 % too large, so that some runs seem to fail; in serving's
-              decode step, attention takes a fifth, communication and the host three times
+    good      each component of the true time times a factor of 0.8 to 1.25; predicts a failure only if running out of
+              memory is nearly certain; memory of other configurations is predicted 5 % too high
+    biased    compute and data parallelism at a fifth of the true time, tensor parallelism, bubbles and host at three
+              times, pipeline transfers at five times; memory 8 % too high, so that some working configurations seem to
+              fail; in serving's decode step, attention at a fifth, communication and host at three times
     linear    the paper's Table 2: four linear regressions, fitted on 200 random configurations of the job
-    good+80   any of them with noise of 80 % (or another share) of each prediction added, as in the paper's Figure 11
+    good+80   a simulator with noise of 80 % (or another share) of each prediction added, as in the paper's Figure 11
 """
 
 import hashlib
@@ -51,18 +51,18 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
-PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
+# standard deviations of the log quirk: of pairs, of configurations, of memory
+PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
-_BIAS |= {"attention": 0.2, "communication": 3.0}  # of a decode step
-_MEMORY_BIAS = {"biased": 0.08}  # bias of the logarithm of memory
-_SURE = 1.28  # standard errors: a probability of 0.9
+_BIAS |= {"attention": 0.2, "communication": 3.0}  # components of a decode step
+_MEMORY_BIAS = {"biased": 0.08}  # error of log memory
+_SURE = 1.28  # in standard deviations: 90 % probability
 _LINEAR_ROWS = 200
 SIMULATORS = ("good", "biased", "linear")
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
-    """The landscape of a job: predictions of the analytic model, each with its own quirk, instead of measurements.
-    Errors: AutoscoutError (exit 2) for an unknown simulator, (exit 3) where nothing runs."""
+    """The landscape of a job. Errors: AutoscoutError (exit 2) for an unknown simulator, (exit 3) if nothing runs."""
     if target_of(job).designs:
         return design_landscape(job, simulators, name)
     for simulator in simulators:
@@ -71,14 +71,14 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # If strategies get the peaks, a configuration that breaks a bound on memory runs. Otherwise it fails, since
-    # strategies could not know.
+    # If strategies get peak memory, a configuration that breaks a constraint on it runs and reports it. Otherwise it
+    # fails, because strategies could not detect it.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.columns(space.feasible.codes)}
     if len(device_counts(job)) > 1:
-        columns.pop("memory_gib", None)  # the smallest kind's memory; here each kind's own counts
+        columns.pop("memory_gib", None)  # of the smallest kind; each kind's own memory is used here
     columns |= serving_devices(job, columns)
     predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
@@ -120,8 +120,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
 
 
 def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
-    """(predicted metric, (n,) log of needed over available memory, (n,) log of needed memory over the job's bounds on
-    it). Above 0 a configuration does not run, or breaks a bound."""
+    """(predicted metric, (n,) log(needed / available memory), (n,) log(needed memory / the job's bounds on it)). Above
+    0, a configuration does not run, or breaks a bound."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device
@@ -141,7 +141,7 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.nd
 
 
 def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
-    """As for training; the serving model itself decides which configurations do not fit."""
+    """Like `_training`, but the serving model itself predicts which configurations do not fit."""
     if job.objective.constraints:
         raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
     model = ServingSimulator(job.objective.metric)
@@ -158,8 +158,8 @@ def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
 
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
-    """(n,) predictions of the model with wrong constants: each part of the time is scaled by its own factor."""
-    rng = np.random.default_rng(7)  # the same seed for every job
+    """(n,) predictions of a simulator with wrong constants: each component of the time is scaled by a factor."""
+    rng = np.random.default_rng(7)  # equal factors for all jobs
     factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
         factors = {name: _BIAS.get(name, 1.0) for name in predicted.parts}
@@ -178,7 +178,7 @@ def _linear(land: Landscape, columns: Columns) -> np.ndarray:
 
 
 def _quirk(space: Space) -> np.ndarray:
-    """(n,) logs of quirks. An effect belongs to the values of two knobs, so it is the same in every space."""
+    """(n,) log quirks. The effect of a pair of knobs depends only on their values, so it is equal in all spaces."""
     codes = space.feasible.codes
     effects = np.zeros(len(codes))
     pairs = list(itertools.combinations(range(codes.shape[1]), 2))
@@ -189,13 +189,13 @@ def _quirk(space: Space) -> np.ndarray:
 
 
 def _pair_effects(a: Knob, b: Knob) -> np.ndarray:
-    """(values of a + 1, values of b + 1) standard normal; the last row and column are for an inactive knob."""
+    """(values of a + 1, values of b + 1) standard normal effects; the last row and column are for inactive knobs."""
     seeds = [[_hash(f"{a.name}={v!r}×{b.name}={w!r}") for w in (*b.values, None)] for v in (*a.values, None)]
     return np.array([[np.random.default_rng(seed).standard_normal() for seed in row] for row in seeds])
 
 
 def _uniform(space: Space, salt: str) -> np.ndarray:
-    """(n,) pseudo-random numbers in (0, 1) from the knobs' values: a configuration has the same one in every space."""
+    """(n,) pseudo-random numbers in (0, 1) that depend only on the configuration, so they are equal in all spaces."""
     mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
     for j, knob in enumerate(space.knobs):
         by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)
@@ -217,7 +217,7 @@ def _hash(text: str) -> int:
 
 
 def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
-    """Peak GiB of each rank, in order: pipeline stages one after the other."""
+    """Peak GiB of each rank, in the order of ranks (pipeline stage by pipeline stage)."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     pp = int(configuration.knobs.get("pp", 1))
     x, at = complete(columns), np.arange(pp)

@@ -1,4 +1,4 @@
-"""Chooses the columns of a table that are knobs, unless the user does: those that were set, not those measured."""
+"""Chooses the columns of a table that are knobs (settings, not measurements), unless the user names them."""
 
 import re
 from collections.abc import Iterable
@@ -18,19 +18,18 @@ _SAME_RANKING = 0.99
 
 
 def column(table: Table, name: str, option: str) -> int:
-    """The index of a column. Errors: AutoscoutError (exit 2) with the nearest name."""
+    """The index of a column. Errors: AutoscoutError (exit 2) that suggests the nearest name."""
     if name not in table.columns:
         raise AutoscoutError(f"{option}: there is no column '{name}'{meant(name, table.columns)}", 2)
     return table.columns.index(name)
 
 
 def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(the columns to take as knobs, reasons why the others are not, in words).
+    """(columns that are knobs, reasons why the others are not, as text).
 
-    `taken`: columns with another role. Left out are constants, columns named like a measurement, those that differ in
-    more than half of all rows (measurements and identifiers), and those that rank the rows as the metric does and are
-    not needed to tell rows apart: they would give the result away.
-    """
+    `taken`: columns with another role. Excluded are constants, columns named like a measurement, columns with distinct
+    values in more than half of all rows (measurements and identifiers), and columns that rank rows as the metric does,
+    unless they are needed to distinguish rows, because they would reveal the result."""
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
     reasons: dict[str, list[str]] = {}
@@ -68,7 +67,6 @@ def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
 
 
 def _distinct(table: Table, names: list[str]) -> int:
-    """Number of configurations that differ in these columns."""
     places = [table.columns.index(name) for name in names]
     return len({tuple(row[i] for i in places) for row in table.rows})
 
@@ -76,8 +74,8 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """(sparse, dense) knobs, as stated. Of the others, numbers with three or more values are dense, and the rest
-    sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is stated as both."""
+    """(sparse knobs, dense knobs). Knobs not stated as either are dense if they are numbers with three or more values,
+    else sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is stated as both."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:
@@ -100,7 +98,7 @@ def _is_ordered(table: Table, name: str) -> bool:
 
 
 def numbers(values: list) -> np.ndarray:
-    """(n,) floats; NaN where there is no number."""
+    """(n,) floats; NaN where a value is not a number."""
     return np.array([_number(v) for v in values], dtype=float)
 
 
@@ -114,7 +112,7 @@ def _number(value: object) -> float:
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's ρ over the rows where both are numbers; 0 if there are too few such rows."""
+    """Spearman's ρ over the rows where both values are numbers; 0 if there are too few."""
     from scipy.stats import spearmanr
 
     both = np.isfinite(a) & np.isfinite(b)

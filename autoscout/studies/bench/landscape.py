@@ -1,4 +1,4 @@
-"""A landscape: a space whose every configuration has a known outcome, so that searches can be scored on it."""
+"""A landscape: a space in which the outcome of every configuration is known, so that searches can be scored."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -12,15 +12,16 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
-SHUFFLED = ", shuffled"  # end of the name of a landscape whose outcomes were permuted
-_PEAK_NOISE = 0.005  # log noise of reported peak memory
+SHUFFLED = ", shuffled"  # suffix of the name of a landscape whose outcomes were permuted
+_PEAK_NOISE = 0.005  # standard deviation of the log of reported peak memory
 
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
-    """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
-    how the experiment ends. `cost`: (n,) what each experiment costs, or None. `simulators`: (n,) free predictions of
-    each. `peaks`: (ranks,) peak GiB of a row that ran, which strategies get as from a real run; None: unknown. `broke`:
-    (n,) the metric of rows that run but break a constraint (their `truth` is NaN), NaN elsewhere; None: none."""
+    """Rows are in the order of `space.feasible`. `truth`: (n,) noise-free metric, NaN where the experiment fails.
+    `status`: (n,) how the experiment ends. `cost`: (n,) device-seconds of the experiment; None: unknown. `simulators`:
+    name → (n,) predictions, which cost nothing. `peaks`: returns the (ranks,) peak GiB of a row that ran, which
+    strategies get as from a real run; None: unknown. `broke`: (n,) metric of rows that run but break a constraint
+    (their `truth` is NaN), NaN elsewhere; None: there are none."""
 
     name: str
     space: Space
@@ -30,10 +31,10 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     status: np.ndarray
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
-    foreseen: dict[str, np.ndarray] = {}  # bound → (n,) predicted closeness to it (search/strategy.py)
+    foreseen: dict[str, np.ndarray] = {}  # bound → (n,) predicted log(value / bound), see Search.foreseen
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
     broke: np.ndarray | None = None
-    default: Configuration | None = None  # what an expert would start from; None: unknown
+    default: Configuration | None = None  # an expert's first configuration; None: unknown
     group: dict[str, Value] = {}
 
     @cached_property
@@ -41,12 +42,12 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return float(np.nanmin(self.truth) if self.goal == "min" else np.nanmax(self.truth))
 
     def prepare(self) -> None:
-        """Computes what all runs need: the list of configurations and its index."""
+        """Computes in advance what all runs need: the list of configurations and its index."""
         assert len(self.sorted_codes[0]) == len(self.truth)
 
     def shuffled(self, seed: int = 0) -> "Landscape":
-        """A copy with all outcomes permuted among the configurations. If a strategy still finds good ones sooner than
-        by chance, that comes from the space's shape, not from what its knobs do. Simulators keep their predictions."""
+        """A copy with all outcomes permuted among the configurations. A strategy that still finds good ones sooner than
+        by chance exploits the shape of the space, not the effects of knobs. Predictions are not permuted."""
         dealt = np.random.default_rng(seed).permutation(len(self.truth))
         peaks = self.peaks
         return msgspec.structs.replace(
@@ -63,18 +64,17 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return row, self.space.feasible.configuration(row)
 
     def regret(self, value: float) -> float:
-        """Distance of a metric value from the optimum, as a share of it; 0 is the optimum."""
+        """Relative distance of a metric value from the optimum; 0 at the optimum."""
         return abs(value - self.optimum) / self.optimum
 
     def within(self, share: float) -> int:
-        """Number of configurations within this share of the optimum."""
         return int((abs(self.truth - self.optimum) <= share * self.optimum).sum())
 
     def better(self, a: float, b: float) -> bool:
         return a < b if self.goal == "min" else a > b
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """(k, knobs) codes → (k,) rows of `space.feasible`."""
+        """(k,) row indices in `space.feasible` of the codes (k, knobs)."""
         if codes is self.space.feasible.codes:
             return np.arange(len(codes))
         keys, order = self.sorted_codes
@@ -85,16 +85,16 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return found
 
     def predictor(self, name: str) -> Predictor:
-        """A simulator in the form that strategies use: rows of codes → predicted metric values."""
+        """A simulator as strategies use it: a function from rows of codes to predicted metric values."""
         predicted = self.simulators[name]
         return lambda codes: predicted[self.rows(codes)]
 
     def foretold(self) -> dict[str, Predictor]:
-        """For each constraint that is predicted: rows of codes → the metric that it bounds."""
+        """For each predicted bound, a function from rows of codes to the predicted log(value / bound)."""
         return {name: lambda codes, levels=levels: levels[self.rows(codes)] for name, levels in self.foreseen.items()}
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
-        """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""
+        """The result of one experiment, with lognormal noise that depends only on (seed, row, repeat)."""
         spent = 0.0 if self.cost is None or np.isnan(self.cost[row]) else float(self.cost[row])
         value = float(self.truth[row])
         if np.isnan(value) and self.broke is not None:
@@ -127,6 +127,6 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
 
 
 def _keys(codes: np.ndarray) -> np.ndarray:
-    """(n, knobs) → (n,) opaque values that sort and compare."""
+    """(n,) opaque keys of rows of codes (n, knobs), for sorting and searching."""
     codes = np.ascontiguousarray(codes, dtype=np.int16)
     return codes.view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()

@@ -1,13 +1,12 @@
-"""The evaluation of the AutoScout paper (§4) on our models of its four jobs: the runs behind each figure.
+"""Repeats the evaluation of the AutoScout paper (§4) on landscapes from AutoScout's models of its four jobs.
 
-Figures 4-7: the best configuration found and the number of experiments for it, against UDO, CherryPick, Metis and the
-expert defaults. Figure 8: parts switched off. Figure 9: K trees in the tournament. Figure 10: larger and larger spaces.
-Figure 11: noise on the simulators. `paper` is Algorithm 1 as published with the paper's simulators (four linear
-regressions); `autoscout` is what this project does by default.
+Figures 4-7: the best configuration found and the number of experiments needed, compared with UDO, CherryPick, Metis and
+expert defaults. Figure 8: ablations. Figure 9: number K of trees in the tournament. Figure 10: spaces of increasing
+size. Figure 11: noise on the simulators. Strategy `paper` is Algorithm 1 as published, with the paper's simulators
+(four linear regressions); `autoscout` is this project's default.
 
-Spaces: the knobs of the paper's Table 1; everything else as an expert leaves it (see `_limits`). The paper's degrees
-are powers of two; ours include 3, 6 and 12, without which no layout would use all 12 devices.
-"""
+The spaces have the knobs of the paper's Table 1; all other settings are an expert's (see `_limits`). The paper's
+degrees are powers of two; these spaces also include 3, 6 and 12, without which no layout would use all 12 devices."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,10 +33,10 @@ FIGURES = ("4", "5", "6", "7", "8", "9", "10", "11")
 ABLATED = "qwen3-30b-a3b"
 LINEAR = "linear"
 
-_OF_3DP = ("tp", "pp", "dp", "mbs")  # and the number of devices of each kind
+_OF_3DP = ("tp", "pp", "dp", "mbs")  # in addition to the number of devices of each kind
 _OF_5DP = (*_OF_3DP, "cp", "ep", "sp")
 _OF_TABLE_1 = (*_OF_5DP, "ar", "distopt", "ddp_bucket", "tp_comm")
-_FIXED: dict[str, Value] = {  # values of knobs outside a scope; low in memory, so that every job can run
+_FIXED: dict[str, Value] = {  # values of knobs outside of a scope, which need little memory, so that every job can run
     **{"vpp": 1, "etp": 1, "dispatcher": "alltoall", "overlap_p2p": False, "ar_method": "uniform", "ar_layers": 1},
     **{"overlap_grad": True, "overlap_param": True, "tp_comm_overlap": True, "permute_fusion": True, "ce_fusion": True},
     **{"cp": 1, "ep": 1, "sp": True, "ar": "full", "distopt": True, "ddp_bucket": 8, "tp_comm": 16},
@@ -47,7 +46,7 @@ _SERVING_FIXED: dict[str, Value] = {"quantization": "none", "spec": "none", "kv_
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Some strategies on one landscape: `job` in a `scope`, with simulators or without."""
+    """Strategies to compare on one landscape: that of `job` with the knobs of a `scope`, with or without simulators."""
 
     figure: str
     job: str
@@ -83,8 +82,8 @@ def comparisons() -> list[Comparison]:
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs` by (landscape, strategy); `experts` by job: the metric of the expert's configuration on all devices, and
-    on the faster ones only."""
+    """`runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's configuration on all devices and
+    on the faster ones."""
 
     settings: BenchSettings
     seeds: int
@@ -100,7 +99,7 @@ def evaluate(
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Runs all figures, or some of them; runs that several figures share happen once."""
+    """Executes the runs of all or some figures; runs that several figures need are executed once."""
     wanted = [c for c in comparisons() if not figures or c.figure.removeprefix("Figure ") in figures]
     strategies: dict[str, dict[str, None]] = {}
     landscapes: dict[str, Landscape] = {}
@@ -136,10 +135,10 @@ def evaluate(
 
 def job_of(name: str, scope: Scope) -> Job:
     job = load_job(name)
-    if job.task == "serve":  # the serving model handles one kind of device only
+    if job.task == "serve":  # the serving model supports a single kind of device
         cluster = msgspec.structs.replace(job.cluster, nodes=job.cluster.nodes[:1])
         return msgspec.structs.replace(job, cluster=cluster, space=SpaceLimits(fix=_SERVING_FIXED))
-    launch = msgspec.structs.replace(job.launch, transformer_engine=True)  # tp_comm needs it
+    launch = msgspec.structs.replace(job.launch, transformer_engine=True)  # required by tp_comm
     return msgspec.structs.replace(job, launch=launch, space=_limits(job, scope))
 
 
@@ -153,7 +152,7 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that an expert would try and that runs. `firm`: knobs fixed (training)."""
+    """The metric of the first configuration that runs, in the order an expert would try them. `firm`: fixed knobs."""
     advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
     for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]

@@ -1,4 +1,4 @@
-"""The paper's figures as Markdown tables, ours next to theirs."""
+"""Formats the results of paper_evaluation.py as Markdown tables, next to the paper's figures."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ _TITLES = {"Figure 8": "parts switched off", "Figure 9": "trees in the tournamen
 
 
 def markdown(results: Results, command: str) -> str:
-    """The report; it begins with the `command` that makes it."""
+    """The report, which begins with the `command` that creates it."""
     parts = [f"    {command}", _preamble(results)]
     for job, figure in {**TRAINING, **SERVING}.items():
         cells = [c for c in comparisons() if c.figure == figure]
@@ -132,7 +132,7 @@ def _variants(results: Results, cells: Sequence[Comparison]) -> str:
 
 
 def _best(runs: Sequence[BenchRun]) -> float:
-    """Median over the runs; NaN if any of them found nothing that works."""
+    """Median of the best values over the runs; NaN if a run found no configuration that works."""
     return float(np.median([float("nan") if r.best is None else r.best for r in runs]))
 
 
@@ -144,8 +144,8 @@ def _evaluations(runs: Sequence[BenchRun], budget: int) -> list[str]:
 
 
 def _saving(ours: Sequence[BenchRun], theirs: Sequence[BenchRun], budget: int, less_is_better: bool) -> str:
-    """Experiments that ours needed to match a rival's best configuration, out of those that the rival needed; medians
-    over runs with equal seeds."""
+    """The experiments that AutoScout's runs needed to match a rival's best configuration, and those that the rival
+    needed, as text; medians over runs with equal seeds."""
     needed, of = [], []
     for a, b in zip(ours, theirs, strict=True):
         if b.best is None:

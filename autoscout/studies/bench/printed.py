@@ -1,4 +1,4 @@
-"""Output of `bench`: tables for people, one JSON document for scripts."""
+"""Formats the output of `bench`: tables for people, or one JSON document for scripts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from autoscout.studies.bench.run import BenchRun, BenchSettings
 from autoscout.studies.bench.summary import ALL, Spread, Summary, SummaryRow, pools, summarize
 
 Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # formats rows under a header as text
-_MOST_TABLES = 6  # more landscapes than this are summarized together
+_MOST_TABLES = 6  # if there are more landscapes, only their summary is shown
 
 
 def document(
@@ -56,7 +56,7 @@ def document(
 
 
 def paper_document(results: Results, report: str) -> str:
-    """`bench --paper` as JSON: runs, their summary, the expert's values by job, and the tables as Markdown."""
+    """The output of `bench --paper` as JSON: runs, summary, the expert's values by job, and the report as Markdown."""
     runs = [run for some in results.runs.values() for run in some]
     return msgspec.json.encode(
         {
@@ -148,7 +148,6 @@ def _strategies(rows: list[SummaryRow], settings: BenchSettings) -> tuple[list[s
 
 
 def _ratios(summary: Summary, name: str) -> str:
-    """The first strategy compared with the others."""
     first = summary.strategies[0].strategy
     pairs = [p for p in summary.pairs if p.landscape == name and p.a == first]
     if not pairs:
@@ -166,7 +165,7 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median cost. If more than half of the runs did not reach the target, it is a lower bound: what they spent."""
+    """The median cost as text. If over half of the runs missed the target, it is a lower bound: what they spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"

@@ -1,10 +1,9 @@
-"""One run: one strategy with one seed on one landscape, counting every real evaluation.
+"""Executes one run: a strategy with a seed on a landscape.
 
-An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is requested
-again is answered from the record at no cost. The strategy is the one that sessions use, and the recommendation is
-decided as in sessions (closing.py), by experiments outside the budget. The costs that the strategy gets may carry
-noise; the score uses the noise-free values.
-"""
+An evaluation is an experiment on a configuration that this run has not measured yet; a repeated request is answered
+from the record at no cost. Strategies are the same objects as in sessions, and the recommendation is decided as in
+sessions (closing.py), by experiments outside of the budget. The costs that a strategy gets may have noise; the score
+uses noise-free values."""
 
 import time
 from collections.abc import Sequence
@@ -25,32 +24,32 @@ from autoscout.studies.bench.variants import variant
 from kb.records import AutoscoutError, Configuration, Measurement, Value
 
 MARKS = (10, 20, 50, 100, 200)
-_STUCK = 200  # consecutive asks without a new configuration that end a run
+_STUCK = 200  # a run ends after this many successive asks without a new configuration
 _NEAR = 0.05
-_FAST = 0.1  # regret below which a configuration counts as fast
+_FAST = 0.1  # configurations with a regret below this count as fast
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`budget`: evaluations. `target`: regret that counts as solved, 0.01 = within 1 %. `noise`: standard deviation of
-    the log of the costs that a strategy gets."""
+    """`budget`: number of evaluations. `target`: regret at which a run counts as solved; 0.01: within 1 % of the
+    optimum. `noise`: standard deviation of the log costs that a strategy gets."""
 
     budget: int = 200
     target: float = 0.01
     noise: float = 0.0
     transfer: bool = False
-    whole: bool = True  # False: a run ends once it is within the target, and nothing is recommended
-    as_sessions: bool = False  # runs end as sessions do: settled or converged (search/stopping.py)
+    whole: bool = True  # False: end a run when it reaches the target, without a recommendation
+    as_sessions: bool = False  # end runs as sessions end, if settled or converged (search/stopping.py)
 
 
 class Recommended(msgspec.Struct, frozen=True):
     name: str
     knobs: dict[str, Value]
-    value: float | None  # noise-free value; None: it fails
+    value: float | None  # noise-free; None: the experiment fails
     regret: float | None
 
 
 class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`curve`: [evaluation, best noise-free value so far], one entry per improvement."""
+    """The scored result of a run. `curve`: [evaluations, best noise-free value so far] at each improvement."""
 
     landscape: str
     strategy: str
@@ -63,23 +62,23 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     regret_at: dict[str, float | None]
     best: float | None
     recommended: Recommended | None
-    failures: int  # includes runs that broke a constraint
-    closing: int  # experiments outside the budget: the reference again, and the rounds at the end
+    failures: int  # including experiments that broke a constraint
+    closing: int  # experiments outside of the budget: repeats of the reference, and the final rounds
     cost_total: float | None
     cost_to_target: float | None
     cost_to_5pct: float | None
-    fast: float  # share of the spent cost (or of experiments, if costs are unknown) on configurations within _FAST
+    fast: float  # share of the cost (or of experiments, if costs are unknown) that was spent on fast configurations
     engine_ms_per_step: float
-    engine_ms_first: float  # milliseconds to construct the strategy and get its first proposal
+    engine_ms_first: float  # milliseconds to create the strategy and get its first proposal
     curve: list[list[float]]
 
 
 def run(
     landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
 ) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
-    """(the scored run, the costs that the strategy got). Costs: lower is better, None: failed; they are for runs that
-    come after it."""
-    landscape.prepare()  # listing the configurations is the landscape's work, not the strategy's
+    """(scored run, (configuration, cost) pairs that the strategy got; None: failed). A later run may get these as
+    results of a past job."""
+    landscape.prepare()  # so that the strategy's time excludes it
     begun = time.process_time()
     chosen = _strategy(landscape, name, seed, settings, past)
     batch = chosen.ask()
@@ -104,7 +103,7 @@ def run(
         for found in record.costs_since(before):
             stopping.measured(found)
         if len(measurements) < len(batch):
-            break  # the budget ran out within the batch
+            break  # the budget ended within the batch
         begun = time.process_time()
         chosen.tell(measurements)
         more = record.count < settings.budget and not (record.reached and not settings.whole)
@@ -130,15 +129,13 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSetting
 
 
 class _Record:
-    """The measurements of one run."""
-
     def __init__(self, landscape: Landscape, settings: BenchSettings, seed: int) -> None:
         self.landscape = landscape
         self.settings = settings
         self.seed = seed
         self.known: dict[int, Measurement] = {}
-        self.times: dict[int, int] = {}  # row → number of its measurements after the first
-        self.order: list[int] = []  # rows in the order of their evaluations
+        self.times: dict[int, int] = {}  # row → number of its repeats
+        self.order: list[int] = []  # rows in the order of evaluation
         self.costs: list[float] = []
         self.closing = Closing(landscape, self.again)
         self._reached = False
@@ -149,7 +146,6 @@ class _Record:
 
     @property
     def reached(self) -> bool:
-        """Whether a configuration within the target has been measured."""
         values = self.landscape.truth[self.order[-1:]]
         self._reached |= bool(
             (abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any()
@@ -157,7 +153,7 @@ class _Record:
         return self._reached
 
     def measure(self, batch: list[Configuration]) -> list[Measurement]:
-        """One measurement for each configuration; fewer when the budget ends."""
+        """Measurements of the configurations; fewer if the budget ends."""
         measurements = []
         for configuration in batch:
             row = self.landscape.space.feasible.index(configuration)
@@ -176,14 +172,13 @@ class _Record:
         return measurements
 
     def again(self, configuration: Configuration) -> Measurement:
-        """One more measurement, with its own noise."""
+        """A repeated measurement, with noise of its own."""
         row = self.landscape.space.feasible.index(configuration)
         assert row is not None
         self.times[row] = self.times.get(row, 0) + 1
         return self.landscape.measure(row, configuration, self.settings.noise, self.seed, self.times[row])
 
     def costs_since(self, count: int) -> list[float | None]:
-        """The costs of the evaluations after the first `count`."""
         objective = self.landscape.space.objective
         return [cost(objective, self.known[row]) for row in self.order[count:]]
 
@@ -222,7 +217,7 @@ class _Record:
         )
 
     def _cost(self, evaluations: int | None) -> float | None:
-        """The cost of the first `evaluations`; None where costs, or `evaluations`, are None."""
+        """The total cost of the first `evaluations` evaluations; None if unknown."""
         return sum(self.costs[:evaluations]) if self.landscape.cost is not None and evaluations else None
 
     def _fast(self) -> float:
@@ -242,7 +237,7 @@ class _Record:
         return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
 
     def _best_at(self, curve: list[list[float]], n: int) -> float | None:
-        """The best value after n evaluations: of a run that ended early its last; unknown beyond the budget."""
+        """The best value after n evaluations (after its last, if it ended earlier); None if n exceeds the budget."""
         if n > self.settings.budget:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)

@@ -1,7 +1,6 @@
-"""Medians, quartiles, and the evaluations that one strategy needs per evaluation of another, with bootstrap intervals.
+"""Summarizes runs: medians, quartiles, ratios of the evaluations that two strategies need, with bootstrap intervals.
 
-A run that does not reach the target counts as budget + 1 evaluations, so medians above the budget mean "more than".
-"""
+A run that does not reach the target counts as budget + 1 evaluations, so a median above the budget is a lower bound."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy on one landscape, or on all (pooled runs)."""
+    """The results of one strategy on one landscape, or on several (pooled runs)."""
 
     landscape: str
     strategy: str
@@ -36,18 +35,19 @@ class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     regret_at: dict[str, Spread | None]
     recommended_regret: Spread | None
     recommended_within_target: int
-    failures: float  # median
-    evaluations: float  # median: the whole budget, or those until a run ended by itself
+    failures: float  # median over the runs
+    evaluations: float  # median; the whole budget, unless a run ended by itself
     closing: float  # median, outside the budget
-    cost_to_target: Spread | None  # a run that did not reach it counts with all that it spent, which is a lower bound
+    # a run that did not reach the target counts with all that it spent, so this is a lower bound
+    cost_to_target: Spread | None
     cost_to_5pct: Spread | None
-    fast: float  # median share of what was spent on configurations within 10 % of the best
+    fast: float  # median share of the cost spent on configurations within 10 % of the best one
     engine_ms_per_step: float  # median
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Evaluations of `a` per evaluation of `b` to the target: the ratio of medians, over all landscapes their geometric
-    mean. `low`, `high`: 95 % bootstrap interval over the seeds."""
+    """Ratio of the median evaluations of strategies `a` and `b` to reach the target; for several landscapes, the
+    geometric mean of their ratios. `low`, `high`: 95 % bootstrap interval over the seeds."""
 
     landscape: str
     a: str
@@ -92,7 +92,7 @@ def summarize(runs: Sequence[BenchRun], budget: int, target: float) -> Summary:
 
 
 def pools(landscapes: Sequence[str]) -> dict[str, list[str]]:
-    """Groups of landscapes that are pooled, by the pool's name: several plain ones, and several shuffled ones."""
+    """Name → landscapes that are pooled: all plain ones, and all shuffled ones, if there are several."""
     shuffled = [name for name in landscapes if name.endswith(SHUFFLED)]
     plain = [name for name in landscapes if name not in shuffled]
     return {name: some for name, some in ((ALL, plain), (ALL + SHUFFLED, shuffled)) if len(some) > 1}

@@ -1,4 +1,4 @@
-"""A table of measured rows as landscapes: one, or one per value of the grouping columns."""
+"""Converts a table of measurements to landscapes: one, or one per combination of values of the grouping columns."""
 
 import itertools
 from pathlib import Path
@@ -16,11 +16,11 @@ from kb.records import AutoscoutError, Objective, Value
 from kb.table_files import read_table
 
 _STATUSES = ("oom", "invalid", "timeout", "wrong", "killed")
-_SUSPICIOUS_SPREAD = 2.0  # ratio between rows with equal knobs above which something else must have varied, too
+_SUSPICIOUS_SPREAD = 2.0  # if rows with equal knobs differ by a larger ratio, something else must have varied
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read, and each column's role; the options of `bench --table`."""
+    """The options of `bench --table`: the table, and the role of each column."""
 
     path: Path
     metric: str
@@ -33,11 +33,11 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     cost: str | None = None
     simulators: list[str] = []
-    dummies: int = 0  # number of switches without any effect, added to every configuration in both positions
+    dummies: int = 0  # number of added knobs with values on and off that have no effect
 
 
 def landscapes_of_table(source: TableSource) -> tuple[list[Landscape], list[str]]:
-    """The landscapes, and remarks on what was assumed. Errors: AutoscoutError (exit 2; 3 where nothing ran)."""
+    """(landscapes, remarks on assumptions). Errors: AutoscoutError (exit 2; 3 if nothing ran)."""
     table = read_table(source.path, source.where)
     if not table.rows:
         condition = f" for which {source.where}" if source.where else ""
@@ -93,7 +93,7 @@ def _knobs(source: TableSource, table: Table, notes: list[str]) -> list[str]:
 def _landscape(
     name: str, source: TableSource, table: Table, sparse: list[str], dense: list[str], group: dict[str, Value]
 ) -> tuple[Landscape | None, list[str]]:
-    """Returns the landscape of one job (None if no row ran), and remarks to print."""
+    """(landscape of one group of rows, or None if no row ran; remarks to print)."""
     acting = _acting(table, [*sparse, *dense])
     sparse, dense = [k for k in sparse if k in acting], [k for k in dense if k in acting]
     merged, remarks = _merge(source, table, acting)
@@ -122,8 +122,6 @@ def _landscape(
 
 
 class _Merged(msgspec.Struct):
-    """All rows of one configuration, merged."""
-
     knobs: dict[str, Value]
     truth: float
     status: str
@@ -132,7 +130,8 @@ class _Merged(msgspec.Struct):
 
 
 def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[Any, _Merged], list[str]]:
-    """Rows with equal knobs are one configuration: the median of those that ran, a failure if most failed."""
+    """(configurations by the values of their knobs, remarks). Rows with equal knobs are merged: the median of those
+    that ran, or a failure if most failed."""
     places = {name: table.columns.index(name) for name in knobs}
     by_knobs: dict[Any, list[tuple[Any, ...]]] = {}
     for row in table.rows:
@@ -172,7 +171,7 @@ def _dummies(source: TableSource, table: Table) -> list[str]:
 
 
 def _with_dummies(merged: dict[Any, _Merged], names: list[str]) -> dict[Any, _Merged]:
-    """Repeats every configuration for each setting of the dummy knobs, which do not change its outcome."""
+    """Repeats every configuration for each setting of the dummy knobs, with the same outcome."""
     settings = [dict(zip(names, each, strict=True)) for each in itertools.product((0, 1), repeat=len(names))]
     return {
         (*key, *_key(setting)): msgspec.structs.replace(row, knobs=row.knobs | setting)
@@ -200,13 +199,12 @@ def _remarks(rows: int, merged: dict[Any, _Merged], spread: float, useless: int,
 
 
 def _acting(table: Table, knobs: list[str]) -> list[str]:
-    """The knobs that vary in these rows; if none does, one of them."""
+    """The knobs that vary in these rows, or one knob if none does."""
     acting = [k for k in knobs if len({_value(row[table.columns.index(k)]) for row in table.rows}) > 1]
     return acting or [k for k in knobs if any(row[table.columns.index(k)] is not None for row in table.rows)][:1]
 
 
 def _status(source: TableSource, table: Table, row: tuple[Any, ...]) -> str:
-    """One of our statuses for the table's own term."""
     if source.status is None:
         return "ok"
     text = str(row[table.columns.index(source.status)]).strip().lower()
@@ -223,7 +221,7 @@ def _median(table: Table, rows: list[tuple[Any, ...]], name: str) -> float:
 
 
 def _value(cell: Any) -> Value | None:
-    """A cell as a knob's value; None where the knob is inactive."""
+    """A cell as a knob's value; None: the knob is inactive."""
     if cell is None or (isinstance(cell, float) and np.isnan(cell)):
         return None
     return cell if isinstance(cell, bool | int | float | str) else _plain(cell)
@@ -231,7 +229,7 @@ def _value(cell: Any) -> Value | None:
 
 def _plain(cell: Any) -> Value:
     try:
-        return float(cell)  # decimals
+        return float(cell)  # Decimal
     except (TypeError, ValueError):
         return str(cell)
 

@@ -1,5 +1,5 @@
-"""Strategy names as `bench` takes them: `udo`, a variant with other hyper-parameters such as `paper:k=10:tau=3`, or one
-with hints (hints.py) such as `autoscout@worst`."""
+"""Parses the strategy names of `bench`: a plain name such as `udo`; with hyper-parameters, such as `paper:k=10:tau=3`;
+or with simulated proposals (hints.py), such as `autoscout@worst`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from kb.records import AutoscoutError
 
 
 def variant(name: str) -> tuple[str, Any]:
-    """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
+    """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) that suggests the nearest name."""
     plain, *changes = name.partition("@")[0].split(":")
     if hinted(name) and not kind_of(plain).listens:
         raise AutoscoutError(f"{name}: {plain} has no arm for proposals", 2)
@@ -37,7 +37,7 @@ def variant(name: str) -> tuple[str, Any]:
 
 
 def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[str], dict[str, str]]:
-    """(strategies that can run here, reasons why the others cannot). Errors: AutoscoutError (exit 2) if none can."""
+    """(strategies that can run on these landscapes, others → reason). Errors: AutoscoutError (exit 2) if none can."""
     left_out: dict[str, str] = {}
     for name in names:
         plain, _ = variant(name)

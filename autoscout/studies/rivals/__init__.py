@@ -1,1 +1,1 @@
-"""Other people's searches, to compare with ours. One file each, named after its strategy."""
+"""Published search strategies, for comparison. Each is in a file named after it."""

@@ -1,11 +1,11 @@
-"""Ant colony optimization, as COSMIC's agent of that name (DeepSwarm behind ArchGym).
+"""Ant colony optimization like COSMIC's agent of that name (DeepSwarm in ArchGym).
 
-An ant walks through the knobs and takes each value with a probability proportional to its pheromone, among the values
-that valid configurations still offer; with probability `greediness` it takes the strongest instead (ant colony system,
-Dorigo & Gambardella 1997). Every walked trail fades a little (local update); after each colony the best ant so far
-reinforces its own trail (global update). Greediness and decay are DeepSwarm's defaults; its colony of 16 ants has 8
-here, so that the pheromone acts within budgets of hundreds.
-"""
+An ant visits the knobs in order and chooses each value with a probability proportional to its pheromone, among the
+values that still lead to a valid configuration; with probability `greediness` it chooses the value with the most
+pheromone (ant colony system, Dorigo & Gambardella 1997). Pheromone on every chosen path decays a little (local update);
+after each colony, the path of the best ant so far is reinforced (global update). Greediness and decay are DeepSwarm's
+defaults. A colony has 8 ants instead of DeepSwarm's 16, so that the pheromone has an effect within budgets of
+hundreds."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _START = 0.1
 
 
 def ants(pool: Pool, rng: np.random.Generator) -> Search:
-    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # the last entry is for "inactive"
+    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # last entry: inactive
     reference = pool.known[pool.default]
     while True:
         for _ in range(_COLONY):

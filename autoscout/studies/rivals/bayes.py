@@ -1,12 +1,11 @@
-"""Bayesian optimization as COSMIC's agent of that name (scikit-optimize's gp_minimize behind ArchGym).
+"""Bayesian optimization like COSMIC's agent of that name (scikit-optimize's gp_minimize in ArchGym).
 
-Ten random first points, a Gaussian process with Matérn 5/2 and a length scale for every knob, and a portfolio of
-acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability of
-improvement each name a candidate, and one is taken with a probability that depends on what each acquisition's
-candidates promised so far. COSMIC reports −∞ for a broken constraint; here no such configuration can be proposed, and a
-failed run counts as twice the worst cost. Ours: hyper-parameters are refitted when the data have grown by a tenth, and
-the acquisition is computed on at most 2,000 random rows.
-"""
+It starts with ten random points. Then a Gaussian process (Matérn 5/2, a length scale per knob) is combined with a
+portfolio of acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability
+of improvement each propose a candidate, and one is chosen with a probability that depends on the past predictions at
+each acquisition's candidates. COSMIC reports −∞ for a broken constraint; here only valid configurations can be
+proposed, and a failed run counts as twice the worst cost. Differences: hyper-parameters are refitted when the data have
+grown by a tenth, and acquisitions are computed on at most 2,000 random rows."""
 
 import numpy as np
 

@@ -1,9 +1,8 @@
-"""BoTorch (Balandat et al. 2020) with its defaults: a Gaussian process with dimension-scaled priors, log expected
-improvement (Ament et al. 2023), constrained by a second process on what failed.
+"""BoTorch (Balandat et al. 2020) with its defaults: a Gaussian process with dimension-scaled priors, and log expected
+improvement (Ament et al. 2023), constrained by a second process that models failures.
 
-As in gp-ei: log costs, features per knob, six random first points. The acquisition is computed on at most 20,000 random
-open rows, and hyper-parameters are refitted when the data have grown by a tenth.
-"""
+As in gp_ei.py, it uses log costs, features per knob, and six random first points. The acquisition is computed on at
+most 20,000 random unmeasured rows, and hyper-parameters are refitted when the data have grown by a tenth."""
 
 from typing import Any
 
@@ -44,7 +43,7 @@ def botorch_ei(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _model(x: Any, y: Any, state: dict[str, Any] | None) -> Any:
-    """The model of y at x. `state`: hyper-parameters to keep; None: they are fitted."""
+    """A model of y at x. `state`: hyper-parameters to use; None: fit them."""
     from botorch.fit import fit_gpytorch_mll  # type: ignore[import-not-found]
     from botorch.models import SingleTaskGP  # type: ignore[import-not-found]
     from botorch.models.transforms import Standardize  # type: ignore[import-not-found]
@@ -59,7 +58,6 @@ def _model(x: Any, y: Any, state: dict[str, Any] | None) -> Any:
 
 
 def _best(models: list[Any], least: float, candidates: Any) -> int:
-    """Position of the candidate with the largest acquisition."""
     import torch
     from botorch.acquisition import LogExpectedImprovement  # type: ignore[import-not-found]
     from botorch.acquisition.analytic import LogConstrainedExpectedImprovement  # type: ignore[import-not-found]

@@ -1,13 +1,14 @@
-"""DeepSpeed autotuning's model-based tuner: boosted trees learn to rank configurations; a fifth is chosen at random.
+"""DeepSpeed autotuning's model-based tuner: boosted trees learn to rank configurations; 20 % of trials are random.
 
-From its source (deepspeed/autotuning/tuner): two first trials, then the best by the cost model among all
-configurations, with `random_exploration_ratio` 0.2 at random; XGBoost `rank:pairwise` with 10 rounds, depth 3, eta 0.3,
-min_child_weight 1 and lambda 1 on all numeric values, refitted after every trial; a failed trial has performance 0. It
-would end after `early_stopping` = 5 trials without a gain (`stop=True`; comparisons go on to the budget).
+According to its source (deepspeed/autotuning/tuner), it runs two initial trials, then the best configuration by the
+cost model, or with probability `random_exploration_ratio` = 0.2 a random one. The cost model is XGBoost's
+`rank:pairwise` with 10 rounds, depth 3, eta 0.3, min_child_weight 1 and lambda 1 on all numeric values, refitted after
+every trial; a failed trial has performance 0. With `stop=True`, it ends after `early_stopping` = 5 trials without a
+gain; in comparisons it uses the whole budget.
 
-Ours: scikit-learn has no ranking loss, so its trees are grown on the pairwise gradients, without min_child_weight and
-lambda; names count by their index (an error in the original); the model ranks at most 20,000 random open rows.
-"""
+Differences: scikit-learn has no ranking loss, so its trees are fitted to the pairwise gradients, without
+min_child_weight and lambda; names are coded by their index (on which the original fails); the model ranks at most
+20,000 random unmeasured rows."""
 
 import numpy as np
 
@@ -38,19 +39,19 @@ def deepspeed(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Searc
 
 
 def _performances(pool: Pool) -> tuple[np.ndarray, np.ndarray]:
-    """Measured rows and their performance, higher is better, 0 for failures."""
+    """(measured rows, their performance: higher is better, 0 for failures)."""
     return np.array(list(pool.known)), np.array([0.0 if c is None else 1.0 / c for c in pool.known.values()])
 
 
 def _rank(x: np.ndarray, performance: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Scores of `at` (k, d) from trees boosted on the pairwise logistic loss of (x, performance): for every pair with
-    i better than j, log(1 + exp(sⱼ − sᵢ)). A leaf is worth Σg / Σh, as XGBoost's without λ."""
+    """(k,) scores s of `at` (k, d) by trees boosted on the pairwise logistic loss of (x, performance): log(1 + exp(sⱼ −
+    sᵢ)) for every pair with i better than j. The value of a leaf is Σg / Σh, like XGBoost's with λ = 0."""
     from sklearn.tree import DecisionTreeRegressor
 
     scores, predicted = np.zeros(len(x)), np.zeros(len(at))
     better = (performance[:, None] > performance[None, :]).astype(float)
     for _ in range(_ROUNDS):
-        wrong = 1.0 / (1.0 + np.exp(scores[:, None] - scores[None, :]))  # P(j before i)
+        wrong = 1.0 / (1.0 + np.exp(scores[:, None] - scores[None, :]))  # P(j is ranked above i)
         gradient = (better * wrong).sum(axis=1) - (better * wrong).sum(axis=0)
         curvature = better * wrong * (1 - wrong)
         weight = np.maximum(curvature.sum(axis=1) + curvature.sum(axis=0), 1e-6)

@@ -1,9 +1,8 @@
-"""DeepSpeed autotuning's `gridsearch`: everything in order, all stages at once; it ends when trials stop gaining.
+"""DeepSpeed autotuning's `gridsearch`: all configurations in order, until several successive trials bring no gain.
 
-From its source (tuner/index_based_tuner.py, base_tuner.py): it ends after `tuner_early_stopping` trials without a gain,
-counting the best one; 5 unless the ds_config sets it; 0: never.
-`grid` is the procedure around it: stage by stage, the micro batch first.
-"""
+According to its source (tuner/index_based_tuner.py, base_tuner.py), it ends after `tuner_early_stopping` trials without
+a gain, counting the best one itself (5 unless the ds_config sets it; 0: never). The outer procedure, stage by stage
+with the micro batch first, is in grid.py."""
 
 from collections.abc import Iterable
 
@@ -19,7 +18,7 @@ def gridsearch(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def until_no_gain(pool: Pool, rows: Iterable[int]) -> Search:
-    """Yields the unmeasured `rows` one by one, until the pool's patience runs out (0: to the end)."""
+    """Yields the unmeasured `rows` one by one, until `pool.patience` trials bring no gain (0: to the end)."""
     patience = EARLY_STOPPING if pool.patience is None else pool.patience
     best, since = min((c for c in pool.known.values() if c is not None), default=float("inf")), 0
     for row in rows:

@@ -1,10 +1,9 @@
-"""DeepSpeed autotuning's `model_based` on XGBoost itself, with its parameters (tuner/cost_model.py); `deepspeed` is the
-same on scikit-learn's trees, and uses up the budget.
+"""DeepSpeed autotuning's `model_based` tuner with XGBoost and DeepSpeed's parameters (tuner/cost_model.py).
+(deepspeed.py is the same with scikit-learn's trees, and uses the whole budget.)
 
-Two random trials, then the best by the ranking model, with a fifth chosen at random; refitted after every trial; it
-ends when trials stop gaining, like `deepspeed-grid`. Unlike DeepSpeed's, it runs the first two trials, counts names by
-their index and inactive knobs at their `off` value, and takes a smaller cost to be better whatever the metric.
-"""
+After two random trials, it tries the best configuration by the ranking model, which is refitted after every trial; a
+fifth of the trials is random. It ends like deepspeed_grid.py. Unlike the original, it really runs the first two trials,
+codes names by their index and inactive knobs by their `off` value, and minimizes the cost for every metric."""
 
 from collections.abc import Iterator
 
@@ -43,7 +42,7 @@ def _rows(pool: Pool, rng: np.random.Generator) -> Iterator[int]:
 
 
 def ranked(pool: Pool, candidates: np.ndarray) -> np.ndarray:
-    """Scores of the candidates, higher is better, learned from the measured rows; a failed run has performance 0."""
+    """(k,) scores of the candidates, higher is better, learned from the measured rows. Failed runs perform 0."""
     import xgboost  # type: ignore[import-not-found]
 
     rows = np.array(list(pool.known))

@@ -1,4 +1,4 @@
-"""DeepSpeed autotuning's `random`: all configurations in a random order; it ends when trials stop gaining."""
+"""DeepSpeed autotuning's `random` tuner: configurations in random order, until successive trials bring no gain."""
 
 import numpy as np
 

@@ -1,13 +1,13 @@
-"""DeepSpeed's autotuner with its own procedure: for each ZeRO stage, first the micro batch, then everything else.
+"""The whole procedure of DeepSpeed's autotuner: for each ZeRO stage, first the micro batch, then all other settings.
 
-From its source (autotuning/autotuner.py): it starts with the stage that shards least. Micro batches: the smallest, then
-the largest; if that fails, a binary search for the largest that runs, which ends early when a larger one gains less
-than 5 %; at most three more in the upper half; and (left out here) smaller ones as long as each gains 5 %. Then
-`gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no better than the
-previous one's. A stage that runs no larger micro batch than the previous one ends the search.
+According to its source (autotuning/autotuner.py), it starts with the stage that shards least. It tries the smallest
+micro batch, then the largest. If that fails, a binary search finds the largest that runs, and ends early if a larger
+one gains less than 5 %. At most three more sizes in the upper half are tried. (The original also tries smaller ones as
+long as each gains 5 %, which is omitted here.) Then `gridsearch` tries the other settings at these sizes, unless the
+mode is "fast" or the stage's best is no better than the previous stage's. A stage that runs no larger micro batch than
+the previous one ends the search.
 
-Sizes are those of the space: with a fixed global batch only its divisors. The metric, higher is better, is 1 / cost.
-"""
+Micro batch sizes are those of the space: with a fixed global batch, only its divisors. The metric is 1 / cost."""
 
 from collections.abc import Generator, Sequence
 
@@ -16,12 +16,12 @@ import numpy as np
 from autoscout.search.sequential import Pool, Search, rival
 from autoscout.studies.rivals.deepspeed_grid import until_no_gain
 
-GAIN = 0.05  # smaller relative gains count as none
+GAIN = 0.05  # relative gains below this count as none
 KEPT = 3  # micro batches kept in addition to the largest
 _MICRO = ("mbs", "micro_batch", "train_micro_batch_size_per_gpu")
 _STAGE = ("stage", "zero", "zero_stage")
 
-Trial = Generator[int, float | None, tuple[int, int]]  # yields a micro batch, is sent its metric (None: failed)
+Trial = Generator[int, float | None, tuple[int, int]]  # yields a micro batch and is sent its metric (None: failed)
 
 
 def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
@@ -60,7 +60,7 @@ def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def runs_and_pays(sizes: Sequence[int]) -> Trial:
-    """(smallest, largest) micro batch that runs, searched up to the plateau; (0, 0) if the smallest does not run."""
+    """Returns (smallest, largest) micro batch that runs, up to the plateau (see GAIN); (0, 0) if the smallest fails."""
     least = yield sizes[0]
     if least is None:
         return 0, 0
@@ -81,14 +81,14 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
 
 
 def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """The largest, and at most `count` in the upper half below it, at a constant stride."""
+    """The sizes to try further: the largest, `most`, and up to `count` in the upper half, at a constant stride."""
     upper = [size for size in sizes if most // 2 <= size < most]
     stride = max(-(-len(upper) // count), 1)
     return [*upper[::stride], *([most] if most else [])]
 
 
 def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
-    """Micro batch → its row that is otherwise nearest to the default."""
+    """Micro batch → the row with it that is otherwise nearest to the default."""
     far = pool.distance(pool.codes[pool.default])[rows]
     values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
     return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}

@@ -1,4 +1,4 @@
-"""The reference as a strategy: the driver measures it, and there is nothing else to try."""
+"""The expert's default as a strategy: it is measured as the reference, and nothing else is tried."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the Bayesian rivals share: scikit-learn's Gaussian process, refitted as data grow, and expected improvement."""
+"""For the Bayesian rivals: scikit-learn's Gaussian process, refitted as the data grow, and expected improvement."""
 
 import warnings
 from typing import Any
@@ -14,7 +14,7 @@ class Refitted:
         self._fitted_on = 0
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> bool:
-        """x (n, d), y (n,); returns whether the hyper-parameters were refitted."""
+        """Fits x (n, d) and y (n,); returns whether the hyper-parameters were refitted."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
 
@@ -33,15 +33,15 @@ class Refitted:
         return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the noise-free function at x, (k,) each."""
+        """((k,) mean, (k,) standard deviation) of the noise-free function at x (k, d)."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # variances that round below zero are set to zero
+            warnings.simplefilter("ignore")  # on negative variances by rounding
             mean, sd = self.model.predict(x, return_std=True)
         return mean, np.maximum(sd, 1e-12)
 
 
 def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.ndarray:
-    """E[max(best − f, 0)] for f ~ N(mean, sd²)."""
+    """(k,) E[max(best − f, 0)] for f ~ N(mean, sd²)."""
     from scipy.stats import norm
 
     z = (best - mean) / sd
@@ -49,5 +49,5 @@ def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.nd
 
 
 def most_promising(mean: np.ndarray, sd: np.ndarray, best: float) -> int:
-    """Index of the largest expected improvement; if it underflows everywhere, of the least unlikely one."""
+    """Index of the largest expected improvement, or, if all underflow to 0, of the largest (best − mean) / sd."""
     return int(np.lexsort(((best - mean) / sd, expected_improvement(mean, sd, best)))[-1])

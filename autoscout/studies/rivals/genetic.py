@@ -1,9 +1,9 @@
-"""A genetic algorithm, as COSMIC's agent of that name (scikit-opt's GA behind ArchGym).
+"""A genetic algorithm like COSMIC's agent of that name (scikit-opt's GA in ArchGym).
 
-Tournament selection of three, uniform crossover, mutation of one knob in ten; the best two survive. A child becomes the
-nearest valid configuration. Population and rates are scikit-opt's defaults scaled to budgets of hundreds: its
-population of 50, mutating one gene in a thousand, would never get past its first generations here.
-"""
+It uses tournament selection of three, uniform crossover and mutation of one knob in ten; the best two survive. A child
+is replaced by the nearest valid configuration. Population and rates are scaled to budgets of hundreds; with
+scikit-opt's defaults (a population of 50, mutation of one gene in a thousand) it would not get past its first
+generations."""
 
 import numpy as np
 
@@ -30,7 +30,6 @@ def genetic(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _fitness(cost: float | None) -> float:
-    """Lower is better; failures are worse than everything."""
     return float("inf") if cost is None else cost
 
 

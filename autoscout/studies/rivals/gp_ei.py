@@ -1,11 +1,10 @@
-"""gp-ei: Bayesian optimization with a Gaussian process and expected improvement like CherryPick's, but done well.
+"""gp-ei: Bayesian optimization with a Gaussian process and expected improvement like CherryPick's, but well tuned.
 
-Log cost instead of cost; numbers by their logarithm, names one-hot, whether a knob is active as a feature of its own; a
-length scale for each feature, with priors (gaussian_map.py); failures are left out of the regression and go to a
-logistic regression, whose probability of running weights the improvement; improvement over the lowest believed cost,
-not over the luckiest measured one. Whenever the hyper-parameters are refitted, the whole pool (at most 100,000 rows) is
-ranked; the best 4,000 are the candidates until the next refit.
-"""
+Differences from cherrypick.py: log cost; numbers by their logarithm, names one-hot, and a feature for whether a knob is
+active; a length scale per feature, with priors (gaussian_map.py); failures are excluded from the regression, and a
+logistic regression predicts the probability of running, by which the improvement is multiplied; improvement over the
+lowest expected cost, not over the lowest (lucky) measured one. When the hyper-parameters are refitted, the whole pool
+(at most 100,000 rows) is ranked, and the best 4,000 are the candidates until the next refit."""
 
 import warnings
 
@@ -44,7 +43,7 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.ndarray) -> np.ndarray:
-    """Positions in `rows`, most promising first."""
+    """Positions in `rows`, by decreasing acquisition value."""
     blocks = [model.predict(table[rows[start : start + _AT_ONCE]]) for start in range(0, len(rows), _AT_ONCE)]
     mean, sd = (np.concatenate(part) for part in zip(*blocks, strict=True))
     promise = expected_improvement(mean, sd, least) * _runs(pool, table, rows)
@@ -52,7 +51,7 @@ def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.n
 
 
 def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """(k,) probability that rows run; 1 as long as nothing failed."""
+    """(k,) probability that the rows `at` run; 1 while nothing failed."""
     from sklearn.linear_model import LogisticRegression
 
     rows = np.array(list(pool.known))
@@ -60,12 +59,12 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
     if ok.all():
         return np.ones(len(at))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lack of convergence is no problem
+        warnings.simplefilter("ignore")  # on lack of convergence
         return LogisticRegression(C=10.0, max_iter=200).fit(table[rows], ok).predict_proba(table[at])[:, 1]
 
 
 def features(pool: Pool) -> np.ndarray:
-    """(n, features) of all rows, each in [0, 1]; constant ones left out."""
+    """(n, features) of all rows, scaled to [0, 1], without constant columns."""
     columns = []
     for j, knob in enumerate(pool.space.knobs):
         codes = pool.codes[:, j]
@@ -73,7 +72,7 @@ def features(pool: Pool) -> np.ndarray:
         if len(numbers) == len(knob.values):
             values = np.log2(numbers) if min(numbers) > 0 else np.array(numbers)
             scaled = (values - values.min()) / max(float(np.ptp(values)), 1e-12)
-            columns.append(np.append(scaled, 0.0)[codes])  # the last entry is for code −1
+            columns.append(np.append(scaled, 0.0)[codes])  # last entry: inactive
         else:
             columns += [(codes == code).astype(float) for code in range(len(knob.values))]
         columns.append((codes == INACTIVE).astype(float))

@@ -1,13 +1,12 @@
-"""DeepSpeed autotuning's staged grid: stage by stage, first the micro batch, then everything else in order.
+"""DeepSpeed autotuning's staged grid: for each stage, first the micro batch, then all other settings in order.
 
-From its source: ZeRO stages are tried from the least to the most memory-saving. Within one, the micro batch grows from
-its smallest value until it reaches a plateau (5 %), and the best three values are kept; the grid over the other options
-follows at those ("fast mode" stops before it). A stage that is not better than the previous one would end the tuning;
-comparisons use up the budget, through the stages and then through what the stages left out.
+According to its source, ZeRO stages are tried from the least to the most memory-saving one. In a stage, the micro batch
+grows from its smallest value to a plateau (gains below 5 %). A grid over the other settings follows at the best three
+values ("fast mode" omits it). The original ends at a stage that is not better than the previous one; in comparisons,
+this strategy tries all stages, and then the remaining configurations, until the budget ends.
 
-On our spaces, a stage is a degree of splitting the model (tp · pp), or a value of the first sparse knob (else the first
-knob) if there are no such knobs. The micro batch is the knob of that name, else the first dense one.
-"""
+On AutoScout's spaces, a stage is a degree of model parallelism (tp · pp), or without these knobs a value of the first
+sparse knob (or else of the first knob). The micro batch is the knob of that name, or else the first dense one."""
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from autoscout.search.sequential import Pool, Search, rival
 
 _MICRO_BATCH = ("mbs", "micro_batch", "micro_batch_size", "train_micro_batch_size_per_gpu")
 _KEPT = 3
-_PLATEAU = 0.95  # a larger micro batch must be 5 % better to go on
+_PLATEAU = 0.95  # a larger micro batch must reduce the cost by 5 % to continue
 
 
 def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
@@ -44,7 +43,7 @@ def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def _stages(pool: Pool) -> np.ndarray:
-    """(n,) the stage of each row; stages are tried in ascending order."""
+    """(n,) stage of each row; stages are tried in ascending order."""
     columns = pool.space.feasible.columns()
     if "tp" in columns and "pp" in columns:
         return np.nan_to_num(columns["tp"], nan=1) * np.nan_to_num(columns["pp"], nan=1)

@@ -1,12 +1,11 @@
-"""Metis (Um et al., ATC 2024): the best 3D-parallel plan by a cost model, with everything else as the expert has it.
+"""Metis (Um et al., ATC 2024): the best 3D-parallel plan by a cost model, with an expert's values of other settings.
 
-Metis enumerates data, tensor and pipeline parallel plans over unequal devices, estimates each from profiled layers, and
-runs the best. Here the given simulators are the cost model (their mean rank). A plan consists of the values of tp, pp,
-dp, the micro batch, the devices of every kind and the layers of a stage on each; all other knobs are as near to the
-default as possible. Plans are measured in the order of their predictions; without a simulator, those that split the
-model least come first. In a space without these knobs, plans consist of its sparse knobs (or of all). Metis ends when
-all plans are measured.
-"""
+Metis enumerates data, tensor and pipeline parallel plans over heterogeneous devices, estimates each from profiled
+layers, and runs the best. Here, the mean rank by the given simulators is the cost model. A plan is a combination of tp,
+pp, dp, micro batch, number of devices of every kind, and layers of a stage on each kind; all other knobs are as near to
+the default as possible. Plans are measured in the order of their estimates; without a simulator, those with the least
+model parallelism come first. In a space without these knobs, a plan is a combination of the sparse knobs (or of all
+knobs). The search ends when all plans are measured."""
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def metis(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _plans(pool: Pool) -> np.ndarray:
-    """One row per plan: the row with the plan's values that is nearest to the default."""
+    """Row indices, one per plan: the row with the plan's values that is nearest to the default."""
     knobs = pool.space.knobs
     columns = [j for j, knob in enumerate(knobs) if _planned(knob)]
     columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))
@@ -33,12 +32,12 @@ def _plans(pool: Pool) -> np.ndarray:
 
 
 def _planned(knob: Knob) -> bool:
-    devices = knob.layer == "devices" and knob.kind == "sparse"  # number of devices of a kind
+    devices = knob.layer == "devices" and knob.kind == "sparse"  # device counts
     return knob.name in _PLAN or devices or knob.sets == "pipeline_model_parallel_layout"
 
 
 def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
-    """(plans,) predicted costs; lower is better."""
+    """(plans,) estimates; lower is better."""
     if not pool.simulators:
         values = pool.space.feasible.columns(pool.codes[plans])
         return np.prod([np.nan_to_num(values[n], nan=1) for n in ("tp", "pp") if n in values], axis=0) * np.ones(
@@ -48,7 +47,7 @@ def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
     for predict in pool.simulators.values():
         predicted = np.asarray(predict(pool.codes[plans]), dtype=float)
         cost = predicted if pool.space.objective.minimize else -predicted
-        cost = np.where(np.isfinite(predicted), cost, np.inf)  # predicted to fail, or without a prediction
+        cost = np.where(np.isfinite(predicted), cost, np.inf)  # predicted to fail or no prediction
         ranks.append(np.argsort(np.argsort(cost, kind="stable"), kind="stable"))
     return np.mean(ranks, axis=0)
 

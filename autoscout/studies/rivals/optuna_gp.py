@@ -1,5 +1,5 @@
 """Optuna's Gaussian process sampler (GPSampler: Matérn 5/2 with a length scale per knob, log expected improvement);
-failures break its constraint."""
+failures are modelled as a broken constraint."""
 
 import numpy as np
 
@@ -8,14 +8,15 @@ from autoscout.studies.rivals.optuna_tpe import broken, by_trials
 
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
-    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random. Once it
-    is sure, it suggests the same configuration forever, at a cost that grows with the trials; therefore `distinct`."""
+    """The sampler models only knobs that every trial has (its "intersection search space") and samples conditional ones
+    at random. Once it has converged, it suggests the same configuration repeatedly, in time that grows with the trials,
+    so `distinct` is set."""
     import warnings
 
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the sampler is experimental
+        warnings.simplefilter("ignore")  # on experimental features
         sampler = optuna.samplers.GPSampler(
             seed=int(rng.integers(2**31)), deterministic_objective=False, constraints_func=broken
         )

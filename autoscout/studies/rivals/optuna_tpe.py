@@ -1,10 +1,9 @@
-"""Optuna's tree-structured Parzen estimator, define-by-run: conditional, multivariate, grouped, with a constant liar
-(Optuna 5's defaults but for the grouping).
+"""Optuna's tree-structured Parzen estimator (TPE), define-by-run: conditional, multivariate, grouped, with constant
+liar. Except for the grouping, these are Optuna 5's defaults.
 
-A trial suggests one knob after another; a knob that is inactive given the previous suggestions is skipped. Numbers are
-suggested by their index in the domain. If a suggestion is invalid, the nearest valid value is added as a separate
-trial, so that every reported cost was measured. A failed run gets the worst cost so far, and breaks a constraint.
-"""
+A trial suggests one knob after another, skipping knobs that are inactive given the previous suggestions. Numbers are
+suggested by their index in the domain. If a suggestion is invalid, the nearest valid configuration is reported as a
+separate trial, so that every reported cost was measured. A failed run gets the worst cost and breaks a constraint."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # these options are experimental
+        warnings.simplefilter("ignore")  # on experimental options
         sampler = optuna.samplers.TPESampler(
             multivariate=True,
             group=True,
@@ -35,13 +34,13 @@ def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def broken(trial: Any) -> tuple[float]:
-    """Optuna's constraint: above 0 where the run failed."""
+    """Optuna's constraint: above 0 if the run failed."""
     return (float(trial.user_attrs[_FAILED]),)
 
 
 def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
-    """Any Optuna sampler as a search. `distinct`: a suggestion that was measured already is replaced by the nearest
-    open configuration."""
+    """Uses any Optuna sampler as a search. `distinct`: replace a suggestion that was measured before by the nearest
+    unmeasured configuration."""
     import optuna  # type: ignore[import-not-found]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -53,7 +52,7 @@ def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
             far = np.where(pool.open, pool.distance(pool.codes[row]), np.inf)
             taken = _parameters(pool, int(np.argmin(far)))
         if taken != trial.params:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # a state that samplers ignore
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # ignored by samplers
             study.enqueue_trial(taken)
             trial = study.ask()
             row, _ = _define_by_run(pool, trial)
@@ -63,7 +62,7 @@ def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
 
 
 def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
-    """(the row that a trial's suggestions lead to, the parameters that represent it)."""
+    """(row that a trial's suggestions lead to, the parameters that represent this row)."""
     rows, taken = np.arange(len(pool)), {}
     for j, knob in enumerate(pool.space.knobs):
         column = pool.codes[rows, j]
@@ -86,7 +85,7 @@ def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
 
 
 def _parameters(pool: Pool, row: int) -> dict[str, Any]:
-    """The suggestions that lead a trial to `row`."""
+    """The parameters of a trial whose suggestions lead to `row`."""
     codes = {knob.name: code for knob, code in zip(pool.space.knobs, pool.codes[row].tolist(), strict=True)}
     has = {**codes, **{f"{name} acts": code != INACTIVE for name, code in codes.items()}}
     like_it = SimpleNamespace(

@@ -1,9 +1,8 @@
-"""Staged sweeps, as people tune a server by hand: parallelism first, then memory and concurrency, then the scheduler,
-then the rest. Each stage starts from the best of the previous ones; after the last stage it begins again.
+"""Staged sweeps, as engineers tune a server manually: first parallelism, then memory and concurrency, then the
+scheduler, then the rest. Each stage starts from the best configuration so far; after the last, the first is repeated.
 
-A stage tries all combinations of its layer's knobs, or 30 random ones if there are more; all other knobs stay as near
-to the best as is valid. This is not a published method: the limits are ours.
-"""
+A stage tries all combinations of the knobs of one layer of the catalog, or 30 random ones if there are more; all other
+knobs stay as near to the best configuration as is valid. The method is not published; its limits are assumptions."""
 
 import numpy as np
 
@@ -32,7 +31,7 @@ def staged(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _stages(pool: Pool) -> list[list[int]]:
-    """Columns of the knobs that vary, by layer."""
+    """Columns of the varying knobs, by layer."""
     layers: dict[str, list[int]] = {layer: [] for layer in _ORDER}
     for column, knob in enumerate(pool.space.knobs):
         if len(np.unique(pool.codes[:, column])) > 1:

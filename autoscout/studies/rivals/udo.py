@@ -1,15 +1,14 @@
-"""UDO (Wang, Trummer, Basu; VLDB 2021): Monte Carlo tree search on two levels, heavy and light parameters.
+"""UDO (Wang, Trummer, Basu; VLDB 2021): Monte Carlo tree search on two levels, for heavy and light parameters.
 
-Changing a heavy parameter is expensive, so the outer search picks several heavy settings before it has any result
-(delayed evaluation); they are evaluated in the order with the fewest changes between neighbours (reordering); and for
-each, an inner search picks a few light settings to evaluate. The outer reward is the best inner one. Both searches are
-trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE (Gelly & Silver 2007), as
-in UDO's `uct_node`.
+Changing a heavy parameter is expensive. So the outer search chooses several heavy settings before it gets their results
+(delayed evaluation), and they are evaluated in the order with the fewest changes between successive ones (reordering).
+For each, an inner search chooses a few light settings to evaluate; the best inner reward is the outer reward. Both
+searches are trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE (Gelly &
+Silver 2007), as in UDO's `uct_node`.
 
-Ours: sparse knobs are heavy and dense ones light (if one kind is missing, all knobs count as the other); only valid
-values are branches; the reward is c₀ / (c₀ + c) with c₀ the default's cost, and 0 for a failure. UDO saves time by
-changing heavy parameters rarely; here changes cost nothing, so reordering is kept but gains nothing.
-"""
+Adaptations: sparse knobs are heavy and dense ones light (if a kind is missing, all knobs are of the other kind); only
+valid values are branches; the reward is c₀ / (c₀ + c), where c₀ is the default's cost, and 0 for a failure. Changes of
+heavy parameters cost nothing in benchmarks, so reordering is implemented but has no advantage."""
 
 import math
 from collections.abc import Generator
@@ -18,10 +17,10 @@ import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
 
-_DELAY = 5  # heavy settings evaluated concurrently
+_DELAY = 5  # heavy settings chosen before their results
 _LIGHT = 4  # light settings per heavy one
-_RAVE = 50.0  # visits at which a node's own mean and its RAVE value weigh the same
-_B = 0.3  # UCB-V's range of rewards; its exploration ζ is 1
+_RAVE = 50.0  # visits at which a node's mean and its RAVE value have equal weights
+_B = 0.3  # UCB-V's range of rewards; its exploration parameter ζ is 1
 
 
 def udo(pool: Pool, rng: np.random.Generator) -> Search:
@@ -31,7 +30,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
     inner: dict[bytes, UdoTree] = {}
     reference = pool.known[pool.default]
     while True:
-        chosen = [outer.select(rng) for _ in range(_DELAY)]  # before any of their results is in
+        chosen = [outer.select(rng) for _ in range(_DELAY)]  # before their results are known
         for path, rows in _least_changes(pool.codes[:, sparse], chosen):
             best = 0.0
             light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), UdoTree(pool.codes, rows, dense))
@@ -45,7 +44,7 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["UdoNode", int]]  # nodes, each with the code taken there
+Path = list[tuple["UdoNode", int]]  # (node, code chosen there) …
 
 
 class UdoNode:
@@ -61,16 +60,17 @@ class UdoNode:
 
 
 class UdoTree:
-    """The tree over the values of `columns` that occur in `rows` of `codes`, with one level per knob."""
+    """A search tree over the values of `columns` that occur in the `rows` of `codes`, with one level per knob."""
 
     def __init__(self, codes: np.ndarray, rows: np.ndarray, columns: list[int]) -> None:
         self.codes, self.rows, self.columns = codes, rows, columns
         self.root: UdoNode | None = None
-        self.actions: dict[tuple[int, int], tuple[int, float]] = {}  # (knob, code) → times taken anywhere, reward
+        # (knob, code) → (times chosen, total reward), for RAVE
+        self.actions: dict[tuple[int, int], tuple[int, float]] = {}
 
     def select(self, rng: np.random.Generator) -> tuple[Path, np.ndarray]:
-        """A path to a leaf, random below the visited nodes, and the rows that agree with it. Visits count at once, so
-        that selections without results spread."""
+        """(path to a leaf, rows that match it). Below visited nodes, choices are random. Visits are counted
+        immediately, so that selections without results differ."""
         rows, path = self.rows, []
         node, parent, inside = self.root, None, True
         for column in self.columns:
@@ -85,7 +85,7 @@ class UdoTree:
                         self.root = node
                     else:
                         parent[0].children[parent[1]] = node
-                    inside = False  # this node is new; from here on it is a rollout
+                    inside = False  # a new node: the rest is a rollout
                 else:
                     code = self._ucb_v(node, rng)
                 node.visits += 1
@@ -93,7 +93,7 @@ class UdoTree:
                 path.append((node, code))
                 parent, node = (node, code), node.children.get(code)
             else:
-                path.append((UdoNode(column, [code]), code))  # an action of the rollout, for RAVE only
+                path.append((UdoNode(column, [code]), code))  # recorded for RAVE only
             rows = rows[self.codes[rows, column] == code]
         return path, rows
 
@@ -125,7 +125,7 @@ class UdoTree:
 
 
 def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:
-    """The chosen settings, each followed by the nearest of those left."""
+    """The chosen settings, each followed by the nearest remaining one."""
     left = list(chosen)
     current = left.pop(0)
     yield current

@@ -1,8 +1,7 @@
-"""COSMIC's random walker (ArchGym's RW agent): every knob is drawn independently, uniformly over its domain.
+"""COSMIC's random walker (ArchGym's RW agent): every value is drawn independently and uniformly from the knob's domain.
 
-COSMIC gives −∞ for a broken constraint (most of its logged proposals break one). Here the draw is moved to the nearest
-valid configuration instead, so none is wasted; this favours configurations surrounded by invalid ones.
-"""
+COSMIC returns −∞ for a broken constraint, as for most of its logged proposals. Here, a draw is replaced by the nearest
+valid configuration, so none is wasted; this favours configurations surrounded by invalid ones."""
 
 import numpy as np
 

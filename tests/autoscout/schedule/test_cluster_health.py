@@ -40,7 +40,11 @@ def job_on(hosts: str) -> Job:
         ({"lost": ["GPU is lost"]}, "the driver can no longer reach a GPU", "nvidia-smi -r"),
         ({"gpus": [GPU, {**GPU, "index": 3, "ecc": 2.0}]}, "GPU 3 has 2 uncorrected ECC errors", "reset"),
         ({"xid": ["NVRM: Xid (PCI:0000:07:00): 79"]}, "Xid", "dmesg"),
-        ({"gpus": [{**GPU, "used_gib": 30.0}]}, "other processes use 30.0 of 40.0 GiB of GPU 0", "end what else runs"),
+        (
+            {"gpus": [{**GPU, "used_gib": 30.0}]},
+            "other processes use 30.0 of 40.0 GiB of GPU 0",
+            "end the other processes",
+        ),
         ({"gpus": [GPU, {**GPU, "index": 5, "throttled": "0x0000000000000048"}]}, "GPU 5 is slowed by heat", "cooling"),
         ({"shm_free_gib": 0.06}, "0.06 GiB free in /dev/shm", "--shm-size"),
     ],

@@ -1,4 +1,4 @@
-"""Trains a small network with numpy, a line a step: mlp.py --batch 32 --dtype float32 [--order F]."""
+"""Trains a small network with numpy and prints a line per step: mlp.py --batch 32 --dtype float32 [--order F]."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Compresses a megabyte, a line each time: pack.py --program zlib --level 6."""
+"""Compresses a megabyte repeatedly and prints a line each time: pack.py --program zlib --level 6."""
 
 import argparse
 import bz2

@@ -1,4 +1,4 @@
-"""Aggregates a table with DuckDB, a line a query: query.py --threads 1 --keys 100000 --way window."""
+"""Aggregates a table with DuckDB and prints a line per query: query.py --threads 1 --keys 100000 --way window."""
 
 import argparse
 import time
