@@ -66,7 +66,7 @@ def held(visible: str = "") -> str:
 
 
 def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:
-    """Whether a GPU is among `names`; [] means all."""
+    """Whether a GPU is among `names` (indices or UUIDs); an empty list contains all GPUs."""
     return not names or any(name == str(index) or uuid.startswith(name) for name in names)
 
 
@@ -77,7 +77,7 @@ def taken(names: Sequence[str]) -> set[int]:
 
 
 def uuids(names: Sequence[str]) -> list[str]:
-    """UUIDs of GPUs given by index or UUID, so that a GPU has only one name; else the given names."""
+    """UUIDs of GPUs given by index or UUID, so that a GPU has only one name; the given names if there is no driver."""
     found = look()
     return [next((gpu.uuid for gpu in found if shown([name], gpu.index, gpu.uuid)), name) for name in names]
 
@@ -148,7 +148,7 @@ def health() -> GpuHealth:
 
 
 def broke(before: GpuHealth, now: GpuHealth) -> str:
-    """A sentence on what happened to the GPUs between two looks; "" if nothing did."""
+    """A sentence on GPU errors that appeared between two calls of `health`; "" if there are none."""
     faults = [f"the driver can no longer reach a GPU: {line}" for line in now.lost if line not in before.lost]
     faults += [
         f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"

@@ -1,7 +1,7 @@
 """How a process is started on a host: directly here, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
-Each way is a prefix to the command. Its stdin and stdout are connected to the process there; when it ends, for whatever
-reason, the process's stdin closes.
+Each of these is a command that takes the process's command as its last arguments and connects our stdin and stdout to
+the process. When that connection ends, for whatever reason, the process's stdin closes.
 """
 
 import re
