@@ -102,8 +102,8 @@ class Torchrun:
         stopping: Callable[[], bool],
         seen: dict[int, str],
     ) -> bool:
-        """Waits for the end, the limit or `stopping()`; returns whether it was the limit. Records the process family in
-        `seen`: ranks lead their own sessions, and cannot be found once torchrun is dead.
+        """Waits for the process's end, the time limit or `stopping()`; returns whether the limit was reached. Records
+        the process family in `seen`, because ranks lead their own sessions and cannot be found once torchrun has ended.
         """
         start = looked = time.monotonic()
         while process.poll() is None and not stopping():
