@@ -21,8 +21,8 @@ Run = Callable[[Profiler], Measurement]
 
 
 def hosts_of(job: Job) -> list[Host]:
-    """The hosts on which a session's experiments run. Errors: AutoscoutError (exit 2), see choosing.reached.""" if not
-    job.cluster.hosts:  # placeholders, since the launcher chooses devices of this machine itself
+    """The hosts on which a session's experiments run. Errors: AutoscoutError (exit 2), see choosing.reached."""
+    if not job.cluster.hosts:  # placeholders, since the launcher chooses devices of this machine itself
         count = job.devices * max(1, job.cluster.together)
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
     return reached(job.cluster)

@@ -209,7 +209,7 @@ def _ran(found: list[Outcome]) -> list[Measurement]:
 def _failures(
     job: Job, alike: kb_similar.SimilarJob, found: list[Outcome]
 ) -> tuple[list[Configuration], list[Outcome]]:
-    """(configurations that would fail here, too; outcomes that ran out of memory in the similar job but may fit here)"""
+    """(configurations that would fail here, too; outcomes that ran out of memory there but may fit here)"""
     memory_here, memory_there = _memory(job), _memory(alike.job)
     lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
     out_of_memory = [o for o in found if o.status == "oom"]
