@@ -2,7 +2,7 @@
 recommended, which has to be decided in any case, and the value of further rounds. Claims rest on the rounds alone
 (evidence.py).
 
-log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
+    log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
 
 Both are known only up to a common additive constant. A posterior stays valid if it is inspected after every round.
 """

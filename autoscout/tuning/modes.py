@@ -1,7 +1,7 @@
 """Machines with a second, slower speed: for example, one run in ten takes twice the time, or half of all runs take 1.3
 times as long.
 
-log cost = configuration + round + δ z + ε,   z = 1 in slow runs
+    log cost = configuration + round + δ z + ε,   z = 1 in slow runs
 
 Least squares would treat slow runs as noise, which hides every gain smaller than the slowdown. So runs are divided into
 usual and slow ones if such a division is more probable than noise alone. A priori, all numbers of slow runs are equally

@@ -1,7 +1,7 @@
 """Decides from pairs of runs, as early as errors allow, whether side B of a gate is slower than side A by more than a
 margin.
 
-log cost = side + pair + ε        (a randomised block design, as in evidence.py)
+    log cost = side + pair + ε        (a randomised block design, as in evidence.py)
 
 Pairs are counterbalanced: each random order of the two sides is followed by its reverse. After planned numbers of pairs
 (looks), the verdict is "worse" if the one-sided interval of log(cost of B / cost of A) lies above the margin, and "no

@@ -3,7 +3,7 @@
 Every earlier session differs from this one by an offset of the log of all costs. The offset is estimated from
 configurations that were measured in both sessions, which always include the reference:
 
-offset ~ N(0, 0.3²),   log-cost in this session − log-cost then = offset + noise of both
+    offset ~ N(0, 0.3²),   log-cost in this session − log-cost then = offset + noise of both
 
 A rescaled measurement carries the offset's remaining uncertainty. It guides the search but is never the only
 measurement of the reference or of a finalist.
