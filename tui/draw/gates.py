@@ -1,4 +1,4 @@
-"""Draws a gate's verdict, and the parts of its two sides next to each other."""
+"""Draws a gate's verdict and compares the metrics of its two sides (A and B)."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def verdict_of(found: Gated, ascii_only: bool) -> Text:
 
 
 def gated(found: Gated, ascii_only: bool) -> Text:
-    """The verdict with its reasons, then the parts."""
+    """The verdict with its reasons, then the metrics."""
     text = Text(no_wrap=True, overflow="ellipsis").append(verdict_of(found, ascii_only)).append("\n")
     for part in clauses(found.sentence):
         text.append(f"{part}\n")

@@ -1,4 +1,5 @@
-"""Why: the search's belief about each value, promised against achieved gains, whether anything better is left."""
+"""The screen "why": the search's belief about each knob's values, expected and achieved gains, and whether something
+better is left."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,7 +11,7 @@ from tui.screens.pane import Pane
 from tui.session.fronts import front
 from tui.widgets.panel import Panel
 
-_ALL = 10_000  # lines
+_ALL = 10_000  # height in lines with which all knobs are shown
 
 
 class WhyPane(Pane):

@@ -1,4 +1,4 @@
-"""The verb why: where a gain comes from."""
+"""The verb why, which shows where a gain comes from."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 def _phases(
     started: "SessionStarted", rows: "list[Measurement]", last: "Confirmed | None"
 ) -> dict[str, dict[str, float]]:
-    """The metrics of an RL job's reference and of its best configuration, from their median runs; {} for other jobs."""
+    """The metrics of an RL job's reference and best configuration, each from its median run; {} for other jobs."""
     from autoscout.job.objective import cost
     from tui.draw.iteration_bars import has_phases
 

@@ -208,7 +208,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
     for journal in journals:
         try:
             new += store.ingest(path, journal)
-        except AutoscoutError as error:  # the others are still imported
+        except AutoscoutError as error:  # the other journals are still imported
             problems.append(str(error))
             code = error.exit_code
     for problem in problems:

@@ -86,7 +86,7 @@ def shadow(
 
 
 def _loss(text: str) -> tuple[float, int]:
-    """(seconds, number). Errors: AutoscoutError (exit 2)."""
+    """Parses an option into (seconds, number). Errors: AutoscoutError (exit 2)."""
     from kb.records import AutoscoutError
 
     number, _, at = text.partition("@")
