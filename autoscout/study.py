@@ -135,7 +135,7 @@ class Study:
         return self._engine.started.session
 
     def wants_more(self) -> bool:
-        """Whether there is more to measure, now or once pending results have been told."""
+        """Whether there is more to measure, now or after pending results have been reported with tell()."""
         if self._ended:
             return False
         if self._asked or self._next is not None:

@@ -127,7 +127,7 @@ def job(stored: str | bytes) -> Job:
 
 
 def check_job(job: Job) -> None:
-    """Errors: Refused (exit 2) when the name of the job or of its target is not allowed."""
+    """Errors: Refused (exit 2) if the name of the job or of its target is invalid."""
     name(job.name, "job")
     name(job.target, "target")
 

@@ -1,4 +1,4 @@
-"""The record types that all rooms share, as msgspec structs. Plain data: no behaviour beyond identity."""
+"""The record types that all packages share, as msgspec structs: plain data, whose only behaviour is to compute ids."""
 
 import hashlib
 from functools import cache, cached_property
@@ -53,7 +53,7 @@ def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
 
 @cache
 def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Defaults of a class's `later` fields."""
+    """The default values of those fields of a class that are `later` additions."""
     known = {f.name: f for f in msgspec.structs.fields(kind)}
     later: tuple[str, ...] = kind.later  # type: ignore[attr-defined]
     return {

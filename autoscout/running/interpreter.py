@@ -59,7 +59,7 @@ def own_variables(job: Job) -> dict[str, str]:
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
     """Runs a command and returns the JSON object on its last line of output. Errors: AutoscoutError (exit 2)."""
     with results.writing("temporary files"):
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - later failures have other causes
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - `writing` is only for errors of creating it
     with output:
         try:
             process = subprocess.Popen(

@@ -63,7 +63,7 @@ def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> N
         members |= family(process.pid)
         living = [pid for pid, started in members.items() if _lives(pid, started)]
         for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as root (with sudo)
                 os.kill(pid, signal.SIGKILL)
         if process.poll() is not None and not living:
             return

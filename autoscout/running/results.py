@@ -44,7 +44,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def writing(place: Path | str) -> Iterator[None]:
-    """Turns OSError (disk full, …) into AutoscoutError."""
+    """Raises AutoscoutError in place of OSError (a full disk, for example)."""
     try:
         yield
     except OSError as error:

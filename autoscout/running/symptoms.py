@@ -58,8 +58,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The earliest symptom in the text; of several at the same place, the first in SYMPTOMS. A logger's warning does
-    not count, since its program continued."""
+    """The symptom that appears first in the text; of several at the same position, the first in SYMPTOMS. Lines of a
+    logger with the level WARNING are ignored, since the program continued."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _signs(), strict=True):
         matches = sign.finditer(text) if symptom in among else ()

@@ -67,7 +67,7 @@ class Torchrun:
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
+            output = open(log, "wb")  # noqa: SIM115 - `writing` is only for errors of opening it
         with output:
             process = subprocess.Popen(
                 processes.leashed(command),

@@ -139,7 +139,7 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
-        if measurement.status == "infrastructure":  # not the configuration's fault: try once more
+        if measurement.status == "infrastructure":  # a fault of the machine, so it is tried once more
             measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)

@@ -85,7 +85,7 @@ def levels(limit: int, early: int | None = None) -> dict[int, float]:
 
 
 def _spent(n: int, early: int, limit: int) -> float:
-    """Share of the error that all looks up to n pairs get."""
+    """Share of the error probability that is spent in all looks up to n pairs."""
     if early >= limit:
         return (n / limit) ** _POWER
     return _EARLY * (n / early) ** _POWER if n <= early else _EARLY + (1 - _EARLY) * (n - early) / (limit - early)

@@ -38,7 +38,7 @@ def gated(found: Gated, ascii_only: bool) -> Text:
 
 
 def parts_of(found: Gated) -> Text:
-    """One line per metric, with both sides."""
+    """One line per metric, with its values on side A and side B."""
     text = Text(no_wrap=True, overflow="ellipsis")
     rows = [["", "A", "B", "B is at", "95 % interval"], *part_rows(found.parts)]
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -54,7 +54,7 @@ def parsed(table: str) -> list[Gpu]:
 
 
 def held(visible: str = "") -> str:
-    """A sentence on the GPUs on which other processes hold memory; "" if there are none. `visible`: the
+    """A sentence on the GPUs on which other processes use memory; "" if there are none. `visible`: the
     CUDA_VISIBLE_DEVICES of the experiment that is about to start ("": all GPUs)."""
     names = named(visible)
     busy = [
@@ -71,7 +71,7 @@ def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:
 
 
 def taken(names: Sequence[str]) -> set[int]:
-    """Positions in `names` (indices or UUIDs) of GPUs that are missing or on which others hold memory."""
+    """Positions in `names` (indices or UUIDs) of GPUs that are missing or on which other processes use memory."""
     free = [gpu for gpu in look() if not _in_use(gpu)]
     return {i for i, name in enumerate(names) if not any(shown([name], gpu.index, gpu.uuid) for gpu in free)}
 
@@ -87,8 +87,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes hold on the GPU on which they hold most. None if the driver does not report it: it may
-    give no numbers, or the host's process ids, which differ from a container's."""
+    """GiB that these processes use on the GPU on which they use most. None if the driver does not report it: it may
+    have no numbers, or the host's process ids, which differ from those in a container."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]

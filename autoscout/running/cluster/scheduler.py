@@ -89,7 +89,7 @@ class Scheduler:
         self._wait(name, request, limit_s, self._tickets)
 
     def lacking(self, request: Request) -> str:
-        """What the hosts lack for a request even if nothing else runs, in words; "" if nothing."""
+        """A sentence on devices of a request that the hosts do not have at all; "" if they have all."""
         if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
             return ""
         asked = ", ".join(f"{part.count} {part.kind}" for part in request)

@@ -151,7 +151,7 @@ def _locked(file: int, how: int) -> bool:
 
 def _write(files: list[int], text: str) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # the entry is only for information
+        with contextlib.suppress(OSError):  # the content is only information for other processes
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
 

@@ -40,7 +40,7 @@ import supervise
 SILENT_S = 30.0  # silence after which the other side counts as dead
 _BEAT_S = 2.0
 _TICK_S = 0.05
-_FILES_S = 0.2  # polling interval for files that grow
+_FILES_S = 0.2  # seconds between two checks for new output
 _PIECE = 2**18
 _GRACE_S = 2.0  # time that other ranks get after the first failure, to log their errors
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -163,7 +163,7 @@ class NodeRun:
         self._looked = 0.0
         self._kills = _oom_kills()
         self._problem = ""
-        self._stopped: list[str] = []  # names of processes that we ended
+        self._stopped: list[str] = []  # names of processes that this agent ended
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._begin(asked, filled)

@@ -149,7 +149,7 @@ def descendants(of: int) -> list[int]:
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
+    except (ProcessLookupError, PermissionError):  # it has ended, or runs as root (with sudo)
         return
 
 

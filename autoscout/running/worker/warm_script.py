@@ -119,7 +119,7 @@ def run_python(argv: list[str]) -> None:
         sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
         theirs = types.ModuleType("__main__")
         theirs.__file__ = os.path.abspath(rest[0])
-        sys.modules["__main__"] = theirs  # needed for pickling; runpy would change argv
+        sys.modules["__main__"] = theirs  # pickling needs it; runpy would also set it, but change argv
         exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
 
 
