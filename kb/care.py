@@ -171,7 +171,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
         elif tail and tail.events:  # complete lines are missing, not only the last one, which a killed process tore
             late.append(door.plain(path.parent.name))
     if late:
-        problems.append(f"the journals of {', '.join(late)} hold more; `autoscout kb ingest` stores it")
+        problems.append(f"the journals of {', '.join(late)} contain more; `autoscout kb ingest` stores it")
     return CareFinding("journals", not problems, "; ".join(problems) or "all are stored")
 
 

@@ -144,7 +144,7 @@ def check_configuration(configuration: Configuration) -> None:
     for knob, value in configuration.knobs.items():
         for part in (knob, value):
             if isinstance(part, str) and _CONTROL.search(part):
-                raise Refused(f"the knob {shown(knob)} holds a control character")
+                raise Refused(f"the knob {shown(knob)} contains a control character")
 
 
 def check_measurement(measurement: Measurement) -> None:
@@ -155,9 +155,9 @@ def check_measurement(measurement: Measurement) -> None:
     names = (*m.metrics, *m.conditions, *m.per_rank, *m.rank_devices)
     for part in (m.name, m.context, m.period, *environment, *names):
         if _CONTROL.search(part):
-            raise Refused(f"a measurement's {shown(part)} holds a control character")
+            raise Refused(f"a measurement's {shown(part)} contains a control character")
     numbers = (*m.metrics.values(), *m.conditions.values(), m.cost_s, m.device_s, m.at)
     if not all(map(math.isfinite, numbers)) or min(m.cost_s, m.device_s, m.at) < 0 or m.at > LATEST:
         raise Refused(f"a number of {shown(m.name)} is impossible: not finite, or not a real time")
     if _CONTROL_IN_TEXT.search(measurement.evidence):
-        raise Refused(f"the evidence of {shown(measurement.name)} holds a control character")
+        raise Refused(f"the evidence of {shown(measurement.name)} contains a control character")

@@ -45,7 +45,7 @@ WEIGHTS = {
     "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
     "active share": _Weight(0.3, "the share of the stored weights that a token uses"),
-    "attention": _Weight(0.5, "latents of keys and values are small, and whole on every tensor parallel rank"),
+    "attention": _Weight(0.5, "latent keys and values are small, and replicated on all tensor parallel ranks"),
     "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
     "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
     "memory per device": _Weight(0.5, "decides what fits"),
@@ -54,8 +54,8 @@ WEIGHTS = {
     "hidden": _Weight(0.15, "size of the matrix products that tensor parallelism splits"),
     "heads": _Weight(0.15, "tensor parallelism divides them"),
     "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache follow them"),
-    "vocab": _Weight(0.05, "weight of the first and the last stage"),
-    "dtype": _Weight(0.3, "bytes and speed of everything"),
+    "vocab": _Weight(0.05, "load of the first and the last pipeline stage"),
+    "dtype": _Weight(0.3, "memory and speed depend on it"),
     "seq_len": _Weight(0.25, "activations and the share of attention"),
     "samples per device": _Weight(0.25, "micro batches that fill the pipeline"),
     "load": _Weight(0.5, "open loop, closed loop or a trace"),
@@ -63,7 +63,7 @@ WEIGHTS = {
     "input_len": _Weight(0.25, "prefill work per request"),
     "output_len": _Weight(0.25, "decode work per request"),
     "shared_prefix": _Weight(0.3, "what the prefix cache saves"),
-    "metric": _Weight(0.3, "they searched for something else, though they may have measured this too"),
+    "metric": _Weight(0.3, "it was tuned for another metric, though this one may have been measured, too"),
     "versions": _Weight(0.2, "a release changes which configurations are fast"),
 }
 
@@ -159,7 +159,7 @@ def similar(
             try:
                 found.append(_alike(here, environment, memory_of, row))
             except door.Refused as error:
-                on_note(f"{', '.join(row[-1])} is passed over: {error}")
+                on_note(f"{', '.join(row[-1])} is ignored: {error}")
         # More jobs than requested, because those without measurements are dropped below.
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)

@@ -212,7 +212,7 @@ class OverHosts:
             ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
         for agent in waiting:
-            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when told to"
+            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when stopped"
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
@@ -308,7 +308,7 @@ def _parsed(host: str, output: str) -> dict[str, str]:
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
         raise AutoscoutError(
-            f"{host}: its interpreter does not describe itself (it printed {output[-200:]!r})", 2
+            f"{host}: its interpreter printed no description of its packages (but {output[-200:]!r})", 2
         ) from None
     return {str(name): str(value) for name, value in found.items()}
 

@@ -21,7 +21,9 @@ class Replay:
     def __init__(self, job: Job) -> None:
         path = Path(job.launch.recorded)
         if not job.launch.recorded:
-            raise AutoscoutError('launch.recorded: name the journal that the "replay" launcher answers from', 2)
+            raise AutoscoutError(
+                'launch.recorded: give the journal whose measurements the "replay" launcher returns', 2
+            )
         self._job = job
         self._environment: dict[str, str] | None = None
         self._recorded: dict[str, list[Measurement]] = {}

@@ -112,7 +112,9 @@ def verdict(
         sentence += _over_today(fit.contrast(present, winner), chosen.p_better(present, winner), present, rounds)
     if fit.slow:
         runs = sum(map(len, rounds))
-        sentence += f"; {fit.slow} of {runs} runs were at a slower speed of the machine, so its usual speed is compared"
+        sentence += (
+            f"; {fit.slow} of {runs} runs were slow because of the machine, so runs at its usual speed are compared"
+        )
     if len(last) > 1 and fit.dof:
         sentence += _left(chosen.left(winner, last))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
@@ -216,23 +218,23 @@ def _sentence(
 ) -> str:
     """The verdict on `name` against the `reference`; `chosen`: whether `name` is recommended."""
     if against is None and name:
-        return f"{name} has nothing to be compared with: {reference}, the reference, did not run in {numbers}"
+        return f"{name} cannot be compared: the reference, {reference}, did not run in {numbers}"
     if against is None:
         return f"nothing else ran or is believed to be better than {reference}"
     if kind == "faster":
         return f"{name} is faster than {reference}: {numbers}"
     if kind == "slower":
-        return f"nothing is faster than {reference}: the next, {name}, is at {numbers}"
+        return f"nothing is faster than {reference}; the gain of the next best, {name}, is {numbers}"
     if kind == "equal":
         return f"{name} and {reference} differ by less than 1 %: {numbers}"
     wanted = f"; {more} rounds would decide" if more else ""
     done = "it is the better guess" if chosen else f"{reference} is kept"
-    return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
+    return f"undecided: the gain of {name} over {reference} is {numbers}, so {done}{wanted}"
 
 
 def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequence[Round]) -> str:
     together = sum(today in dict(row) for row in rounds)
-    return f"; over the present launch it is {_numbers(over, p_better, together)}"
+    return f"; its gain over the present launch is {_numbers(over, p_better, together)}"
 
 
 def _left(excess: float) -> str:

@@ -169,7 +169,7 @@ def _compared(
         late = time.monotonic() > until
         if len(done) in pairs.levels(limit) or (late and len(done) > 1):
             standing = pairs.standing(done, margin, limit)
-            on_note(f"{len(done)} pairs: B is at {_numbers(standing)}")
+            on_note(f"{len(done)} pairs: B against A {_numbers(standing)}")
             if late and not standing.over:
                 on_note(f"the wall ended the gate after {len(done)} of {limit} pairs")
             if standing.over or late:
@@ -180,13 +180,13 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
     numbers, allowed = _numbers(standing), f"{100 * margin:.3g} %" if margin else "nothing"
     sentence = {
         "worse": f"B is slower than A by {numbers}, but only {allowed} is allowed",
-        "no worse": f"B is faster than A: it is at {numbers}"
+        "no worse": f"B is faster than A: {numbers}"
         if standing.high < 0
-        else f"B is no more than {allowed} slower than A: it is at {numbers}",
-        "undecided": f"undecided after {standing.pairs} pairs: B is at {numbers}, and {allowed} is allowed",
+        else f"B is no more than {allowed} slower than A: {numbers}",
+        "undecided": f"undecided after {standing.pairs} pairs: B against A is {numbers}, and {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
-        sentence += f"; {standing.slow} runs were at a slower speed of the machine, so its usual speed is compared"
+        sentence += f"; {standing.slow} runs were slow because of the machine, so runs at its usual speed are compared"
     bounded = math.isfinite(standing.high)
     return msgspec.structs.replace(
         _gated(a, b, standing.kind, margin, sentence),

@@ -64,9 +64,13 @@ class SideBySide(Loop):
             if experiment is not None:
                 self._open[experiment.number] = experiment
             elif self.tape.replaying and not self.engine.over and self.tape.ended() is None:
-                raise AutoscoutError("this session's journal contradicts its decisions; start the job anew")
+                raise AutoscoutError(
+                    "this session's journal does not match its decisions, so it cannot be resumed; start the job again"
+                )
         elif self._open.pop(ended.number, None) is None:
-            raise AutoscoutError("this session's journal ends an experiment that it did not start; start the job anew")
+            raise AutoscoutError(
+                "this session's journal has the end of an experiment, but not its start; start the job again"
+            )
         else:
             self._told.append(self.engine.tell(ended.number, ended.measurement, ended.placement))
 

@@ -85,7 +85,7 @@ def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     door.check_job(job)
     trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on its path, which is not stored
     if not trace and job.id != id:
-        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+        raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 
 
 def _check_workload(id: str, name: str, task: str, target: str, family: str, model: str, traffic: str) -> None:
@@ -99,7 +99,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
     if family != rows.family(task, target, shape):  # it becomes the name of a folder in lakes
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
     if (load.trace_id or not load.trace) and job_id(task, target, shape, load, name) != id:
-        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+        raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 
 
 def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
@@ -112,7 +112,7 @@ def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
     for column in texts:
         for file, word in con.execute(f"SELECT DISTINCT hash, {column} FROM arrived").fetchall():
             if word is not None and door.plain(str(word)) != str(word):
-                yield file, Refused(f"its {column} {door.shown(str(word))} holds a control character")
+                yield file, Refused(f"its {column} {door.shown(str(word))} contains a control character")
 
 
 def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
@@ -128,7 +128,7 @@ def _check_row(row: dict[str, Any]) -> None:
     measurement = rows.measurement(row)
     door.check_measurement(measurement)
     if content_hash(measurement.configuration.knobs) != row["configuration_id"]:
-        raise Refused(f"the configuration {measurement.name} is not the one that its id names")
+        raise Refused(f"the configuration {measurement.name} does not match its id")
     if int(measurement.id, 16) != row["id"]:
         raise Refused(f"the measurement {measurement.name} was changed: its id is not the hash of its content")
 

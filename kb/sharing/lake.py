@@ -109,7 +109,7 @@ def take(
     new = [path for path in files if path.stem not in known]
     whole = [path for path in new if hash_of(path) == path.stem]
     passed_over = [
-        f"{path}: not whole, or changed since it was written; it is passed over" for path in new if path not in whole
+        f"{path}: incomplete, or changed since it was written, so it is ignored" for path in new if path not in whole
     ]
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
@@ -139,7 +139,7 @@ def _take_in(
         con.execute("ROLLBACK")
         if len(paths) == 1:
             reason = " ".join(str(error).split())
-            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}); it is passed over"])
+            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}), so it is ignored"])
     each = [_take_in(con, [path], gone, signed) for path in paths]
     return MovedRecords(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
@@ -298,7 +298,7 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
         FROM seen AS s LEFT JOIN arrived AS a ON a.hash = s.hash GROUP BY s.hash ON CONFLICT DO NOTHING
         """
     )
-    notes = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
+    notes = [f"{file}.parquet is ignored: {error}" for file, error in sorted(refused.items())]
     return MovedRecords(_count(con, "session") - before, new, notes)
 
 
@@ -333,7 +333,9 @@ def _make(lake: Path) -> None:
     try:
         lake.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AutoscoutError(f"{lake}: cannot become a lake ({error.strerror}); choose another folder", 2) from error
+        raise AutoscoutError(
+            f"{lake}: cannot be used as a lake ({error.strerror}); choose another folder", 2
+        ) from error
 
 
 def hash_of(path: Path) -> str:

@@ -88,7 +88,7 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(" that one at least 1 % better is left\n" if width >= 44 else ": something 1 % better is left\n")
     text.append(f"{last.gain:.2%}", style="bold")
     text.append(
-        f" is what {last.ahead} more are expected to gain\n" if width >= 44 else f": expected of {last.ahead} more\n"
+        f" is the expected gain of {last.ahead} more\n" if width >= 44 else f": expected of {last.ahead} more\n"
     )
     size = max(4, width - 8)
     if height > 2:
@@ -109,7 +109,7 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if not made:
         return Text(_why_not(state), style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
-    heading = f"{'':<8}{'run':>4}{'failed':>7}{'promised':>9}{'got':>7}"
+    heading = f"{'':<8}{'run':>4}{'failed':>7}{'expected':>9}{'got':>7}"
     text.append(f"{heading}  95 %\n" if width >= 44 else f"{heading}\n", style="dim")
     for arm in dict.fromkeys([*state.reasons.offered, *(p.arm for p in made)]):
         theirs = [p for p in made if p.arm == arm]
@@ -123,7 +123,7 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
         half = f"  ±{half_width(got):.2%}" if len(got) > 1 and width >= 44 else ""
         text.append(f"{_promised(theirs):>9.2%}{statistics.fmean(got):>7.2%}{half}\n")
     if height > text.plain.count("\n"):
-        text.append("gain over the best believed then, a share of the cost", style="dim")
+        text.append("gains in the cost, over the best believed at that time", style="dim")
     return text
 
 

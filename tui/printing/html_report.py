@@ -72,10 +72,10 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
     yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
     yield _text("Beliefs about each value", beliefs.belief(state, _COLUMNS, 200, False))
-    yield _text("Promised and achieved gains of proposers", beliefs.promises(state, _COLUMNS, 20, False))
-    yield _text("Rungs of the ladder", beliefs.ladder(state, _COLUMNS, 10, False))
+    yield _text("Expected and achieved gains", beliefs.promises(state, _COLUMNS, 20, False))
+    yield _text("Results by fidelity", beliefs.ladder(state, _COLUMNS, 10, False))
     if job.objective.also:
-        yield _text("Front of the objectives", front_of(state, front(state), _COLUMNS, 30, False))
+        yield _text("Pareto front", front_of(state, front(state), _COLUMNS, 30, False))
     yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
     yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
     yield _section("Experiments", _experiments(state))

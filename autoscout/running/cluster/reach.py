@@ -26,8 +26,8 @@ _REFUSALS = (
     (r"Permission denied \(", "ssh is refused", "put your public key there (`ssh-copy-id {host}`)"),
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
-        "its host key is not the known one",
-        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once by hand",
+        "its host key differs from the known one",
+        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once with ssh",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
