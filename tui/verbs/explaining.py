@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("session", metavar="SESSION|JOURNAL.jsonl", shell_complete=session_names)
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
-    """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
+    """Show which knob the gain comes from: from the reference to the best configuration one knob at a time, and
     which knobs matter in the whole space. Measured and predicted values are distinguished."""
     import msgspec
 

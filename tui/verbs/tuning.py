@@ -73,13 +73,18 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     shell_complete=session_names,
     help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
 )
-@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as long as they do well: tp=2 mbs=4  # why")
+@click.option(
+    "--hints",
+    metavar="FILE",
+    type=PATH,
+    help="File of configurations to try as long as they do well, such as: tp=2 mbs=4  # why",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and run nothing.")
 @click.option(
     "--as",
     "form",
     type=click.Choice(["slurm", "jobset"]),
-    help="Print what runs the session elsewhere, and run nothing: a script for sbatch, or a Kubernetes JobSet.",
+    help="Only print a script for sbatch, or a Kubernetes JobSet, that runs the session elsewhere.",
 )
 @click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
