@@ -26,7 +26,6 @@ class CareFinding(msgspec.Struct, frozen=True):
 
 
 def info(kb: Path) -> dict[str, Any]:
-    """Sizes, row counts and versions."""
     with reader(kb) as con:
         counts = {
             table: _one(con, f"SELECT count(*) FROM {table}")

@@ -109,7 +109,6 @@ def undelete(kb: Path, sessions: list[str]) -> Undeleted:
 
 
 def deleted(kb: Path) -> list[str]:
-    """Names of the sessions in the trash."""
     return sorted(path.name for path in _trash(kb).glob("*") if path.is_dir())
 
 

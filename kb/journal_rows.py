@@ -167,7 +167,6 @@ def _without_paths(job: Job) -> Job:
 
 
 def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
-    """A row of the table `session`."""
     job = _without_paths(started.job)
     return {
         "id": started.session,

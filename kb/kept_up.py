@@ -139,5 +139,4 @@ def begun(con: "DuckDBPyConnection") -> None:
 
 
 def behind(con: "DuckDBPyConnection") -> bool:
-    """Whether the precomputed results are marked as stale."""
     return con.execute("SELECT 1 FROM kept WHERE job_id = $1", [_STALE]).fetchone() is not None

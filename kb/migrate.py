@@ -39,7 +39,6 @@ class Migration(NamedTuple):
 
 @cache
 def known() -> tuple[Migration, ...]:
-    """The migrations of this version of AutoScout."""
     here = Path(__file__).parent
     installed = here / "migrations"
     return load(installed if installed.is_dir() else here.parent / "migrations")

@@ -162,7 +162,6 @@ class SessionApp(Wired[None]):
 
     @property
     def shown(self) -> str:
-        """The name of the visible screen."""
         return self._panes.shown
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -254,7 +253,6 @@ class SessionApp(Wired[None]):
         return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
 
     def action_retry(self) -> None:
-        """Runs the experiment under the cursor again."""
         if knobs := self._selected_knobs():
             self._give_if_sure(f"Run {' '.join(knobs)} again?", "retry", knobs)
 

@@ -145,7 +145,6 @@ class HomeApp(Wired[Path]):
 
     @work(exclusive=True, group="known")
     async def _ask(self) -> None:
-        """Queries the knowledge base in separate processes."""
         nothing = "nothing measured yet"
         self._machines, self._winners = nothing, nothing
         if self.kb.exists():

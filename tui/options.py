@@ -45,7 +45,6 @@ PATH = GivenPath(path_type=Path)
 
 
 def common(command: F) -> F:
-    """Adds the options that all verbs have."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
     kb = click.option("--kb", "kb", type=_KbFile(path_type=Path), envvar="AUTOSCOUT_KB", help="Knowledge base file.")
     return kb(command)

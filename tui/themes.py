@@ -60,7 +60,6 @@ class Sheets:
         self._parsed: dict[str, Any] = {}  # theme → source → rules
 
     def change(self) -> None:
-        """Switches to the style sheet of the current theme."""
         sheet = self._app.stylesheet
         self._fill(sheet, self._app.theme, self._app.get_css_variables())
         sheet.parse()

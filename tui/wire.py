@@ -221,7 +221,6 @@ def _written(runs: Iterable[_Run], erases: bool) -> str:
 
 
 def _blanks(cells: list[str], start: int) -> int:
-    """Number of blanks from `start` on."""
     return next((i for i, cell in enumerate(cells[start:]) if cell != " "), len(cells) - start)
 
 

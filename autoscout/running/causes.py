@@ -109,6 +109,5 @@ def first(text: str, stepped: bool) -> Found | None:
 
 
 def raised(error: RankError, stepped: bool) -> Raised:
-    """The exception that a rank recorded."""
     frames = _FRAME.findall(error.traceback)
     return Raised(type=error.type, message=error.message, file=frames[-1] if frames else "", stepped=stepped)

@@ -114,7 +114,6 @@ def foreign_share(before: Counters, now: Counters) -> float:
 
 
 def parsed(table: str) -> list[Sample]:
-    """The complete rows of nvidia-smi's CSV."""
     rows = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]

@@ -106,7 +106,6 @@ class OverHosts:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
 
     def close(self) -> None:
-        """Ends the agents and everything they run."""
         for agent in self._agents.values():
             agent.end()
         self._agents.clear()
@@ -298,7 +297,6 @@ def _kept(folder: Path, message: dict[str, Any]) -> None:
 
 
 def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
-    """The name of a file whose hash on the `other` host differs from that on the first; "" if there is none."""
     return next((name for name, content in first.items() if other[name] != content), "")
 
 

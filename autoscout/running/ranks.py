@@ -53,5 +53,4 @@ def slowed(measurement: Measurement) -> str:
 
 
 def kind(device: str) -> str:
-    """The device kind in "host:kind:index"."""
     return ":".join(device.split(":")[1:-1])

@@ -81,7 +81,6 @@ def in_context(found: Measurement, about: About, started: float, cost_s: float, 
 
 
 def errors(folder: Path) -> list[RankError]:
-    """The ranks' recorded exceptions, earliest first."""
     found = []
     for path in folder.glob("rank-*.error.json"):
         error = msgspec.json.decode(path.read_bytes(), type=RankError)

@@ -28,7 +28,6 @@ class Roster:
         return [host for host, failures in self._failures.items() if len(failures) >= DRAINED]
 
     def chosen(self, ranks: int) -> Placement:
-        """Hosts and devices for the next `ranks` ranks. Errors: AutoscoutError if too few hosts are left."""
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)

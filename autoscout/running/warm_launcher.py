@@ -59,7 +59,6 @@ class WarmRunner:
         self.unfit = answer is not None and not answer["ready"]
 
     def close(self) -> None:
-        """Ends the zygote and its ranks."""
         if self._process is not None:
             processes.end(self._process, 0.0)
             for pipe in (self._process.stdin, self._process.stdout):

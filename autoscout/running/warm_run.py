@@ -88,7 +88,6 @@ class WarmScript:
         return _Forked(answer["pid"])
 
     def close(self) -> None:
-        """Ends the interpreter and its runs."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:

@@ -46,7 +46,6 @@ class FinalChoice(msgspec.Struct, frozen=True):
         return self.level[one] - self.level[other], max(math.sqrt(max(variance, 0.0)), 1e-12)
 
     def p_better(self, one: str, other: str) -> float:
-        """The probability that `other` is cheaper."""
         mean, deviation = self.gap(one, other)
         return float(stdtr(self.dof, mean / deviation)) if self.dof else 0.5
 

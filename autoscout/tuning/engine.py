@@ -135,7 +135,6 @@ class Engine:
             self._took(began)
 
     def ask_for(self, configuration: Configuration, purpose: str = "profile") -> Experiment:
-        """One experiment of a session without a search."""
         return self._started(configuration, purpose)
 
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
@@ -328,7 +327,6 @@ class Engine:
 
     @property
     def _late(self) -> bool:
-        """Whether the wall-clock limit has passed."""
         begun = self.begun_at is not None and time.monotonic() - self.begun_at - self.waited_s > self.wall_s
         return begun and not self.tape.replaying
 

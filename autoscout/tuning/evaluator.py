@@ -314,7 +314,6 @@ class Evaluator:
         return next((c for c in rows if c.id not in self.done), None)
 
     def validate(self, configuration: Configuration, step: int) -> Running:
-        """Profiles a configuration and compares it with its prediction."""
         assert self._ensemble is not None
         predicted = self._ensemble.predict(configuration)
         real = yield from self.run_now(configuration)

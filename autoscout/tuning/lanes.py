@@ -93,7 +93,6 @@ class Lanes:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the running experiments."""
         return sorted(self._running)
 
     @property
@@ -171,7 +170,6 @@ class Lanes:
             profiler.close()
 
     def _most(self) -> int:
-        """How many experiments fit at once."""
         count = 0
         while self.job.cluster.together == 0 or count < self.job.cluster.together:
             if not any(self._started(f"try {count}", parts) for parts in self._least):

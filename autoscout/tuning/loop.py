@@ -106,7 +106,6 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def measured(self, configuration: Configuration, purpose: str) -> Measurement:
-        """One more experiment of a session without a search."""
         return self._measure(self.engine.ask_for(configuration, purpose))
 
     def _run(self) -> None:
@@ -164,7 +163,6 @@ class Loop:
         return measurement
 
     def prepare(self, profiler: Profiler, experiment: Experiment, placement: Placement | None = None) -> None:
-        """Tells a profiler about its next experiment."""
         if isinstance(profiler, early.Aimed):
             profiler.aim(self._bar(experiment))
         if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # keeps the setting of the first run

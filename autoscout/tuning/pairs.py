@@ -92,7 +92,6 @@ def _spent(n: int, early: int, limit: int) -> float:
 
 
 def quantile(level: float, dof: int) -> float:
-    """The one-sided quantile of Student's t distribution."""
     return float(stdtrit(dof, 1 - level))
 
 

@@ -34,7 +34,6 @@ class Periods:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
 
     def tell(self, measurement: Measurement) -> None:
-        """Takes in a measurement of this session."""
         if (c := cost_of_run(self.job.objective, measurement)) is not None:
             self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
             self._offsets.clear()

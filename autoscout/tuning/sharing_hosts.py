@@ -25,7 +25,6 @@ def judged(job: Job, shape: str, alone: Measurement, together: list[Measurement]
 
 
 def sentence(found: Neighbours) -> str:
-    """The decision as shown to the user."""
     if not found.beside:
         found_out = "experiments did not run side by side"
     else:

@@ -21,7 +21,6 @@ from kb.shared_hosts import found_before
 
 
 def wanted(job: Job) -> bool:
-    """Whether several of a job's experiments may run at the same time."""
     return job.launch.launcher != "replay" and bool(job.cluster.hosts or job.cluster.together > 1)
 
 

@@ -46,7 +46,6 @@ def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, asc
 
 
 def record(row: dict[str, Any]) -> Text:
-    """One row as text, one column per line."""
     wide = max((len(name) for name in row), default=0)
     text = Text()
     for name, value in row.items():

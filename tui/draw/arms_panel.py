@@ -61,7 +61,6 @@ def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
 
 
 def _shown(rate: Rate | None, width: int) -> str:
-    """The rate as text, with its interval if there is room."""
     narrow = width <= _VALUE
     if rate is None:
         return "–" if narrow else "nothing spent"

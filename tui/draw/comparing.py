@@ -56,7 +56,6 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
 
 
 def _named(run: Run) -> Iterable[str]:
-    """Names of a run's knobs and metrics."""
     return [*run.configuration.knobs, *(run.measurement.metrics if run.measurement else ())]
 
 
@@ -183,7 +182,6 @@ def front(state: State, found: Front | None, width: int, height: int, ascii_only
 
 
 def measured(state: State) -> dict[str, list[Run]]:
-    """Runs by configuration."""
     groups: dict[str, list[Run]] = {}
     for run in state.runs:
         if run.measurement is not None:

@@ -29,7 +29,6 @@ def verdict_of(found: Gated, ascii_only: bool) -> Text:
 
 
 def gated(found: Gated, ascii_only: bool) -> Text:
-    """The verdict with its reasons, then the metrics."""
     text = Text(no_wrap=True, overflow="ellipsis").append(verdict_of(found, ascii_only)).append("\n")
     for part in clauses(found.sentence):
         text.append(f"{part}\n")

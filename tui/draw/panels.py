@@ -46,7 +46,6 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
 
 
 def _at_a_word(line: Text, width: int) -> Text:
-    """The line, truncated at the end of a word if it is too long."""
     if cell_len(line.plain) > width:
         kept = fit(line.plain, width)
         line.right_crop(len(line) - len(kept) + 1)

@@ -7,7 +7,6 @@ import click
 
 
 def document(value: Any) -> None:
-    """Prints a value of structs and plain data as JSON."""
     import msgspec
 
     click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

@@ -54,7 +54,6 @@ def similar_document(job: Job, found: list[SimilarJob], carried: Warm, decided: 
 
 
 def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
-    """Prints similar jobs. `decided`: as in `similar_document`."""
     if as_json:
         say(similar_document(job, found, carried, decided), "", True)
         return

@@ -20,7 +20,6 @@ A query ends with ';' (or an empty line). Queries only read. Ctrl-C ends a runni
 
 
 def run(kb: Path, limit: int, form: str) -> None:
-    """Runs the prompt until Ctrl-D."""
     _with_history()
     click.echo(f"{kb}: read-only; .help explains, Ctrl-D ends", err=True)
     while (text := _read()) is not None:

@@ -135,7 +135,6 @@ class KnowledgePane(Pane):
             self.query_one(Console).text = self._history[self._place]
 
     def choose_from_history(self) -> None:
-        """Lets the user choose one of the earlier queries, latest first."""
         asked = [*reversed(self._history)][:_RECALLED]
         lines = [" ".join(sql.split()) for sql in asked]
 
@@ -147,7 +146,6 @@ class KnowledgePane(Pane):
             self.app.push_screen(Choose("asked before", lines), chosen)
 
     def chart(self) -> None:
-        """Draws the visible rows of the result as a plot."""
         width, height = max(40, self.app.size.width - 10), max(8, self.app.size.height - 8)
         self.app.push_screen(Full("chart", of_answer(self._rows, width, height, self.ascii)))
 

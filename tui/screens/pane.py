@@ -109,12 +109,10 @@ class Panes(ContentSwitcher):
 
     @property
     def shown(self) -> str:
-        """The name of the visible pane."""
         return (self.current or "").removesuffix("-pane")
 
     @property
     def pane(self) -> Pane:
-        """The visible pane."""
         return self._made[self.shown or self._first]
 
     def made(self, key: str) -> Pane | None:

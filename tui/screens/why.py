@@ -45,7 +45,6 @@ class WhyPane(Pane):
         return comparing.front(self.state, front(self.state), width, height, self.ascii)
 
     def unfold(self) -> None:
-        """Shows all knobs."""
         width = max(40, self.app.size.width - 8)
         text = beliefs.belief(self.state, width, _ALL, self.ascii)
         self.app.push_screen(Full("beliefs about each value", text))

@@ -22,7 +22,6 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(state: State) -> Run | None:
-    """The newest run with per-rank metrics."""
     return next((run for run in reversed(state.runs) if run.measurement and run.measurement.per_rank), None)
 
 

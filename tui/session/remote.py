@@ -141,7 +141,6 @@ class Remote:
         return plain(self._status.words)
 
     def everything(self) -> list[AnyEvent]:
-        """All events until the session is over."""
         found: list[AnyEvent] = []
         while True:
             more = self.more()

@@ -364,7 +364,6 @@ class State(msgspec.Struct, kw_only=True):
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
 
     def _lead(self, key: str, value: float, minimized: bool) -> None:
-        """Updates `leaders` with a configuration's value."""
         better = min if minimized else max
         self.leaders[key] = better(value, self.leaders.get(key, value))
         if len(self.leaders) > LEADERS:

@@ -80,7 +80,6 @@ class Watched:
             del history[:-_KEPT_READINGS]
 
     def mark(self, key: str) -> None:
-        """Marks a configuration for comparison, or removes its mark."""
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
 
     # ---- the time cursor ---------------------------------------------------------------------------------

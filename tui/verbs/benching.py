@@ -94,6 +94,5 @@ def _option(name: str) -> str:
 
 
 def progress(done: int, total: int) -> None:
-    """Shows progress on stderr, if it is a terminal."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), f"\r{done} of {total} runs{chr(10) if done == total else ''}".encode())

@@ -46,7 +46,6 @@ class KeyLine(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, plain)
 
     def on_click(self, click: events.Click) -> None:
-        """Simulates a press of the clicked key."""
         at = 0
         for key, shown, says in self._said:
             at += cell_len(shown) + cell_len(says) + 2

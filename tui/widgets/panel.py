@@ -39,7 +39,6 @@ class Panel(Static):
         self.takes_long: Callable[[], bool] | None = None  # if set and true, the text is computed in a thread
 
     def repaint(self) -> None:
-        """Redraws the panel from the present state."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return

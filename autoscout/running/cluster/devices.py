@@ -132,7 +132,6 @@ def variables(
 
 
 def _needed(job: Job) -> dict[str, int]:
-    """Number of devices by kind, in the order of the job's nodes."""
     needed: dict[str, int] = {}
     for node in job.cluster.nodes:
         needed[node.device] = needed.get(node.device, 0) + node.count

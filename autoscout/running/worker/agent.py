@@ -92,7 +92,6 @@ class Agent:
             data = data[os.write(self._answers, data) :]
 
     def end(self) -> None:
-        """Ends all processes that this agent started."""
         kill_all(0.0)
 
     def _obey(self, asked: dict[str, Any]) -> None:

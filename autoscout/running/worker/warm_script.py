@@ -244,7 +244,6 @@ def _script(argv: list[str]) -> Path | None:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """The packages that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name.partition(".")[0] for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
