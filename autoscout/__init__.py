@@ -1,6 +1,6 @@
-"""Reasoning: spaces, search, simulators, profilers, sessions. No screens, no SQL strings.
+"""The tuning engine: spaces, search, simulators, profilers, sessions. It contains no screens and no SQL.
 
-A script should only use what is exported here (docs/api.md shows how); everything else may change.
+Users' scripts should only use the names exported here (docs/api.md); everything else may change.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""The Python face of a session: the same loop, journal, knowledge base and stopping rule as `tune`, driven by you.
+"""A session that a Python script drives: the same loop, journal, knowledge base and stopping rule as `tune`, but the
+script measures the configurations.
 
     study = autoscout.Study("job.toml")
     while study.wants_more():
@@ -6,7 +7,8 @@
             study.tell(configuration, {"step_time_s": 0.27})      # or tell(configuration, failed="oom")
     study.best()
 
-Configurations with a known result are not asked; the finalists are asked again at the end, as `tune` re-measures them.
+ask() returns no configurations whose results are in the knowledge base; it returns the finalists again at the end, as
+`tune` measures them again.
 """
 
 import contextlib
@@ -42,7 +44,8 @@ Simulator = Callable[[dict[str, Value]], float]  # knobs → the objective's met
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """`value`: in the objective's metric; `confirmed`: the verdict of the re-measurements, None until then."""
+    """The best configuration. `value`: the objective's metric; `measurements`: number of its measurements; `confirmed`:
+    the verdict after the finalists were measured again, None before."""
 
     configuration: dict[str, Value]
     name: str
@@ -52,7 +55,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Study:
-    """One session. All methods may raise AutoscoutError with a one-sentence message."""
+    """A tuning session. All methods may raise AutoscoutError with a message of one sentence."""
 
     def __init__(
         self,
@@ -74,10 +77,10 @@ class Study:
         resume: str = "",
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`what`: a job file, a job, or a space by itself, which needs `minimize` or `maximize`. `kb`: the knowledge
-        base, by default the one of `tune`. `strategy`: a name from `autoscout bench`, or your own (it is registered).
-        `environment`: software versions and devices of the measurements; only those with equal ones are compared.
-        `resume`: the name of the session to continue."""
+        """`what`: a job file, a job, or a space, which needs `minimize` or `maximize`. `kb`: the knowledge base, by
+        default that of `tune`; `strategy`: a name from `autoscout bench`, or your own (which is then registered);
+        `environment`: versions and devices, since only measurements with the same ones are compared; `resume`: name of
+        a session to continue."""
         self.job, self.space = _job_and_space(what, name, minimize, maximize, constraints)
         self.job = with_budget(self.job, profiles, wall, device_time)
         self.kb = Path(kb) if kb else store.default_path()
@@ -115,8 +118,8 @@ class Study:
 
     @classmethod
     def from_table(cls, table: Any, *, metric: str, goal: str = "min", **more: Any) -> "Study":
-        """A study over a table (rows, columns, or a CSV or Parquet file): every column but `metric` is a knob, and only
-        the rows are valid. `more`: arguments of a study over a space."""
+        """A study over a table (rows, columns, or a CSV or Parquet file). Every column except `metric` is a knob, and
+        the rows are the valid configurations. `more`: further arguments of Study."""
         from autoscout.space.from_table import columns_of
 
         columns = columns_of(table)
@@ -132,7 +135,7 @@ class Study:
         return self._engine.started.session
 
     def wants_more(self) -> bool:
-        """Whether there is more to measure, now or after the pending results."""
+        """Whether there is more to measure, now or after pending results have been reported with tell()."""
         if self._ended:
             return False
         if self._asked or self._next is not None:
@@ -144,7 +147,7 @@ class Study:
         return True
 
     def ask(self, count: int = 1) -> list[Configuration]:
-        """Up to `count` configurations to measure; fewer, or none, if the next choice depends on pending results."""
+        """Up to `count` configurations to measure; fewer, or none, if the next one depends on pending results."""
         found: list[Configuration] = []
         while len(found) < count and not self._ended:
             experiment = self._next or self._more()
@@ -167,10 +170,10 @@ class Study:
         cost_s: float = 0.0,
     ) -> Measurement:
         """Reports the result of a configuration from ask(): its metrics, or how it failed (oom, invalid, error,
-        timeout, wrong, infrastructure, killed). With `losses`, it is checked for equivalence with the reference.
+        timeout, wrong, infrastructure, killed). `losses` are compared with the reference's (the equivalence check).
 
-        Errors: AutoscoutError (exit 2) for a configuration that was not asked for, a metric that the job does not have,
-        an unknown failure, or an objective that is not a positive number."""
+        Errors: AutoscoutError (exit 2) for a configuration that ask() did not return, a metric that the job does not
+        have, an unknown failure, or an objective that is not a positive number."""
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(
@@ -198,7 +201,7 @@ class Study:
         return self._engine.tell(experiment.number, measurement)
 
     def best(self) -> Best:
-        """The confirmed winner; before confirmation the best so far. Errors: AutoscoutError (exit 3) if nothing ran."""
+        """The winner, or the best configuration so far. Errors: AutoscoutError (exit 3) if nothing ran."""
         objective = self.job.objective
         confirmed = self._engine.confirmed
         ran = [(c, m) for m in self._engine.evaluator.done.values() if (c := cost(objective, m)) is not None]
@@ -216,7 +219,7 @@ class Study:
         )
 
     def close(self, reason: str = "interrupted") -> None:
-        """Flushes the journal and releases the session, which can be resumed by its name. Idempotent."""
+        """Ends the session, which can be resumed by its name. May be called several times."""
         if not self._ended:
             self._ended = True
             end(self._engine, self.kb, reason, self._on_note)
@@ -229,7 +232,7 @@ class Study:
         self.close()
 
     def _more(self) -> Experiment | None:
-        """The engine's next experiment that the journal does not already answer."""
+        """The engine's next experiment without a result in the journal (of a resumed session)."""
         try:
             while (experiment := self._engine.ask()) is not None:
                 recorded = self._engine.tape.peek(ExperimentEnded, experiment.configuration)
@@ -256,13 +259,13 @@ class Study:
             raise AutoscoutError(
                 f"the result has no '{wanted}', which the objective needs; it has {listed(metrics) or 'no metrics'}", 2
             )
-        if not 0 < metrics[wanted] < math.inf:  # false for NaN, too
+        if not 0 < metrics[wanted] < math.inf:  # also true for NaN
             raise AutoscoutError(f"{wanted} = {metrics[wanted]} is not a result; tell how the run failed instead", 2)
         return "ok"
 
 
 def _unheard(event: object) -> None:
-    """Ignores events: there is no listener in this process; `autoscout watch` reads the journal."""
+    """Ignores events, since nothing in this process shows them; `autoscout watch` reads the journal."""
 
 
 def _job_and_space(
@@ -286,7 +289,7 @@ def _job_and_space(
 
 
 def _predictor(space: Space, simulator: Simulator) -> Predictor:
-    """Calls the simulator once per configuration."""
+    """Predictor for rows of codes from a user's simulator, which is called once for each configuration."""
     known: dict[bytes, float] = {}
 
     def predict(codes: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Facts: the records that all rooms share, the DuckDB store, and queries. Nothing here knows about searches or GPUs."""
+"""The record types that all packages share, the knowledge base (DuckDB), and queries; nothing about search or GPUs."""

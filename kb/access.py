@@ -1,5 +1,5 @@
-"""Permissions of files that we write: a group's folder stays open to its members, and a file that replaces another
-stays open to the same people."""
+"""Permissions of files that we write: in a group's folder, members of the group can write them, and a file that
+replaces another one is accessible to the same users."""
 
 import contextlib
 import os
@@ -8,24 +8,24 @@ import struct
 from pathlib import Path
 
 _ACL = "system.posix_acl_access"
-_VERSION, _ENTRY = struct.pack("<I", 2), struct.Struct("<HHI")  # the kernel's posix_acl_xattr: tag, permissions, id
+_VERSION, _ENTRY = struct.pack("<I", 2), struct.Struct("<HHI")  # as in the kernel's posix_acl_xattr.h
 _OWNER, _USER, _GROUP, _NAMED_GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
 _NO_ID = 0xFFFFFFFF
 
-_List = dict[tuple[int, int], int]  # (tag, id) → permissions
+_List = dict[tuple[int, int], int]  # an access control list: (tag, id) → permissions
 
 
 def with_group(folder: Path) -> None:
-    """If `folder` was made for a group (setgid, writable for its members), files that this process creates from now on
-    are writable for the group, too."""
+    """If `folder` is a group's (setgid and writable for the group), makes all files that this process will create
+    writable for the group."""
     with contextlib.suppress(OSError):
         if folder.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP) == stat.S_ISGID | stat.S_IWGRP:
             os.umask(os.umask(0o077) & ~0o070)
 
 
 def like(new: Path, old: Path) -> None:
-    """Gives `new`, a file of ours, the owner, group, permissions and access list of `old`. Only root can change a
-    file's owner: otherwise the access list keeps what the former owner and group may do."""
+    """Gives the file `new` the owner, group, permissions and access control list (ACL) of `old`. Where this process may
+    not change owner or group, ACL entries give the former ones the same access."""
     was = old.stat()
     for ids in ((was.st_uid, was.st_gid), (-1, was.st_gid)):
         with contextlib.suppress(OSError):
@@ -36,32 +36,32 @@ def like(new: Path, old: Path) -> None:
     listed = _listed(old, mode)
     if before != after:
         listed = _with_former(listed, before, after)
-        if before[1] != after[1]:  # the file's new group gets the permissions of others
+        if before[1] != after[1]:  # the file has another group, which must not get more access than everybody
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # some filesystems have no permissions
         os.chmod(new, mode)
-    with contextlib.suppress(OSError):  # and some no access lists
+    with contextlib.suppress(OSError):  # some filesystems have no ACLs
         os.setxattr(
             new, _ACL, _VERSION + b"".join(_ENTRY.pack(tag, may, who) for (tag, who), may in sorted(listed.items()))
         )
 
 
 def put(new: Path, old: Path) -> None:
-    """Puts `new` in the place of `old`, accessible to the same people."""
+    """Replaces the file `old` by `new`, with the same access."""
     if old.exists():
         like(new, old)
     os.replace(new, old)
 
 
 def _listed(path: Path, mode: int) -> _List:
-    """A file's access list; made from `mode` if the file has none."""
+    """A file's ACL; made from `mode` if the file has none."""
     with contextlib.suppress(OSError):
         return {(tag, who): may for tag, may, who in _ENTRY.iter_unpack(os.getxattr(path, _ACL)[len(_VERSION) :])}
     return {(tag, _NO_ID): mode >> shift & 7 for tag, shift in ((_OWNER, 6), (_GROUP, 3), (_OTHER, 0))}
 
 
 def _with_former(listed: _List, before: tuple[int, int], after: tuple[int, int]) -> _List:
-    """The list after a change of owner and group: named entries keep the access of the former owner and group."""
+    """An ACL in which named entries preserve the access of the former owner and group after a change of these."""
     mask = listed.get((_MASK, _NO_ID), 7)
     made = {key: may & mask if key[0] in (_USER, _GROUP, _NAMED_GROUP) else may for key, may in listed.items()}
     if before[0] != after[0]:

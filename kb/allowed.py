@@ -1,8 +1,8 @@
-"""Allow-list of the SQL functions that users' queries may call: everything else in DuckDB (files, settings, logs,
-sleeping, SQL from text) stays out of reach.
+"""Allow-list of the SQL functions that users' queries may call. All other functions of DuckDB (for files, settings,
+logs, sleeping, SQL from text) are refused.
 
-DuckDB's own parser analyses the statement. Where it cannot (EXPLAIN, PIVOT), every name before a parenthesis counts as
-a call.
+DuckDB's own parser finds the calls in a statement. For statements that it does not analyse (EXPLAIN, PIVOT), every name
+before a parenthesis counts as a call.
 """
 
 import itertools
@@ -81,7 +81,7 @@ def check(con: "DuckDBPyConnection", sql: str) -> None:
     """Errors: AutoscoutError (exit 2) naming a function that may not be called."""
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
-        if refused := sorted(odd & {name for (name,) in there}):  # DuckDB reports unknown names itself
+        if refused := sorted(odd & {name for (name,) in there}):  # DuckDB has its own error for unknown names
             raise AutoscoutError(f"SQL here cannot call {refused[0]}(): it does more than compute an answer", 2)
 
 

@@ -16,7 +16,7 @@ from kb.sharing import lake
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_HASHED = 20_000  # measurements that a check re-hashes
+_HASHED = 20_000  # largest number of measurements whose hash a check recomputes
 
 
 class CareFinding(msgspec.Struct, frozen=True):
@@ -26,7 +26,6 @@ class CareFinding(msgspec.Struct, frozen=True):
 
 
 def info(kb: Path) -> dict[str, Any]:
-    """Sizes, row counts and versions."""
     with reader(kb) as con:
         counts = {
             table: _one(con, f"SELECT count(*) FROM {table}")
@@ -49,8 +48,8 @@ def info(kb: Path) -> dict[str, Any]:
 
 
 def check(kb: Path) -> list[CareFinding]:
-    """Checks integrity (reading every block makes DuckDB verify its checksum), orphans, hashes, kept results, journals
-    and imports."""
+    """Checks integrity (reading every block makes DuckDB verify its checksum), references, hashes, precomputed results,
+    journals and imports."""
     findings = []
     with reader(kb, results=True) as con:
         findings += _readable(con)
@@ -121,7 +120,7 @@ def _orphans(con: "DuckDBPyConnection") -> list[CareFinding]:
 
 
 def _hashes(con: "DuckDBPyConnection") -> CareFinding:
-    """Recomputes measurement ids, which are hashes of the content: a changed number shows."""
+    """Recomputes measurement ids, which are hashes of the content, to find changed values."""
     total = _one(con, "SELECT count(*) FROM measurement")
     which = "true" if total <= _HASHED else f"m.id IN (SELECT id FROM measurement USING SAMPLE {_HASHED} ROWS)"
     found = rows.exact(con, which, {})
@@ -135,7 +134,7 @@ def _hashes(con: "DuckDBPyConnection") -> CareFinding:
 
 
 def _kept(con: "DuckDBPyConnection") -> CareFinding:
-    """Compares the kept results of a few jobs with those computed from all their rows."""
+    """Compares the precomputed results of a few jobs (kept_up.py) with results from all their rows."""
     jobs = [job for (job,) in con.execute("SELECT job_id FROM kept ORDER BY hash(job_id) LIMIT 5").fetchall()]
     wrong = _one(
         con,
@@ -168,10 +167,10 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # more than the unfinished line of a killed process
+        elif tail and tail.events:  # complete lines are missing, not only the last one, which a killed process tore
             late.append(door.plain(path.parent.name))
     if late:
-        problems.append(f"the journals of {', '.join(late)} hold more; `autoscout kb ingest` stores it")
+        problems.append(f"the journals of {', '.join(late)} contain more; `autoscout kb ingest` stores it")
     return CareFinding("journals", not problems, "; ".join(problems) or "all are stored")
 
 
@@ -214,10 +213,10 @@ def back_up(kb: Path, copy: Path) -> int:
 
 
 def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
-    """Replaces the knowledge base by a backup, then ingests what is only in journals and imports.
+    """Replaces the knowledge base by a backup, then ingests measurements that only journals and imports have.
 
-    Returns how many measurements that added, and the path of the replaced file. Errors: AutoscoutError when the backup
-    is not a knowledge base of ours; nothing is changed then.
+    Returns the number of these measurements, and the path to which the replaced file was moved. Errors: AutoscoutError
+    if the backup is not a knowledge base; nothing is changed then.
     """
     if not copy.is_file():
         what = (

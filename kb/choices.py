@@ -1,6 +1,6 @@
-"""A person's decisions about warm starts: which past jobs may contribute to which job.
+"""A user's decisions about warm starts: which past jobs may contribute knowledge to which job.
 
-One line per decision, in a file next to the knowledge base; the last one about a pair counts.
+They are stored as lines of a file next to the knowledge base; of several about the same two jobs, the last one counts.
 """
 
 import os
@@ -48,7 +48,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
         try:
             choice = msgspec.json.decode(line, type=AcceptedChoice)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # the line is torn: its writer was killed
+            continue  # incomplete, because its writer was killed
         if choice.job == job:
             found[choice.there] = choice.accepted
     return found

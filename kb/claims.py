@@ -1,9 +1,10 @@
-"""A measurement may have several sources: a session, an import and a colleague's lake can all have brought it.
+"""Sources of measurements: the same measurement may come from a session, an import and a colleague's lake (a shared
+folder, kb/sharing/lake.py).
 
-Its row in `measurement` belongs to the source that sorts first (`settle` has the order), whichever arrived first;
-`further_source` lists the others. So the order of merging does not matter, and a measurement stays until its last
-source is forgotten. A session that was merely answered with a measurement is not a source: its journal stands in for
-the session that measured (hearsay) until a source arrives.
+Its row in `measurement` belongs to the first source in a fixed order (see `settle`), regardless of which arrived first;
+the table `further_source` has the others. So the order of merging does not matter, and a measurement is only removed
+with its last source. A session that reused the measurement of another session is not a source, but if the other session
+is unknown, the measurement is stored from its journal (hearsay) until a source arrives.
 """
 
 from typing import TYPE_CHECKING
@@ -15,17 +16,17 @@ _ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM furth
 
 
 def look_up(con: "DuckDBPyConnection") -> None:
-    """Creates the temporary table `known`: all stored sources of the measurements in `arriving` (kb/rows.py)."""
+    """Creates the temporary table `known` with all stored sources of the measurements in `arriving` (kb/rows.py)."""
     [(here,)] = con.execute(
         "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
     ).fetchall()
-    # Usually everything is new; then only the id column is scanned.
+    # Usually all measurements are new, in which case only the id column was scanned.
     con.execute(f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here else 'false'}")
 
 
 def further(con: "DuckDBPyConnection") -> int:
-    """Creates the temporary table `further`: sources in `arriving` that are neither in `known` nor those of the rows
-    just stored (`fresh`); returns their number."""
+    """Creates the temporary table `further` with sources in `arriving` that are neither in `known` nor in `fresh` (the
+    rows that were just stored); returns their number."""
     [(found,)] = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE further AS
@@ -63,8 +64,8 @@ def add(con: "DuckDBPyConnection") -> None:
 
 
 def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
-    """Removes the sources in the temporary table `gone` (keys of origins) and the measurements without another source;
-    returns how many measurements were removed, and how many stay because others have them."""
+    """Removes the sources in the temporary table `gone` (keys of origins) and measurements that have no other source.
+    Returns the number of removed measurements, and of those that stay because they have other sources."""
     con.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE claim AS
@@ -84,8 +85,8 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
 
 
 def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """Removes everything known of some sessions, within the caller's transaction; returns how many measurements were
-    removed, and how many stay because others have them."""
+    """Removes all rows of some sessions, within the caller's transaction. Returns the number of removed measurements,
+    and of those that stay because they have other sources."""
     s = {"s": sessions}
     con.execute("CREATE OR REPLACE TEMP TABLE gone AS SELECT key FROM origin WHERE session IN (FROM unnest($s))", s)
     counts = leave(con)
@@ -99,9 +100,9 @@ def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
 
 
 def settle(con: "DuckDBPyConnection") -> None:
-    """Redistributes the measurements in the temporary table `claim`, which lists all their sources: the first source
-    gets the row, the rest become further sources. Order: sources that measured or imported before hearsay (dropped once
-    there is a source), ours before others', sessions before imports, then by name."""
+    """Assigns the measurements in the temporary table `claim`, which lists all their sources, to their first source;
+    the others become further sources. The order: our sources before those of other authors, sessions before imports,
+    then by name. Hearsay comes last, and is dropped if there is a source."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS

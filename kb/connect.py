@@ -1,8 +1,7 @@
-"""Opens the knowledge base: takes the lock, makes the only duckdb.connect call on it, and turns its errors into
-sentences.
+"""Opens the knowledge base: takes its lock, connects DuckDB (nothing else does), and turns errors into sentences.
 
-Connections are short: nobody holds the file while an experiment runs. A missing knowledge base is created, an older one
-is migrated.
+Connections are short, so the file is not locked while an experiment runs. A missing knowledge base is created, and one
+of an older version is migrated.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ _WRITER: dict[str, Any] = {
 }
 _EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
-] = {}  # an empty knowledge base, so that a process that creates several of them migrates once (0.2 s of CPU each)
+] = {}  # content of an empty knowledge base, since creating one by migrations takes 0.2 s of CPU time
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
@@ -33,7 +32,7 @@ _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration"
 
 @contextlib.contextmanager
 def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
-    """The knowledge base, open for writing by us alone; waits up to `wait_s` seconds for others."""
+    """Opens the knowledge base for writing, with an exclusive lock for which it waits up to `wait_s` seconds."""
     with writer_if(kb, lambda: True, wait_s) as con:
         assert con is not None
         yield con
@@ -43,8 +42,8 @@ def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnectio
 def writer_if(
     kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S, results: bool = True
 ) -> "Iterator[DuckDBPyConnection | None]":
-    """Like `writer`, but yields None without opening the file if it is no longer `needed` when our turn comes. Without
-    `results`, the next caller that needs precomputed results refreshes them (kb/kept_up.py)."""
+    """Like `writer`, but yields None without opening the file if `needed` is false once the lock is held. `results`:
+    whether to refresh the precomputed results (kb/kept_up.py) now, not when they are next queried."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(lock_path(kb), wait_s):
@@ -65,9 +64,9 @@ def writer_if(
 def reader(
     kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """The knowledge base, open alongside other readers; waits up to `wait_s` seconds for a writer. `files`: our own
-    queries may write other files; people's queries may not. `results`: brings these up to date first, next to the file
-    if we may not write it."""
+    """Opens the knowledge base for reading, with a shared lock for which it waits up to `wait_s` seconds. `files`:
+    whether queries may write other files, which only our own queries may; `results`: whether to refresh the precomputed
+    results first (in temporary tables if the file cannot be written)."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
             with writer(kb, wait_s):
@@ -98,9 +97,9 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
 
 
 def own_folder(kb: Path, kind: str) -> Path:
-    """The folder next to a knowledge base for its `sessions`, `imports` or `trash`: named plainly for kb.duckdb, with
-    the knowledge base's name for any other. (Older versions always used the plain name; a knowledge base that is alone
-    with such a folder keeps it.)"""
+    """The folder next to a knowledge base for its `sessions`, `imports` or `trash`. It has that name if the file is
+    kb.duckdb, otherwise the file's name is put before it (NAME.sessions). Older versions had no such prefix, so a
+    folder without it is still used if there is no kb.duckdb to which it could belong."""
     if kb.name == _USUAL:
         return kb.parent / kind
     own = kb.with_name(f"{kb.name.removesuffix('.duckdb')}.{kind}")
@@ -109,8 +108,8 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """The folder whose existence means that a knowledge base not called kb.duckdb has its own sessions folder; created
-    with the knowledge base."""
+    """The sessions folder of a knowledge base that is not called kb.duckdb. It exists unless an older version created
+    the knowledge base."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 
@@ -119,17 +118,16 @@ def lock_path(kb: Path) -> Path:
 
 
 def rewrite(kb: Path) -> None:
-    """Copies the content into a new file, which contains no trace of deleted rows."""
+    """Replaces the file by a copy of its content, since deleted rows leave traces in the file."""
     with _sentences(kb), lock.exclusive(lock_path(kb)):
         new = kb.with_name(kb.name + ".rewritten")
         with contextlib.closing(_connect(kb, False, 0.0)) as con:
             migrate.back_up(con, new)
-        access.put(new, kb)  # closing left no write-ahead log
+        access.put(new, kb)  # closing the connection has removed the write-ahead log
 
 
 def network_filesystem(path: Path) -> str:
-    """The kind of network filesystem that `path` is on, where file locks are not always reliable; "" for a local
-    one."""
+    """The kind of network filesystem that contains `path` (file locks may be unreliable there); "" if it is local."""
     best, kind = "", ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -140,21 +138,21 @@ def network_filesystem(path: Path) -> str:
 
 
 def _connect(kb: Path, read_only: bool, wait_s: float, config: dict[str, Any] = _WRITER) -> "DuckDBPyConnection":
-    import duckdb  # imported late: it takes longer than all of `autoscout --help` may
+    import duckdb  # imported here, because it takes longer than `autoscout --help` may take in total
 
     deadline = time.monotonic() + wait_s
     while True:
         try:
             return duckdb.connect(kb, read_only=read_only, config=config)
         except duckdb.IOException as error:
-            # We hold our own lock, so this is another program, such as DuckDB's own shell.
+            # Since this process holds AutoScout's lock, DuckDB's lock is held by a program such as DuckDB's shell.
             if "Could not set lock on file" not in str(error) or time.monotonic() >= deadline:
                 raise
             time.sleep(0.02)
 
 
 def _create(kb: Path) -> None:
-    """Creates the file under another name first: a kill midway must not leave half a knowledge base."""
+    """Creates a knowledge base under another name and renames it, so that a kill does not leave an incomplete one."""
     new = kb.with_name(kb.name + ".new")
     for left_over in (new, new.with_name(new.name + ".wal")):
         left_over.unlink(missing_ok=True)
@@ -167,7 +165,7 @@ def _create(kb: Path) -> None:
             migrate.apply(con, kb, migrate.known())
         _EMPTY[migrate.known()] = new.read_bytes()
     log = kb.with_name(kb.name + ".wal")
-    if log.exists():  # left by a removed file; DuckDB would take it for the new one's
+    if log.exists():  # the write-ahead log of a removed file, which DuckDB would apply to the new one
         os.replace(log, log.with_name(log.name + ".old"))
     if kb.name != _USUAL:
         _marker(kb).mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""The current date, without the jumps of a machine's clock (NTP, a resumed VM).
+"""The current date, without jumps of the machine's clock (by NTP or a resumed VM).
 
-A process reads the wall clock once; from then on the monotonic clock advances it. So the difference of two dates of one
-process is a duration, and a later event has a later date. Ruff refuses `time.time` elsewhere (pyproject.toml), except
-in workers under another interpreter, which use it only for dates.
+A process reads the wall clock once and then advances it by the monotonic clock, so that later events have later dates,
+and differences are durations. Other code must not use `time.time` (a ruff rule in pyproject.toml), except for dates in
+workers, which run under another interpreter.
 """
 
 import time

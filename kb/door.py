@@ -1,8 +1,8 @@
-"""The door: checks data from outside (lakes, journals, imports, a command line) where it enters.
+"""Checks data from outside (journals, imports, command lines; for shared folders, see kb/sharing/arrivals.py).
 
 Names become parts of paths, and text reaches terminals and scripts, so names are restricted and control characters are
-refused. This version cannot check data of a later AutoScout, so such data stays outside until this one is upgraded.
-kb/sharing/arrivals.py checks the rows of a lake with these functions.
+refused. Data that a later version of AutoScout wrote cannot be checked, so it is refused until this version is
+upgraded.
 """
 
 import json
@@ -20,25 +20,25 @@ from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may contain line ends and tabs
-_ESCAPED = re.compile(  # control characters as JSON escapes or bytes; an escaped backslash is harmless
+_ESCAPED = re.compile(  # control characters as JSON escapes or bytes; escaped backslashes are matched to be skipped
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
-_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # values in JSON that have to be one line
+_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # JSON fields with one-line values
 _BREAK = re.compile(rb"\\\\|\\[nt]")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b")
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
-_SHOWN = 60  # characters of a rejected value that an error shows
+_SHOWN = 60  # number of characters of a rejected value in an error
 
 
-LATEST = 4.0e9  # unix seconds (in 2096): no measurement is from later
+LATEST = 4.0e9  # the latest accepted unix time of a measurement (in 2096)
 
 
 class Refused(AutoscoutError):
-    """The data stays outside; the sentence gives the reason."""
+    """The data is refused; the sentence gives the reason."""
 
 
 class Newer(Refused):
-    """The data stays outside because a later AutoScout wrote it."""
+    """The data is refused because a later AutoScout wrote it."""
 
 
 def name(text: str, what: str) -> str:
@@ -53,13 +53,12 @@ def name(text: str, what: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Hostile text for use in a sentence: quoted, shortened, control characters escaped."""
+    """Untrusted text for use in a sentence: quoted, shortened, with control characters escaped."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
 def utf8(path: Path) -> Path:
-    """Returns `path` if its name is UTF-8: DuckDB opens no others, and no row could name them. Errors: Refused (exit
-    2)."""
+    """Returns `path` if its name is valid UTF-8, which DuckDB requires. Errors: Refused (exit 2)."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -68,7 +67,7 @@ def utf8(path: Path) -> Path:
 
 
 def one_line(text: str) -> bool:
-    """Whether scripts and terminals can take `text`: it must hold no control character."""
+    """Whether `text` is safe in scripts and terminals, that is, contains no control characters."""
     return not _CONTROL.search(text)
 
 
@@ -78,8 +77,8 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs
-    (which names must not have either)."""
+    """Replaces control characters in the strings of a JSON document by spaces. Line ends and tabs are only replaced in
+    names."""
 
     def spaced(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0] == b"\\\\" else b" "
@@ -88,7 +87,7 @@ def plain_json(text: bytes) -> bytes:
 
 
 def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Parses a person's JSON; `pairs` builds its objects. Errors: ValueError, also when it is nested too deeply."""
+    """Parses JSON that a user wrote; `pairs`: builds objects. Errors: ValueError, also if it is nested too deeply."""
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
@@ -96,7 +95,7 @@ def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any]
 
 
 def private(text: str) -> str:
-    """The kind of private text that `text` looks like (a path, an address, a key); "" for none."""
+    """What kind of private text `text` looks like (a path, an address, a key); "" if none."""
     if text.startswith(("/", "~", "\\\\", "file:")) or text[1:3] == ":\\":
         return "paths"
     if secrets.redacted(text) != text:
@@ -105,15 +104,13 @@ def private(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The evidence of a failure without its whereabouts: keeps the last two parts of paths, and removes keys and
-    addresses."""
+    """The evidence of a failure without private text: of paths only the last two parts, and no keys and addresses."""
     text = _ADDRESS.sub("…", secrets.redacted(text))
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
 
 def job(stored: str | bytes) -> Job:
-    """A job as the knowledge base stores it. Errors: Newer if a later AutoScout wrote it, Refused if it is not a
-    job."""
+    """Parses a job from the knowledge base. Errors: Newer if a later AutoScout wrote it, Refused if it is not a job."""
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)
@@ -130,25 +127,24 @@ def job(stored: str | bytes) -> Job:
 
 
 def check_job(job: Job) -> None:
-    """Errors: Refused (exit 2) when the name of the job or of its target is not allowed."""
+    """Errors: Refused (exit 2) if the name of the job or of its target is invalid."""
     name(job.name, "job")
     name(job.target, "target")
 
 
 def cleaned(measurement: Measurement) -> Measurement:
-    """A measurement of our own, from an experiment or an import, without the control characters, paths and keys that
-    logs and tables hold."""
+    """Our own measurement, from an experiment or an import, without control characters, paths and keys from logs."""
     environment = {plain(key): plain(value) for key, value in secrets.without(measurement.environment).items()}
     evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)
 
 
 def check_configuration(configuration: Configuration) -> None:
-    """Errors: Refused when a knob or a value could break a line of a script or a terminal."""
+    """Errors: Refused if a knob or a value contains control characters, which could break a script or a terminal."""
     for knob, value in configuration.knobs.items():
         for part in (knob, value):
             if isinstance(part, str) and _CONTROL.search(part):
-                raise Refused(f"the knob {shown(knob)} holds a control character")
+                raise Refused(f"the knob {shown(knob)} contains a control character")
 
 
 def check_measurement(measurement: Measurement) -> None:
@@ -159,9 +155,9 @@ def check_measurement(measurement: Measurement) -> None:
     names = (*m.metrics, *m.conditions, *m.per_rank, *m.rank_devices)
     for part in (m.name, m.context, m.period, *environment, *names):
         if _CONTROL.search(part):
-            raise Refused(f"a measurement's {shown(part)} holds a control character")
+            raise Refused(f"a measurement's {shown(part)} contains a control character")
     numbers = (*m.metrics.values(), *m.conditions.values(), m.cost_s, m.device_s, m.at)
     if not all(map(math.isfinite, numbers)) or min(m.cost_s, m.device_s, m.at) < 0 or m.at > LATEST:
         raise Refused(f"a number of {shown(m.name)} is impossible: not finite, or not a real time")
     if _CONTROL_IN_TEXT.search(measurement.evidence):
-        raise Refused(f"the evidence of {shown(measurement.name)} holds a control character")
+        raise Refused(f"the evidence of {shown(measurement.name)} contains a control character")

@@ -11,13 +11,14 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
-    """Finalists and default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its 95 %
-    interval; `behind` = rival / winner likewise, where `rival` is the next best. The intervals hold under repeated
-    looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
-    equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models: no rounds, no
-    intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: standard deviation of
-    the log of one measurement; `more`: total number of rounds that would decide. `over_today` = present launch
-    (`today_name`) / winner as a ratio of costs, if the present launch is neither the winner nor the default."""
+    """The verdict after finalists and default were re-measured in rounds. `gain`: cost of the default / cost of the
+    winner, with its 95 % interval; `behind`: cost of the next best finalist (`rival_name`) / cost of the winner, with
+    its 95 % interval. The intervals are valid under repeated looks and for all finalists jointly. `verdict` on the best
+    finalist against the default: faster (proven), equal (less than 1 % apart), slower, undecided, alone (one of them
+    did not run), designed (costs from a deterministic model, without rounds and intervals); "" in older journals.
+    `p_better`: probability that this finalist beats the default; `noise`: standard deviation of the log of one
+    measurement; `more`: total number of rounds that would decide. `over_today`: cost of the present launch
+    (`today_name`) / cost of the winner, if the present launch is neither the winner nor the default."""
 
     winner: Configuration
     name: str
@@ -46,10 +47,10 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class Gated(Event, frozen=True, tag="gated"):
-    """Verdict on side `b` against side `a`, whose runs are in `a_session`: worse (slower by more than `margin`, or it
-    fails, or computes something else) · no worse · undecided. `ratio`: cost of b / cost of a, with a 90 % interval that
-    holds under repeated looks; `p_worse`: probability that it is above 1 + margin. `checked`: whether what the two
-    compute was compared."""
+    """The verdict of a gate on version `b` of a job against version `a`, whose runs are in `a_session`: worse (slower
+    by more than `margin`, fails, or computes something else) · no worse · undecided. `ratio`: cost of b / cost of a,
+    with a 90 % interval that is valid under repeated looks; `p_worse`: probability that the ratio is above 1 + margin;
+    `checked`: whether the results of the two (such as losses) were compared."""
 
     a: str
     b: str
@@ -67,8 +68,9 @@ class Gated(Event, frozen=True, tag="gated"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """How the carried-over favourites turned out. `behind`: cost of the best favourite / of the session's best − 1;
-    `rank`: its rank among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
+    """The results of the configurations that a warm start carried over. `behind`: cost of the best of these / cost of
+    the session's best − 1; `rank`: its rank among all configurations that ran; `first_within`: number of experiments
+    until one was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int
@@ -89,5 +91,5 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # if it failed: the sentence of the error; then the exit code of the verb
+    problem: str = ""  # the error of a failed session, whose exit code follows
     exit_code: int = 0

@@ -1,10 +1,11 @@
-"""Removes a session, an import, or everything of a host: rows, journals, experiment folders and import files.
+"""Removes a session, an import, or all sessions of a host: rows, journals, experiment folders and import files.
 
-The file is rewritten afterwards, since DuckDB only marks rows as deleted. The names of forgotten sessions are kept, so
-that no journal and no lake brings them back. What was removed goes to the trash, from which `undelete` restores it:
+The database file is rewritten afterwards, since DuckDB only marks rows as deleted. The names of forgotten sessions are
+kept, so that they are not stored again from a journal or a shared folder (a lake). Everything that was removed is moved
+to the trash, from which `undelete` restores it:
 
-    <kb folder>/trash/<session>/rows/<hash>.parquet    everything known about it, as in a lake (kb/sharing/lake.py)
-    <kb folder>/trash/<session>/session/               its folder, if it ran here
+    <kb folder>/trash/<session>/rows/<hash>.parquet    the session's rows, as in a lake (kb/sharing/lake.py)
+    <kb folder>/trash/<session>/session/               the session's folder, if it ran on this machine
 """
 
 import shutil
@@ -27,7 +28,7 @@ class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
     measurements: int  # number of measurements removed because no other source has them
     files: list[str]  # files moved to the trash
-    left: list[str]  # places where traces remain, one sentence each
+    left: list[str]  # one sentence for each place where data of the sessions remains
 
 
 class Undeleted(msgspec.Struct, frozen=True):
@@ -36,12 +37,12 @@ class Undeleted(msgspec.Struct, frozen=True):
 
 
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Moves only folders that are directly below the sessions folder and hold a journal. Errors: AutoscoutError when a
-    session is running, or (exit 2) when it is unknown or its name is not allowed."""
+    """Forgets sessions; of folders, only those in the sessions folder that contain a journal. Errors: AutoscoutError if
+    a session is running, or (exit 2) if it is unknown or its name is invalid."""
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():
-            # A session in the trash can be forgotten again: a kill may have left its rows or files in their old places.
+            # A session in the trash can be forgotten again, since an earlier call may have been killed midway.
             if not _is_session(folder) and not _known(con, name) and name not in deleted(kb):
                 raise AutoscoutError(f"nothing is known of {name}; `autoscout sessions` and `FROM imports` list all", 2)
             if store.is_running(folder):
@@ -64,8 +65,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
             elif _known(con, name):
                 lake.write_session(con, name, trash)
     files = [*(str(folder) for folder in folders.values() if _is_session(folder)), *map(str, imports)]
-    # The folder first: a kill before the rows are deleted leaves rows without a journal, which the same command
-    # removes.
+    # Folders are moved before rows are deleted: after a kill in between, the same command removes these rows.
     for name, folder in folders.items():
         if _is_session(folder):
             _move(folder, _trash(kb) / name / "session")
@@ -86,7 +86,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
 
 
 def undelete(kb: Path, sessions: list[str]) -> Undeleted:
-    """Restores sessions from the trash. Errors: AutoscoutError (exit 2) when one of them is not there."""
+    """Restores sessions from the trash. Errors: AutoscoutError (exit 2) if one of them is not in the trash."""
     folders = {name: _trash(kb) / door.name(name, "session") for name in sessions}
     for name, folder in folders.items():
         if not folder.is_dir():
@@ -109,7 +109,6 @@ def undelete(kb: Path, sessions: list[str]) -> Undeleted:
 
 
 def deleted(kb: Path) -> list[str]:
-    """Names of the sessions in the trash."""
     return sorted(path.name for path in _trash(kb).glob("*") if path.is_dir())
 
 
@@ -129,8 +128,8 @@ def _move(source: Path, target: Path) -> None:
 
 
 def sessions_of_host(kb: Path, host: str) -> list[str]:
-    """Sessions that ran on a host, by its name, even where only its hash was stored. Errors: AutoscoutError (exit 2)
-    for none."""
+    """Sessions that ran on a host with this name, also if only the name's hash is stored. Errors: AutoscoutError (exit
+    2) if there are none."""
     with reader(kb) as con:
         found = con.execute(
             "SELECT id FROM session WHERE host IN (?, ?) ORDER BY unix_s", [host, hashed_host(host)]
@@ -155,7 +154,7 @@ def _import_files(con: "DuckDBPyConnection", kb: Path, sessions: list[str]) -> l
 
 
 def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """Returns how many measurements were removed, and how many stay because others have them."""
+    """Returns the number of removed measurements, and of those that stay because they have other sources."""
     s = {"s": sessions}
     con.execute("BEGIN")
     counts = claims.remove(con, sessions)

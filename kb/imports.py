@@ -1,9 +1,7 @@
-"""Measurements made elsewhere, stored as if a session had measured them, in a file next to the knowledge base.
+"""Stores measurements that were made elsewhere (an import) like those of a session, all of them or none.
 
-    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (sharing/lake.py); a lost knowledge base is
-                                                         rebuilt from it
-
-An import is stored whole or not at all.
+<kb folder>/imports/<sha256 of its bytes>.parquet    a copy in the format of sharing/lake.py, from which a lost
+                                                     knowledge base is rebuilt
 """
 
 import os
@@ -20,20 +18,20 @@ from kb.sharing import lake
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_PART = 3 * lake.GROUP  # rows that are stored at once
-_FRUGAL = "SET memory_limit = '100MiB'"  # otherwise DuckDB would use all of its allowed memory
+_PART = 3 * lake.GROUP  # number of rows that are stored at once
+_FRUGAL = "SET memory_limit = '100MiB'"  # because DuckDB uses as much memory as its limit allows
 _UNFINISHED = ".unfinished-"
 
 
 class Stored(NamedTuple):
     id: str  # the import's id
     new: int
-    known: int  # rows that were already stored, or that repeat others
+    known: int  # number of rows that were already stored, or repeat other rows
 
 
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
-    """Stores an import; storing the same again changes nothing. Rows that are identical to the last digit are stored
-    once. `about`: reader, file name and the like, as shown in the view `imports`; `at`: unix time."""
+    """Stores an import, unless it is already stored. Identical rows are stored once. `about`: the reader, the file's
+    name and so on, as in the view `imports`; `at`: unix time."""
     started = journals.SessionStarted(
         at=at,
         session=id,
@@ -51,7 +49,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     )
     imports = store.imports_folder(kb)
     imports.mkdir(parents=True, exist_ok=True)
-    # Writes a file first: a large table takes minutes to read, and others should not have to wait for the lock.
+    # The file is written before the lock is taken, because reading a large table takes minutes.
     with lock.temporary_folder(imports, _UNFINISHED) as folder, writer(folder / "kb.duckdb") as con:
         _describe(con, job, started)
         lines = folder / "rows.jsonl"
@@ -65,7 +63,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     with writer(kb) as con:
         con.execute("BEGIN")
         if con.execute("DELETE FROM forgotten WHERE session = ? RETURNING session", [id]).fetchall():
-            con.execute("DELETE FROM lake_file WHERE session = ?", [id])  # importing it again undoes forgetting it
+            con.execute("DELETE FROM lake_file WHERE session = ?", [id])  # so that it can be imported again
         new = 0
         if not con.execute("SELECT 1 FROM lake_file WHERE hash = ?", [written]).fetchone():
             _describe(con, job, started)
@@ -82,7 +80,7 @@ def _describe(con: "DuckDBPyConnection", job: Job, started: journals.SessionStar
 
 
 def _take(con: "DuckDBPyConnection", file: Path, id: str, total: int) -> int:
-    """Adds the rows of a file that this process has just written, part by part; returns how many are new."""
+    """Stores the rows of a file that this process has just written, some at a time; returns the number of new ones."""
     new = 0
     found = f"FROM read_parquet({lake.quoted(file)}) WHERE kind = 'measurement'"
     for first in range(1, total + 1, _PART):

@@ -1,9 +1,9 @@
 """The journal: one append-only file of typed events, the only source of truth of a session.
 
-One JSON object per line, each with its `type` and `at` (unix seconds). Every line is written before anything acts on
-it, and results wait until they are on disk (fsync), so a kill loses at most the line being written; a torn last line is
-cut off when the file is next opened for writing. The knowledge base is filled from journals, screens draw them, and
-resuming a session means reading its journal."""
+Each line is a JSON object with the event's `type` and `at` (unix seconds). Events are written before the session acts
+on them, and results are on disk (fsync) before the next decision, so a kill loses at most the line being written. An
+incomplete last line is cut off when the file is next opened for writing. The knowledge base is filled from journals,
+screens show them, and a session is resumed from its journal."""
 
 import errno
 import os
@@ -19,12 +19,12 @@ from kb.end_events import Confirmed, Gated, SearchEnded, SessionEnded, WarmStart
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
 
-PROPOSED = "PROPOSED"  # the arm of proposals
+PROPOSED = "PROPOSED"  # name of the bandit arm for users' proposals
 
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
-    """`records`: format version of this journal (kb/records.py). `fidelity`: what was asked for: `adaptive`, `profile`
-    or `simulate`; each measurement states its own rung. `strategy`: that of the search, or `profile` for a single
+    """`records`: format version of this journal (kb/records.py); `fidelity`: the option of the session (`adaptive`,
+    `profile` or `simulate`), not the fidelity of its measurements; `strategy`: of the search, or `profile` for a single
     experiment."""
 
     session: str
@@ -36,17 +36,17 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     warm_start: str
     hyper: dict[str, Value]
     environment: dict[str, str]
-    kb_mark: int  # rows in the KB at the start; this session learns from no later ones of others, even after a resume
+    kb_mark: int  # the KB's last row at the start; later rows of others are ignored, even after a resume
     default: Configuration
     orderings: list[list[str]]
-    host: str = ""  # "": unknown, or not to be disclosed
+    host: str = ""  # "": unknown, or not recorded for privacy
     records: int = 0
-    recipes: list[Configuration] = []  # other starting points of experts, measured right after the default
+    recipes: list[Configuration] = []  # further expert recipes, which are measured right after the default
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
-    """`records`: as in SessionStarted, since a later AutoScout may resume it. `wall`: the session's limit from now on,
-    if it got a new one; a verdict from before is then open again."""
+    """`records`: as in SessionStarted, since a later AutoScout may resume the session; `wall`: a new wall-clock limit,
+    with which an earlier verdict is no longer final."""
 
     pid: int
     records: int = 0
@@ -54,16 +54,16 @@ class SessionResumed(Event, frozen=True, tag="session_resumed"):
 
 
 class Decided(Event, frozen=True, tag="decided"):
-    """One ask: which arm proposes what, and why. `values`: the inputs of the decision, where there are any: ucb_ARM
-    (each arm's index), gain_ARM (expected gain of each arm's proposal, as a share of the cost), predicted_gain (of the
-    chosen one), uncertainty (of the log of the cost).
+    """A decision of the strategy: which bandit arm proposes which configurations, and why. `values`: inputs of the
+    decision, if any: ucb_ARM (each arm's UCB index), gain_ARM (expected gain of each arm's proposal, as a share of the
+    cost), predicted_gain (of the chosen proposal), uncertainty (standard deviation of its log-cost).
 
     Phases:
-        default     the expert default, before anything else; every strategy begins with it
-        opening     autoscout: few experiments, far apart or chosen by the simulators, before its surrogate has a say
-        tournament  paper: each tree of an ordering proposes in turn
+        default     the expert default, with which every strategy begins
+        opening     autoscout: a few experiments, far apart or chosen by the simulators, before the surrogate is used
+        tournament  paper: the trees of all orderings propose in turn
         search      the search itself
-        repeat      autoscout, when it knows its budget: the front-runners again, at the end
+        repeat      autoscout, if its budget is known: the best configurations once more, at the end
 
     Arms:
         DEFAULT     autoscout and paper: the expert default
@@ -71,7 +71,7 @@ class Decided(Event, frozen=True, tag="decided"):
         SPARSE      autoscout and paper: the tree over structures
         DENSE       autoscout and paper: a coordinate step of the dense knobs
         PROPOSED    autoscout: what a person, an agent or a script proposed
-        RANDOM …    any other strategy: its name in capitals, in both of its phases, default and search
+        RANDOM …    any other strategy: its name in capitals, in its phases default and search
     """
 
     step: int
@@ -81,12 +81,13 @@ class Decided(Event, frozen=True, tag="decided"):
     names: list[str]
     why: str
     values: dict[str, float] = {}
-    coordinates: dict[str, list[int]] = {}  # dense optimizer: knob → [direction, step], the active one first
+    coordinates: dict[str, list[int]] = {}  # dense optimizer: knob → [direction, step]; the first knob is changed next
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """One finished 2×2 grid: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned. `errors`:
-    standard deviation of the log of each predicted cost, 0 for measured ones; empty if all were measured."""
+    """A finished 2×2 grid of {base, candidate} structure × {base, candidate} point: `costs` of bb, bc, cb, cc (None:
+    failed), and the rewards of the arms. `errors`: standard deviation of the log of each predicted cost, 0 for measured
+    ones; empty if all were measured."""
 
     step: int
     costs: list[float | None]
@@ -106,11 +107,11 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     """`number` counts the session's experiments from 1. Purposes:
-        search      requested by the strategy or a person: counts towards the budget
-        check       the simulators' pick from a batch that they answered, to check them: counts, too
-        anchor      the reference again, outside the budget, to see how the machine has drifted
-        repeat      the same again, outside the budget: the machine was disturbed while it ran
-        confirm     finalists and reference again, in rounds, outside the budget
+        search      for the strategy or an order of a user; counts towards the budget
+        check       the best prediction of a simulated batch, to check the simulators; counts towards the budget
+        anchor      the reference again, not counted, to measure the machine's drift
+        repeat      repetition of a run that other load disturbed, not counted
+        confirm     finalists and reference in the final rounds, not counted
         profile     a single experiment (`autoscout profile`)
 
     Rows of the knowledge base also have the purposes `answered` (from another session) and `import`. `placement`: hosts
@@ -126,7 +127,7 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
 
 
 class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
-    """Fields as in ExperimentStarted; `placement`: where it finally ran."""
+    """Fields as in ExperimentStarted; `placement`: the hosts and devices on which the experiment really ran."""
 
     number: int
     purpose: str
@@ -135,12 +136,13 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
 
 
 def charged(measurement: Measurement) -> bool:
-    """Whether a search's experiment counts towards its budget: machine faults and shadows' forecasts do not."""
+    """Whether an experiment of the search counts towards the budget. Faults of the machine and forecasts of shadow runs
+    do not."""
     return measurement.status != "infrastructure" and measurement.fidelity != "shadow"
 
 
 class Waiting(Event, frozen=True, tag="waiting"):
-    """The started experiment waits for devices that `holder` uses; `over`: it has got them."""
+    """The next experiment waits for devices that the session `holder` uses; `over`: the wait has ended."""
 
     holder: str = ""  # the name of a session
     pid: int = 0
@@ -148,12 +150,13 @@ class Waiting(Event, frozen=True, tag="waiting"):
 
 
 class Passed(Event, frozen=True, tag="passed"):
-    """The next experiments wait for devices that others use, so the strategy was asked for more."""
+    """The strategy was asked for more experiments, because the queued ones wait for other kinds of device."""
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether concurrent experiments on a host disturb each other: costs of the reference alone, and of as many copies
-    as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it."""
+    """Whether experiments may share a host (`allowed`): costs of the reference alone, and of as many copies as fit on
+    the host together (`beside`). `shape`: devices of an experiment and of the host; `known_from`: the earlier session
+    that measured this, "" if it was this one."""
 
     shape: str
     alone: float
@@ -163,24 +166,24 @@ class Neighbours(Event, frozen=True, tag="neighbours"):
 
 
 class Answered(Event, frozen=True, tag="answered"):
-    """A configuration that the KB already knew for this job, hardware and versions: not run again."""
+    """A configuration that was not run, because the KB has a measurement with the same job, hardware and versions."""
 
     measurement: Measurement
-    measured_by: str  # session
+    measured_by: str  # the session that measured it
 
 
 class Simulated(Event, frozen=True, tag="simulated"):
-    """A configuration answered by the simulators, on the rung `predicted`."""
+    """A configuration that was not run, because the simulators predicted it."""
 
     configuration: Configuration
     name: str
     predicted: float  # the objective's metric
     members: dict[str, float]
-    why: str = ""  # why the simulators are trusted here
+    why: str = ""  # why the simulators are trusted for this configuration
 
 
 class Checked(Event, frozen=True, tag="checked"):
-    """The guard: predicted against measured. `mape` is over the last window of checks."""
+    """A check of the simulators by a measurement. `mape`: over the most recent checks."""
 
     step: int
     name: str
@@ -189,11 +192,11 @@ class Checked(Event, frozen=True, tag="checked"):
     mape: float
     epsilon: float
     weights: dict[str, float]
-    members: dict[str, float] = {}  # predictions of the simulators that took part
+    members: dict[str, float] = {}  # simulator → its prediction
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
-    """From now on, requests are answered on the rung `to`; today that is always `measured`."""
+    """From this event on, the strategy's requests get measurements of the fidelity `to`, which is always `measured`."""
 
     step: int
     to: Fidelity
@@ -201,7 +204,7 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
 
 
 class Steered(Event, frozen=True, tag="steered"):
-    """An order (kb/orders.py) took effect, or was refused, and why. `why`: the reason that came with it."""
+    """An order (kb/orders.py) took effect, or was refused because of `refused`. `why`: the author's reason for it."""
 
     what: str
     values: dict[str, Value]
@@ -218,7 +221,8 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class Outlook(Event, frozen=True, tag="outlook"):
-    """The `chance` that something at least 1 % better is left, and the expected gain of `ahead` more experiments."""
+    """The probability that an unmeasured configuration is at least 1 % better than the best one (`chance`), and the
+    expected gain of `ahead` more experiments."""
 
     step: int
     chance: float
@@ -227,14 +231,15 @@ class Outlook(Event, frozen=True, tag="outlook"):
 
 
 class Believed(Event, frozen=True, tag="believed"):
-    """The search's beliefs about each knob's values when it asked for `step`."""
+    """The search's beliefs about each knob's values before the decision of `step`."""
 
     step: int
     knobs: dict[str, list[ValueBelief]]
 
 
 class WarmStarted(Event, frozen=True, tag="warm_started"):
-    """What was carried over; `favourites`: the best configurations of similar jobs that are valid here."""
+    """The knowledge that a warm start carried over. `favourites`: the best configurations of similar jobs, or the
+    nearest ones that are valid for this job."""
 
     sources: list[WarmSource] = []
     favourites: list[Configuration] = []
@@ -242,7 +247,7 @@ class WarmStarted(Event, frozen=True, tag="warm_started"):
 
 
 class Later(Event, frozen=True, tag="later"):
-    """An event of a kind that only a later AutoScout knows; it is shown and stored unchanged."""
+    """An event of a type that only later versions of AutoScout know. It is shown and stored unchanged."""
 
     kind: str
     body: dict[str, Any] = {}
@@ -281,7 +286,7 @@ _KINDS = {kind.__struct_config__.tag for kind in typing.get_args(AnyEvent)}
 
 
 class Journal:
-    """Appends events to one file; opening it cuts off a torn last line."""
+    """Appends events to one file. Opening it cuts off an incomplete last line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -293,8 +298,8 @@ class Journal:
         self._cut_torn_line()
 
     def append(self, *events: Event, sync: bool = True) -> None:
-        """Writes one line per event; with `sync`, waits until they are on disk. Without it a kill loses nothing, but a
-        power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
+        """Writes one line per event. `sync`: whether to wait until they are on disk, without which a power failure (but
+        not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
                 f"{self.path} was removed or moved while its session ran, so its measurements cannot be kept; "
@@ -331,10 +336,11 @@ class Journal:
 def read(
     path: Path, offset: int = 0, plain: bool = False, damaged: list[AutoscoutError] | None = None
 ) -> Iterator[tuple[AnyEvent, int]]:
-    """Yields (event, offset after its line); stops before a torn last line. `plain`: without control characters.
-    `damaged`: gets one error for each line that is no event, which is then passed over instead of raised.
+    """Yields (event, offset after its line), and stops before an incomplete last line. `plain`: whether to remove
+    control characters; `damaged`: a list to which an error is added for each line that is no event, instead of raising
+    it.
 
-    Errors: AutoscoutError (exit 2) for a file that is not there, (exit 1) for one that cannot be read."""
+    Errors: AutoscoutError (exit 2) if there is no such file, (exit 1) if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -357,7 +363,7 @@ def read(
 
 
 def _decode(line: bytes) -> AnyEvent:
-    """The event of a line. Errors: msgspec.DecodeError (ValidationError is a subclass)."""
+    """Parses a line. Errors: msgspec.DecodeError (of which ValidationError is a subclass)."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
@@ -376,7 +382,7 @@ def events(path: Path, plain: bool = False) -> list[AnyEvent]:
 
 
 def _kept(event: Event) -> Event:
-    """The event without the secrets in its texts: those of jobs, of programs' output, and of people."""
+    """The event with secrets removed from all its texts (in jobs, output of programs, users' reasons)."""
     said = msgspec.to_builtins(event)
     kept = secrets.without(said)
     return event if kept == said else msgspec.convert(kept, type(event))

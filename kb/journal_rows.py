@@ -1,4 +1,4 @@
-"""Turns a session's journal into rows: of the job, the session, its decisions and its measurements."""
+"""Stores a session's journal as rows of the tables `job`, `session`, `decision` and `measurement`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +19,14 @@ class _Tail(NamedTuple):
 
     started: journals.SessionStarted
     line: int  # number of its first line
-    events: dict[int, journals.AnyEvent]  # line number → event; refused ones are left out
-    end: int  # byte and line from which to read the journal next: after the last event before one that is refused
+    events: dict[int, journals.AnyEvent]  # line number → event, without refused events
+    end: int  # offset (and `lines`, the line) before the first refused event, from which to read the journal next time
     lines: int
     problem: AutoscoutError | None  # which lines are not stored, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
-    """(number of new measurements in these journals, problems of some of them)"""
+    """Stores these journals. Returns the number of new measurements, and for some journals why a part is not stored."""
     tails: dict[str, tuple[Path, _Tail]] = {}
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:
@@ -43,7 +43,8 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
 
 
 def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems: dict[Path, AutoscoutError]) -> int:
-    """Number of new measurements. A journal with data that fits in no row is reported, and does not affect others."""
+    """Stores the tails and returns the number of new measurements. A journal that DuckDB cannot store is added to
+    `problems` and does not affect the others."""
     import duckdb
 
     try:
@@ -60,8 +61,8 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
 
 
 def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """The lines of a journal that the tables lack; None if not even the first line is complete, or the session was
-    forgotten. Refused lines do not affect others. Errors: AutoscoutError when the journal is not a session's."""
+    """The lines of a journal that are not stored yet, without refused ones; None if its first line is incomplete, or
+    the session was forgotten. Errors: AutoscoutError if the file is not a session's journal."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -73,7 +74,7 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
-    if end > path.stat().st_size:  # a different file by now, so all of it is read again
+    if end > path.stat().st_size:  # the file was replaced by another one, which is read from its beginning
         end, line = 0, 0
     events: dict[int, journals.AnyEvent] = {}
     damaged: list[AutoscoutError] = []
@@ -106,7 +107,7 @@ def _check_event(event: journals.AnyEvent) -> None:
 
 
 def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutError]) -> AutoscoutError | None:
-    """One sentence about the lines of a journal that are not stored; None if there is none."""
+    """The error about lines of a journal that are not stored; None if there are none."""
     if not damaged and not refused:
         return None
     count = len(damaged) + len(refused)
@@ -117,7 +118,7 @@ def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutE
 
 def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
     ends = [{"session": t.started.session, "bytes": t.end, "lines": t.lines} for t in tails]
-    con.execute("BEGIN")  # closing the connection rolls back
+    con.execute("BEGIN")  # after an error, closing the connection rolls back
     begun = [tail.started for tail in tails if tail.line == 0]
     rows.insert(con, "job", [job_row(started.job) for started in begun])
     rows.insert(con, "session", [session_row(started) for started in begun])
@@ -149,8 +150,7 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """The job without the paths of the user's interpreters, models, recordings, traces and scripts, and without
-    environment variables: these are private, and the journal keeps them."""
+    """The job without the user's paths and environment variables, which are private. The journal has them."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
     launch = msgspec.structs.replace(
         job.launch,
@@ -167,7 +167,6 @@ def _without_paths(job: Job) -> Job:
 
 
 def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
-    """A row of the table `session`."""
     job = _without_paths(started.job)
     return {
         "id": started.session,
@@ -199,7 +198,7 @@ def cluster_name(job: Job) -> str:
 
 
 def kinds_in(cluster: str) -> set[str]:
-    """The kinds of device in such a text."""
+    """The kinds of device in a text of `cluster_name`."""
     return {part.partition("×")[2] for part in cluster.split(" + ") if part}
 
 
@@ -221,8 +220,8 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
-    """Rows of sessions that measured come first: they have more information than those of sessions that were
-    answered."""
+    """Rows of `incoming`. Experiments come before measurements that a session took from the knowledge base, because of
+    equal rows the first one is stored, and experiments have more information."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:
@@ -230,6 +229,6 @@ def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
         for event in tail.events.values():
             if isinstance(event, journals.ExperimentEnded):
                 ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
-            elif isinstance(event, journals.Answered):  # stored already, unless the knowledge base was lost meanwhile
+            elif isinstance(event, journals.Answered):  # already stored, unless the knowledge base was lost since
                 answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
     return ended + answered

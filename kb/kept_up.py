@@ -1,21 +1,20 @@
-"""Keeps `results`, `best` and `knob_effects`, which most questions are about, precomputed, so that queries need not
+"""Precomputes the views `results`, `best` and `knob_effects`, about which most queries are, so that queries need not
 scan all rows (migrations/0007_kept_up.sql).
 
-Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which happens every few seconds, only
-marks them as stale; the next query refreshes them, in a temporary copy if it may not write the file. Either way, the
-affected jobs are found by everything that their results depend on: the number of rows per origin, the newest row, and
-the objectives of their sessions."""
+Most changes of the knowledge base refresh them at once. A session's ingest, which happens every few seconds, only marks
+them as stale, and the next query refreshes them (in temporary tables if it may not write the file). Only jobs whose
+state has changed are recomputed: number of rows per origin, newest row, and objectives of their sessions."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_STALE = ""  # the key in `kept`, instead of a job's id, that says that rows may have changed
+_STALE = ""  # an entry of `kept` with this key, instead of a job's id, means that rows may have changed
 _UNMARK = f"DELETE FROM kept WHERE job_id = '{_STALE}'"
 _TABLES = ("kept", "aim", "kept_result", "kept_effect")
 _VIEWS = ("results", "best", "knob_effects")
-_JOBS_PER_TRANSACTION = 20  # all ten million rows at once need 2 GiB
+_JOBS_PER_TRANSACTION = 20  # because recomputing ten million rows in one transaction needs 2 GiB of memory
 _CHANGED = """
 WITH part AS (
     SELECT origin, count(*) AS n, max(added) AS newest FROM measurement GROUP BY origin
@@ -101,10 +100,10 @@ _RECOMPUTE = (
 
 
 def refresh(con: "DuckDBPyConnection") -> list[str]:
-    """Recomputes the kept results of every job whose rows have changed (`con` is open for writing); returns the ids of
-    these jobs."""
+    """Recomputes the results of every job whose rows have changed, and returns these jobs' ids. `con`: open for
+    writing."""
     changed = dict(con.execute(_CHANGED).fetchall())
-    if not set(changed) - {_STALE}:  # marked as stale, but no row has changed
+    if not set(changed) - {_STALE}:  # no row has changed
         con.execute(_UNMARK)
         return []
     jobs = list(changed)
@@ -124,8 +123,8 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
 
 
 def refresh_temporary(con: "DuckDBPyConnection") -> None:
-    """Like `refresh`, but in temporary tables of this connection, for a file that may only be read. Their names take
-    precedence over the file's."""
+    """Like `refresh`, but in temporary tables of this connection, which hide the file's tables of the same names, for a
+    file that cannot be written."""
     for table in _TABLES:
         con.execute(f"CREATE TEMP TABLE {table} AS FROM main.{table}")
     refresh(con)
@@ -135,10 +134,9 @@ def refresh_temporary(con: "DuckDBPyConnection") -> None:
 
 
 def begun(con: "DuckDBPyConnection") -> None:
-    """Marks the kept results in the file as possibly stale, until `refresh` has run."""
+    """Marks the precomputed results as stale, until `refresh` has run."""
     con.execute("INSERT INTO kept SELECT $1, 0 WHERE NOT EXISTS (FROM kept WHERE job_id = $1)", [_STALE])
 
 
 def behind(con: "DuckDBPyConnection") -> bool:
-    """Whether rows may have changed since the last refresh."""
     return con.execute("SELECT 1 FROM kept WHERE job_id = $1", [_STALE]).fetchone() is not None

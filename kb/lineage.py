@@ -1,4 +1,4 @@
-"""The evidence behind a recommendation: which measurements, by whom, on which machine and when, and which simulators
+"""The evidence behind a recommendation: its measurements (by whom, on which machine, when), and the simulators that
 contributed."""
 
 from pathlib import Path
@@ -12,23 +12,23 @@ from kb.journal import PROPOSED, Decided
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of a configuration in the recommendation's comparison, from one session or import."""
+    """One measurement of the recommended configuration or of those compared with it, from a session or an import."""
 
     configuration: str
     measurement: str  # its id
-    value: float | None  # value of the metric
+    value: float | None  # of the objective's metric
     status: str
     purpose: str
     session: str
-    author: str  # "": ours
-    word: str  # trust in the author: answer, hint or ignore; "": ours
+    author: str  # who signed it in a lake (kb/sharing/author_trust.py); "" for our own measurements
+    word: str  # trust in the author: answer, hint or ignore; "" for our own measurements
     host: str
     devices: str
     at: float
 
 
 class Simulator(msgspec.Struct, frozen=True, kw_only=True):
-    """A simulator that predicted in one of the sessions behind the recommendation, and its error there."""
+    """A simulator that was used in a session behind the recommendation, and its error in that session."""
 
     name: str
     session: str
@@ -37,7 +37,7 @@ class Simulator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProposedBy(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that was measured: who made it, and the reason in their own words."""
+    """A measured configuration that a user or an agent proposed, with the proposer's reason."""
 
     configuration: str
     session: str
@@ -48,11 +48,11 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     measurements: list[Source]
     simulators: list[Simulator]
     proposed: list[ProposedBy] = []
-    journals: dict[str, str] = {}  # session → the problem with its journal's lines
+    journals: dict[str, str] = {}  # session → why its journal may have been changed
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
-    """Sources of the `configurations` (ids), by configuration name, then by time; without those of ignored authors."""
+    """The evidence for `configurations` (ids), sorted by name and time, without that of authors who are ignored."""
     value = f"m.{metric}" if metric in rows.METRICS else "try_cast(m.other_metrics ->> $metric AS DOUBLE)"
     parameters = {"job": job_id, "context": context, "configurations": configurations}
     with reader(kb) as con:
@@ -104,7 +104,7 @@ def _journals(kb: Path, sessions: list[str], known: dict[str, int]) -> dict[str,
 
 
 def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[ProposedBy]:
-    """The configurations (ids) that an order proposed or ran."""
+    """Those of the `configurations` (ids) that an order proposed or ran."""
     found = []
     for session in sessions:
         path = store.session_folder(kb, session) / "journal.jsonl"
@@ -120,7 +120,7 @@ def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[
 
 
 def device_hours(kb: Path, session: str) -> tuple[float, float]:
-    """Device-hours that a session spent, and those that it saved by not running experiments again."""
+    """Device-hours that a session spent, and that it saved because the knowledge base replaced experiments."""
     with reader(kb) as con:
         row = con.execute("SELECT spent, saved FROM device_hours WHERE session = ?", [session]).fetchone()
     return row or (0.0, 0.0)

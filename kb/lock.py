@@ -1,11 +1,12 @@
 """File locks between processes: one writer or many readers, released by the kernel however a process ends.
 
-DuckDB alone does not wait for a busy file, and some releases lose committed rows when processes alternate on one, so
-every connection is made while holding a lock on a separate file next to the knowledge base.
+DuckDB itself does not wait for a file that another process uses, and some of its releases lose committed rows when
+several processes use a file alternately. So every connection is made while holding a lock on a separate file next to
+the knowledge base.
 
-Waiters sleep in the kernel, which grants the lock roughly in order of arrival; polling would starve the unlucky.
-Everybody first passes a gate (`….gate`), which a waiting writer keeps shut, so that a steady stream of readers cannot
-keep it out for ever.
+Waiting processes sleep in the kernel, which grants the lock roughly in order of arrival; with polling, some could wait
+for ever. A second lock (`….gate`) must be acquired before waiting for the first one. A waiting writer holds it, so that
+new readers cannot overtake the writer for ever.
 """
 
 import contextlib
@@ -28,9 +29,8 @@ WAIT_S = 10.0
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Holds the lock file `path` alone; meanwhile it contains our pid and command.
-
-    Errors: AutoscoutError that names the holder after `wait_s` seconds, or when the file cannot be written.
+    """Holds an exclusive lock on the file `path`, which meanwhile contains our pid and command. Errors: AutoscoutError
+    that names the holder after `wait_s` seconds, or if the file cannot be written.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -42,7 +42,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     try:
         with _gate(path, file, fcntl.LOCK_EX, deadline, wait_s):
             _wait(file, path, fcntl.LOCK_EX, deadline, wait_s)
-        # The entry only helps others, so a full disk is no reason to fail here.
+        # The content is only information for others, so it may be missing if the disk is full.
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, _who_we_are().encode(errors="replace"), 0)
@@ -57,10 +57,8 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Holds the lock file `path` together with other readers.
-
-    Uses no lock where none can be created (a read-only folder): nobody else can write there either. Errors:
-    AutoscoutError that names the holder after `wait_s` seconds.
+    """Holds a shared lock on the file `path`. In a read-only folder, where no lock file can be created, it uses no
+    lock, since nobody can write there. Errors: AutoscoutError that names the holder after `wait_s` seconds.
     """
     file = _open_to_read(path)
     if file is None:
@@ -77,8 +75,9 @@ def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder below `parent`, locked while it is used. First removes those of killed processes, recognised by their
-    free locks; the lock on this procedure keeps others from removing a new folder before it is locked."""
+    """A temporary folder below `parent` that holds a lock while it is used. First removes folders of killed processes,
+    whose locks are free. A further lock around this keeps other processes from removing a new folder before its own
+    lock is held."""
     with contextlib.ExitStack() as stack:
         with exclusive(parent / f"{prefix}sweep.lock"):
             for left in parent.glob(f"{prefix}*/"):
@@ -91,7 +90,7 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock file `path` exclusively at the moment."""
+    """Whether a process holds an exclusive lock on the file `path` now."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -107,7 +106,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder(path: Path) -> int | None:
-    """The pid that the exclusive holder of `path` wrote there; None if nobody holds it."""
+    """The pid of the process that holds an exclusive lock on the file `path`; None if there is none."""
     if not is_held(path):
         return None
     first = path.read_text(errors="replace").split(" ")[0]
@@ -115,7 +114,7 @@ def holder(path: Path) -> int | None:
 
 
 def who(path: Path) -> str:
-    """The exclusive holder of `path` in words; "" if there is none."""
+    """A description of the process that holds an exclusive lock on the file `path`; "" if there is none."""
     if not is_held(path):
         return ""
     file = os.open(path, os.O_RDONLY)
@@ -134,7 +133,7 @@ def _open_to_read(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> Iterator[None]:
-    """A writer holds the gate while it waits; a reader only passes through."""
+    """Acquires the second lock (see above). A writer holds it while it waits; a reader releases it at once."""
     gate = _open_to_read(path.with_name(path.name.removesuffix(".lock") + ".gate"))
     if gate is None:
         yield
@@ -149,7 +148,7 @@ def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> I
 
 
 def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: int | None = None) -> None:
-    """Waits for the lock. `of`: the file that contains the holder's name, if it is not this one."""
+    """Waits for the lock on an open file. `of`: the file that contains the holder's name, if it is another one."""
     try:
         got = _flock(file, kind, deadline)
     except OSError as error:
@@ -164,9 +163,8 @@ def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: 
 
 
 def _flock(file: int, kind: int, deadline: float) -> bool:
-    """Whether the lock was granted before the deadline.
-
-    A thread does the waiting, since flock has no timeout; if it gets the lock after we gave up, it releases it at once.
+    """Whether the lock was granted before the deadline. A thread waits for it, since flock has no timeout; if the
+    thread gets the lock after the deadline, it releases it at once.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -174,7 +172,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
     except BlockingIOError:
         if time.monotonic() >= deadline:
             return False
-    ours = os.dup(file)  # shares the lock, and stays open until the thread is done
+    ours = os.dup(file)  # shares the lock with `file`, and stays open until the thread ends
     decided, answered = threading.Lock(), threading.Event()
     state: dict[str, object] = {"given up": False, "got": False}
 
@@ -211,7 +209,7 @@ def _who_we_are() -> str:
 def _holder(file: int) -> str:
     fields = os.pread(file, 1000, 0).decode(errors="replace").split(" ", 3)
     if len(fields) < 4 or not fields[0].isdigit() or not fields[2].isdigit():
-        return "a process that reads it"  # readers do not leave their names
+        return "a process that reads it"  # only writers write their names into the file
     pid, host, since, command = fields
     here = host == socket.gethostname()
     if here and not Path(f"/proc/{pid}").exists():  # left by a killed writer

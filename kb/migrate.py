@@ -1,6 +1,6 @@
-"""Brings a knowledge base to the schema that this code knows: numbered SQL files, each applied once, in order.
+"""Updates a knowledge base to this version's schema with numbered SQL files, each of which is applied once, in order.
 
-Forward only. Before it changes an older knowledge base with content, it puts a full copy next to it.
+There are no downgrades. Before an older knowledge base is changed, a full copy is written next to it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# DuckDB's file format: with this setting, newer releases write files that DuckDB 1.5 can read.
+# The version of DuckDB's file format, so that newer releases of DuckDB write files that DuckDB 1.5 can read.
 STORAGE = "v1.5.0"
 
 _TABLE = """
@@ -39,7 +39,6 @@ class Migration(NamedTuple):
 
 @cache
 def known() -> tuple[Migration, ...]:
-    """The migrations that belong to this code."""
     here = Path(__file__).parent
     installed = here / "migrations"
     return load(installed if installed.is_dir() else here.parent / "migrations")
@@ -61,9 +60,8 @@ def load(folder: Path) -> tuple[Migration, ...]:
 
 
 def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
-    """The migrations that `kb`, open as `con`, lacks.
-
-    Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is not a knowledge base.
+    """The `migrations` that have not been applied to `kb`, which is open as `con`. Errors: AutoscoutError if the file
+    is newer than `migrations`, was made with different ones, or is not a knowledge base.
     """
     import duckdb
 
@@ -94,9 +92,8 @@ def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ..
 
 
 def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> None:
-    """Applies the migrations that `kb`, open for writing as `con`, lacks; each file in its own transaction.
-
-    Errors: those of `pending`; duckdb.Error when a migration fails, which leaves the schema as it was before that one.
+    """Applies pending migrations to `kb`, which is open for writing as `con`, each in its own transaction. Errors:
+    those of `pending`; duckdb.Error if a migration fails, which is then rolled back.
     """
     import duckdb
 
@@ -117,17 +114,17 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
             )
             con.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(duckdb.Error):  # if a commit fails, the transaction has ended already
+            with contextlib.suppress(duckdb.Error):  # after a failed commit there is no transaction to roll back
                 con.execute("ROLLBACK")
             raise
 
 
 def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
-    """Writes a full, compact copy of the knowledge base that is open as `con`, replacing the file `copy`."""
+    """Writes a compact copy of the knowledge base that is open as `con` to the file `copy`, replacing it."""
     unfinished = copy.with_name(copy.name + ".new")
     unfinished.unlink(missing_ok=True)
     [(here,)] = con.execute("SELECT current_database()").fetchall()
-    # Not a file copy: opening the file a second time in this process would drop DuckDB's own lock on it.
+    # The file is not copied directly, because closing it after reading would release DuckDB's own lock on it.
     con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}', READ_WRITE)")
     try:
         con.execute(f"COPY FROM DATABASE {_name(here)} TO backup")

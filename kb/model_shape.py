@@ -8,7 +8,7 @@ from kb.strict_record import Strict
 
 
 class Lora(Strict, frozen=True, kw_only=True):
-    """Adapters of `rank` on these `modules` of every layer, whose own weights are frozen and have `bits` bits."""
+    """LoRA adapters on these `modules` of every layer. `bits`: size of the frozen base model's weights."""
 
     rank: int = 16
     modules: list[str] = msgspec.field(default_factory=lambda: ["q_proj", "v_proj"])
@@ -16,10 +16,11 @@ class Lora(Strict, frozen=True, kw_only=True):
 
 
 class Latent(Strict, frozen=True, kw_only=True):
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), with the names of its config.json:
-    tokens are projected down to a latent of `kv_lora_rank`, and from there up to the keys and values of all heads;
-    queries likewise, or directly (`q_lora_rank` 0). A head's key and query have `qk_nope_head_dim` numbers without a
-    position and `qk_rope_head_dim` with one; the latter part of a key is common to all heads."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), with the names of its config.json.
+    Hidden states are projected down to a latent vector of size `kv_lora_rank`, and from there up to the keys and values
+    of all heads; queries likewise, or directly if `q_lora_rank` is 0. A head's key and query have `qk_nope_head_dim`
+    elements without position encoding and `qk_rope_head_dim` with it; the latter elements of a key are the same for all
+    heads."""
 
     q_lora_rank: int = 0
     kv_lora_rank: int = 512
@@ -33,16 +34,17 @@ class Latent(Strict, frozen=True, kw_only=True):
 
 
 class Model(Strict, frozen=True):
-    """`heads` are query heads; `experts = 0`: a dense model; `layers = 0`: no model. `latent` attention has no
-    `kv_heads`, and its sizes replace `head_dim`. Fine-tuning: `lora`, or all weights except the lowest `frozen_layers`
-    and the embedding below them. A mixture of experts may also have a feed-forward block of width `shared_ffn` that
-    every token passes through (all shared experts together), and `dense_layers` leading layers without experts, whose
-    blocks are `ffn` wide. `stored`: the format of the weights that a server reads, if it is not `dtype`: of all
-    products, or only of the experts' (mxfp4), or of all but attention's, which stay in `dtype` (`plain_attention`);
-    fp8_block has a scale for every block of weights and of activations; w8a16 has 8 bits that are widened before the
-    product. Serving: in `windowed_layers` a token attends only to the last `window` tokens; with `sinks`, each head of
-    attention has a learned sink. Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their
-    projections only."""
+    """`heads`: query heads; `experts = 0`: a dense model; `layers = 0`: no model. `latent` attention has no `kv_heads`,
+    and its sizes replace `head_dim`. Fine-tuning trains `lora` adapters, or all weights except the lowest
+    `frozen_layers` and the embedding below them. A mixture of experts may have a feed-forward block of width
+    `shared_ffn` for every token (all shared experts together), and `dense_layers` first layers without experts, whose
+    feed-forward blocks are `ffn` wide.
+
+    Serving: `stored`: format of the weights of all matrix products if it is not `dtype` (with mxfp4, only of the
+    experts; with `plain_attention`, not of attention). fp8_block has a scale for every block of weights and of
+    activations; w8a16 has 8-bit weights that are converted before the product. In `windowed_layers` a token attends
+    only to the last `window` tokens; with `sinks`, each attention head has a learned sink. Training: `qk_norm`: norms
+    of every head's query and key; `qkv_bias`: biases of the projections to queries, keys and values only."""
 
     later: ClassVar[tuple[str, ...]] = (
         *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),
@@ -81,8 +83,8 @@ class Model(Strict, frozen=True):
 
 
 def shape(model: Model) -> Model:
-    """The model with its zeros replaced by the defaults that they stand for. With latent attention, `head_dim` is the
-    mean size of a head's key and value, which determines the cost of the scores and the memory."""
+    """The model with zeros replaced by the defaults that they mean. With latent attention, `head_dim` becomes the mean
+    size of a head's key and value, which determines the cost of attention and its memory."""
     head_dim = model.head_dim or (model.hidden // model.heads if model.heads else 0)
     if model.latent:
         head_dim = (model.latent.qk_head_dim + model.latent.v_head_dim + 1) // 2

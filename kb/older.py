@@ -1,6 +1,5 @@
-"""Converts JSON and data of older AutoScouts to today's records: NaN, and terms that have changed.
-
-The same in SQL: kb/sharing/arrivals.py, and the migrations.
+"""Converts JSON of older versions of AutoScout to today's records: NaN, and terms that have changed.
+kb/sharing/arrivals.py and the migrations do the same in SQL.
 """
 
 import math
@@ -15,7 +14,7 @@ TODAY = {first: word for word, first in FIRST_WORDS.items()}
 
 
 def measurement(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a measurement as read from JSON of any age, in the form that `Measurement` has today.
+    """The fields of a measurement, read from JSON of any version, as `Measurement` has them today.
 
     JSON has no NaN and no infinity; msgspec writes null. Losses and other series get NaN back (the measurement's id
     stays the same, as it is made from that JSON); metrics and conditions that are null are dropped.
@@ -35,12 +34,12 @@ def measurement(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def event(fields: dict[str, Any]) -> dict[str, Any]:
-    """Like `measurement`, for the fields of a journal's event; anything else is returned unchanged."""
+    """Like `measurement`, for the fields of a journal's event; an invalid event is returned unchanged."""
     try:
         if isinstance(fields.get("measurement"), dict):
             return {**fields, "measurement": measurement(fields["measurement"])}
         return {**fields, "to": TODAY[fields["to"]]} if fields.get("to") in TODAY else fields
-    except (TypeError, AttributeError):  # lists or strings where other types belong
+    except (TypeError, AttributeError):  # a field has a wrong type
         return fields
 
 
@@ -49,8 +48,7 @@ def _with_nan(values: list[float | None]) -> list[float]:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
-    """The error for a line that is not an event: a newer AutoScout's line, if the journal says that one wrote it, else
-    damage."""
+    """The error for a line that is not an event: that it is damaged, or that a newer AutoScout wrote the journal."""
     if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
@@ -62,7 +60,7 @@ def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
 
 
 def _written_with(path: Path) -> int:
-    """The newest records version that any line of a journal names."""
+    """The newest format version (records.RECORDS) in any line of a journal."""
     with open(path, "rb") as file:
         return max((_records(line) for line in file if b'"records"' in line), default=0)
 

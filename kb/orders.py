@@ -1,6 +1,5 @@
-"""Orders that a person gives to a running session: lines in a file next to its journal, read between experiments.
-
-Giving an order needs no connection to the engine.
+"""Orders that a user gives to a running session. They are lines in a file next to its journal, which the session reads
+between experiments, so that no connection to its process is needed.
 """
 
 import os
@@ -14,7 +13,7 @@ from kb import door
 from kb.order_words import MEANING
 from kb.records import AutoscoutError, Value
 
-_REASON = 300  # characters kept of the reason for a proposal
+_REASON = 300  # characters of the reason for a proposal; the rest is cut off
 
 What = Literal[
     "pause",
@@ -42,7 +41,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def parsed(what: str, settings: Sequence[str], by: str, why: str = "") -> Order:
-    """["profiles=40"] or ["40"], ["tp=2", "sp=true"]: numbers as numbers. Errors: AutoscoutError (exit 2)."""
+    """An order from words of a command line, such as ["profiles=40"], ["40"] or ["tp=2", "sp=true"]. Errors:
+    AutoscoutError (exit 2)."""
     if what == "budget" and len(settings) == 1 and settings[0].isdigit():
         settings = [f"profiles={settings[0]}"]
     values: dict[str, Value] = {}
@@ -55,7 +55,7 @@ def parsed(what: str, settings: Sequence[str], by: str, why: str = "") -> Order:
 
 
 def give(folder: Path, order: Order) -> None:
-    """Appends an order to a session's file in one write, so that two people's orders do not mix. Errors: AutoscoutError
+    """Appends an order to a session's file in one write, so that simultaneous orders do not mix. Errors: AutoscoutError
     (exit 2) for an unknown order or missing values."""
     if order.what not in MEANING:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
@@ -74,8 +74,8 @@ def give(folder: Path, order: Order) -> None:
 
 
 def given(folder: Path) -> list[Order]:
-    """All orders given to a session, in order. A torn last line waits until it is complete; a line that is not an order
-    becomes "unreadable"."""
+    """All orders given to a session, in order, without an incomplete last line. A line that is not an order becomes the
+    order "unreadable"."""
     try:
         lines = file_of(folder).read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def given(folder: Path) -> list[Order]:
 
 
 def paused_by(folder: Path) -> str:
-    """The author of the last order to pause, if no `go` came after it; "" if there is none."""
+    """Who gave the last order to pause; "" if there is none, or an order to go on followed."""
     turns = [order for order in given(folder) if order.what in ("pause", "go")]
     return turns[-1].by if turns and turns[-1].what == "pause" else ""
 

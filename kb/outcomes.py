@@ -1,4 +1,4 @@
-"""What is known about a job's configurations, one row each: simulators train on it, and a new job starts from it."""
+"""Summaries of a job's measurements, one per configuration, for fitting simulators and for warm starts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """All measurements of one configuration, without infrastructure failures. `status`: wrong if any run was, else ok
-    if any run was, else that of the last failure. `metrics`: medians over the ok runs."""
+    """Summary of all measurements of one configuration, except infrastructure failures. `status`: "wrong" if any run
+    was wrong, else "ok" if any run was ok, else the status of the last failure; `metrics`: medians over the ok runs."""
 
     name: str
     knobs: dict[str, Value]
@@ -37,11 +37,12 @@ def outcomes(
     maximize: bool = False,
     hints: bool = False,
 ) -> list[Outcome]:
-    """In order of first measurement; None does not filter. `up_to`: a mark (store.mark). `hints`: only those of authors
-    whose word is a hint, instead of ours and of authors whose word answers (sharing/author_trust.py).
+    """The outcomes of a job, in order of their first measurement. None means no filter; `up_to`: only rows up to this
+    mark (store.mark); `hints`: only measurements of authors with the trust level "hint", instead of our own and those
+    of authors with the level "answer" (sharing/author_trust.py).
 
-    Beyond `most` configurations: half are the best by the first of `metrics`, half a random sample that is always the
-    same.
+    If there are more than `most` configurations, half of the result are the best by the first of `metrics`, and half a
+    sample by hash, which is always the same.
     """
     columns = [name if name in rows.METRICS else _other_metric(name) for name in metrics]
     medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))
@@ -105,8 +106,8 @@ def outcomes(
 def columns(
     kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
 ) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
-    """Every ok run of a job that has the metric, as columns of n values: the knobs (masked where inactive), the metric,
-    and `configuration`, a number shared by the runs of one configuration; in no particular order."""
+    """All n ok runs of a job that have the metric, in no particular order, as columns of shape (n,): the knobs (masked
+    where inactive), the metric, and `configuration`, which is the same number for runs of one configuration."""
     chosen = [
         f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
     ]

@@ -18,8 +18,8 @@ from kb import lock
 from kb.query_room import Request
 from kb.records import AutoscoutError
 
-_MOST = 2**40  # rows
-_IN_THE_FILE_S = 0.5  # longest time a query may block writers
+_MOST = 2**40  # largest limit on rows that is passed to DuckDB
+_IN_THE_FILE_S = 0.5  # how long a query may run on the file itself, where it blocks writers
 _VALUES = {
     *(("datetime", name) for name in ("datetime", "date", "time", "timedelta", "timezone")),
     ("decimal", "Decimal"),
@@ -28,10 +28,10 @@ _VALUES = {
 
 
 class Table(NamedTuple):
-    columns: list[str]  # each name once
-    types: list[str]  # DuckDB's names
+    columns: list[str]  # distinct names
+    types: list[str]  # DuckDB's names of the columns' types
     rows: list[tuple[Any, ...]]
-    truncated: bool  # there are more rows than `limit`
+    truncated: bool  # whether the query has more rows than `limit`
 
 
 def run(
@@ -39,9 +39,9 @@ def run(
 ) -> Table:
     """Runs one query and returns at most `limit` rows (None: all) after the first `offset`.
 
-    It cannot change anything or read files, and runs in a process of its own (kb/query_room.py), which is ended after
-    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2, with DuckDB's message
-    and position, if the query is wrong. Raises KeyboardInterrupt when interrupted.
+    The query cannot change anything or read files. It runs in a separate process (kb/query_room.py), which is ended
+    after `seconds` or if DuckDB needs more than `memory_mib`. Errors: AutoscoutError (exit 2, with DuckDB's message and
+    position, if the query is invalid); KeyboardInterrupt.
     """
     try:
         sql.encode()
@@ -61,8 +61,8 @@ def run(
 
 
 def _ask(request: Request) -> Any:
-    """The columns, their types and the rows; None on timeout."""
-    # It imports the same modules as we do, and none from the user's current folder.
+    """Runs the query in a new process; returns names of columns, their types, and rows, or None on timeout."""
+    # The process must import the same modules as this one, and none from the user's current folder.
     path = os.pathsep.join(each for each in sys.path if each)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "kb.query_room"],
@@ -74,7 +74,7 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # the process may have ended; closing stdin would end it
+        with contextlib.suppress(BrokenPipeError):  # the process may have ended; stdin stays open, as its end kills it
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         answer = process.stdout.read()
@@ -100,7 +100,7 @@ def _ask(request: Request) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles only plain values, since the answering process ran somebody's query."""
+    """Unpickles only plain values, since a user's query may have compromised the process that answers."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) not in _VALUES:
@@ -110,8 +110,7 @@ class _Plain(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _folder(kb: Path) -> Iterator[str]:
-    """A folder for a copy of the knowledge base and temporary files, next to it if possible; removes what killed
-    queries left."""
+    """A temporary folder for a copy of the knowledge base, next to it if possible. Removes those of killed queries."""
     parent, prefix = kb.resolve().parent, ".asked-"
     if not os.access(parent, os.W_OK):
         parent, prefix = Path(tempfile.gettempdir()), f".asked-{os.getuid()}-"

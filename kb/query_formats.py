@@ -1,4 +1,4 @@
-"""The answer to a query in the usual formats: for terminals, CSV, JSON, Markdown, Parquet."""
+"""Formats the result of a query for terminals, or as CSV, JSON, Markdown or Parquet."""
 
 import csv
 import datetime
@@ -89,7 +89,7 @@ def _as_parquet(table: Table) -> bytes:
     with tempfile.TemporaryDirectory() as folder, duckdb.connect(":memory:") as con:
         path = Path(folder) / "table.parquet"
         con.execute(f"CREATE TABLE result ({columns})")
-        # As text, in one parameter: the duckdb package is slow with many (see rows.stage).
+        # All rows are passed as one JSON text, since the duckdb package is slow with other parameters (rows.stage).
         con.execute(
             f"INSERT INTO result SELECT {picks} FROM (SELECT unnest(from_json(?, '{shape}'), max_depth := 2))",
             [rows.decode()],
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's types; others as text."""
+    """The value with JSON's types; values of other types become text."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""The query room: runs one user's query in its own process (kb/query.py starts it and reads the answer).
+"""Runs one query of a user in its own process, which kb/query.py starts.
 
-The kernel limits the time and memory of this process, whatever DuckDB is doing, and a crash here affects nothing else.
-It first queries the file itself, for half a second at most, since sessions cannot write meanwhile. A slower query is
-run again on a copy, so that the lock is held only while copying.
+The kernel limits the time and memory of this process, whatever DuckDB does, and a crash affects nothing else. The query
+first runs on the knowledge base itself, for at most half a second, because sessions cannot write during that time. A
+slower query is run again on a copy, so that the lock is only held while copying.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BESIDE = 1536 * 2**20  # bytes of address space beyond DuckDB's own memory: for Python, threads and the answer
+_BESIDE = 1536 * 2**20  # bytes of address space for Python, threads and the answer, in addition to DuckDB's memory
 _SPILLED_MIB = 4096  # limit for temporary files
 
 
 class Request(msgspec.Struct):
     kb: str
     sql: str
-    count: int | None  # most rows to return; None: all
+    count: int | None  # largest number of rows to return; None: all
     offset: int
-    seconds: float  # running time
+    seconds: float  # limit on the running time
     memory_mib: int
     copy: str  # folder for the copy and temporary files; "": query the file itself
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent handles interrupts, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts, and ends this process
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -143,7 +143,7 @@ def _refuse_all_but_queries(con: "DuckDBPyConnection", sql: str) -> None:
 
 
 def _sentence(message_text: str) -> str:
-    """DuckDB's message without its prefix, then the line with the caret that shows where."""
+    """DuckDB's error as a sentence, followed by the line of the query with a caret at the position."""
     message, line, position = message_text.partition("\n\nLINE ")
     message = " ".join(message.split())
     if re.search("file system operations are disabled|is disabled through configuration", message):

@@ -1,4 +1,4 @@
-"""Removes secrets that were stored before AutoScout recognised them as such (kb/stored_secrets.py finds them)."""
+"""Removes secrets that an older version of AutoScout stored because it did not recognise them."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from kb.stored_secrets import clean, in_rows
 
 
 class Removed(msgspec.Struct, frozen=True):
-    files: list[str]  # files that no longer hold a secret
+    files: list[str]  # files from which secrets were removed
     sessions: list[str]  # sessions whose rows were rebuilt from their journals
-    left: list[str]  # what remains, a sentence for each
+    left: list[str]  # one sentence for each place where a secret remains
 
 
 def remove(kb: Path) -> Removed:
-    """Removes every secret that it finds in the knowledge base and in the files next to it."""
+    """Removes all secrets that kb/stored_secrets.py finds in the knowledge base and in its sessions' files."""
     folder = store.sessions_folder(kb)
     running = {path.name for path in folder.glob("*") if store.is_running(path)}
     cleaned = [file for path in sorted(folder.glob("*")) if path.name not in running for file in clean(path)]

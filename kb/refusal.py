@@ -1,10 +1,10 @@
-"""The one error that a user sees. In its own file, so that a command line that only refuses loads nothing else."""
+"""The error for messages to users. It has its own file, so that code that only raises it has no further imports."""
 
 
 class AutoscoutError(Exception):
-    """Something that the user can act on: one sentence that says what, where and what to do.
+    """An error that the user can act on. Its message is one sentence with what went wrong, where, and what to do.
 
-    `exit_code` is the command line's: 1 it ran and failed, 2 bad input, 3 nothing feasible.
+    `exit_code`, of the command line: 1 the command failed, 2 its input is invalid, 3 nothing is feasible.
     """
 
     def __init__(self, sentence: str, exit_code: int = 1) -> None:

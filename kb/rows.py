@@ -1,9 +1,8 @@
-"""How measurements are laid out in the tables, and the only code that adds them. Nothing is stored twice, and values
-common to many rows are stored once.
+"""The layout of measurements in the tables, and the only code that adds them. No measurement is stored twice, and
+values that many rows have in common are stored once.
 
-Code that brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
-columns of INCOMING and their order `place`, and calls `store_incoming`; code that reads whole measurements selects
-EXACT.
+To store measurements, callers create a temporary table or view `incoming` with the columns of INCOMING and a row number
+`place`, and call `store_incoming`. To read complete measurements, they select EXACT.
 """
 
 from collections.abc import Iterable
@@ -18,13 +17,13 @@ from kb.records import Measurement, Model
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# Columns of `measurement` for metrics that people filter by; all others are in `other_metrics`.
+# Metrics with their own columns in `measurement`, since queries often use them; all others are in `other_metrics`.
 METRICS = (
     *("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s"),
     *("ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms", "tpot_p50_ms", "tpot_p99_ms", "itl_p99_ms"),
     *("e2el_mean_ms", "e2el_p99_ms", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "goodput_rps"),
 )
-# Columns of `configuration` for knobs that people filter by; `knobs` has all.
+# Knobs with their own columns in `configuration`, since queries often use them; `knobs` has all knobs.
 KNOBS = {
     **dict.fromkeys(("pp", "tp", "dp", "cp", "ep", "etp", "vpp"), "INTEGER"),
     **dict.fromkeys(("ar_layers", "mbs", "tp_comm", "a100", "a40"), "INTEGER"),
@@ -35,8 +34,8 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # either all of them are present, or none
-PER_RANK = ("per_rank", "rank_devices")  # stored next to the series; NULL where there is no value
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # of a measurement, all are stored or none
+PER_RANK = ("per_rank", "rank_devices")  # stored in the same table as the series; NULL if there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {
     "id": "UBIGINT",
@@ -64,7 +63,7 @@ EXACT_FROM = (
 
 
 def family(task: str, target: str, model: Model) -> str:
-    """The partition of a lake, such as pretrain-megatron-dense."""
+    """A kind of job, such as pretrain-megatron-dense, by which files in a lake are sorted into folders."""
     return f"{task}-{target}-{'moe' if model.experts else 'dense'}"
 
 
@@ -99,8 +98,8 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
 
 
 def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
-    """Creates `incoming` from rows. They are passed as one JSON text: for any other parameter the duckdb package first
-    asks whether it is from pandas, which without pandas costs a search of sys.path per value."""
+    """Creates `incoming` from rows, which are passed as one JSON text: for every other parameter the duckdb package
+    tries to import pandas, and if that is not installed, searches sys.path for each value."""
     con.execute(
         "CREATE OR REPLACE TEMP TABLE incoming AS SELECT row_number() OVER () AS place, * "
         f"FROM (SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2))",
@@ -109,7 +108,7 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
 
 
 def write_lines(path: Path, found: Iterable[dict[str, Any]]) -> int:
-    """Writes rows of `incoming` as lines of JSON, which `of_lines` queries; returns their number."""
+    """Writes rows of `incoming` as lines of JSON, for `of_lines`; returns their number."""
     encode = msgspec.json.Encoder().encode
     count = 0
     with open(path, "wb") as file:
@@ -120,7 +119,7 @@ def write_lines(path: Path, found: Iterable[dict[str, Any]]) -> int:
 
 
 def of_lines(path: Path) -> str:
-    """Measurements as the rows of a lake's file (kb/sharing/lake.py)."""
+    """A query of a file of `write_lines` that returns the rows of a lake's file (kb/sharing/lake.py)."""
     shape = ", ".join(f"{name}: '{kind}'" for name, kind in INCOMING.items())
     text = str(path).replace("'", "''")
     return (
@@ -130,7 +129,7 @@ def of_lines(path: Path) -> str:
 
 
 def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
-    """Inserts rows into a table with a primary key, in one statement with one parameter (see `stage`)."""
+    """Inserts rows into a table with a primary key, as one JSON text (see `stage`). `conflict`: for ON CONFLICT."""
     if not values:
         return
     shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}
@@ -142,10 +141,9 @@ def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], 
 
 
 def store_incoming(con: "DuckDBPyConnection") -> int:
-    """Adds what is new in `incoming`, in order, within the caller's transaction; returns the number of new
-    measurements. Known ones get another source (kb/claims.py).
-
-    The large tables are scanned only for the incoming ids.
+    """Adds the new measurements in `incoming`, in order, within the caller's transaction, and returns their number.
+    Measurements that are already stored get a further source (kb/claims.py). Large tables are only scanned for the ids
+    in `incoming`.
     """
     [(arriving,)] = con.execute(
         """
@@ -205,7 +203,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
 
 
 def _add_origins(con: "DuckDBPyConnection", table: str) -> None:
-    """Adds the missing origins of a temporary table's rows."""
+    """Adds those origins of a temporary table's rows that are not stored yet."""
     con.execute(
         f"""
         INSERT INTO origin BY NAME
@@ -224,8 +222,8 @@ def _add_origins(con: "DuckDBPyConnection", table: str) -> None:
 
 
 def exact(con: "DuckDBPyConnection", where: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows with the columns of `incoming` where `where` holds (m, o and c: measurement, origin, configuration), in the
-    order they were added."""
+    """Rows with the columns of `incoming`, in the order in which they were added. `where`: SQL condition, in which m, o
+    and c are `measurement`, `origin` and `configuration`."""
     cursor = con.execute(
         f"""
         WITH chosen AS MATERIALIZED (SELECT m.* FROM {EXACT_FROM} WHERE {where})

@@ -1,5 +1,5 @@
-"""Seals of a journal: each line carries a hash of its own text and of the seal before it, so that a changed, removed or
-added line shows. Only a signed lake exposes somebody who recomputes all seals (sharing/signatures.py).
+"""Seals of a journal: each line has a hash of its own text and of the previous line's seal, so that changed, removed or
+added lines are detected. Somebody may recompute all seals, which only a signature detects (sharing/signatures.py).
 """
 
 import hashlib
@@ -14,31 +14,31 @@ _SEAL = re.compile(rb',"seal":"([0-9a-f]{32})"}$')
 
 class Seals(msgspec.Struct, frozen=True):
     unsigned: int  # lines without a seal, written by an older AutoScout
-    broken: int  # number, from 1, of the first line that does not match its seal or the line before it; 0: none
+    broken: int  # number, from 1, of the first line whose seal is wrong or missing; 0: none
 
     @property
     def sentence(self) -> str:
-        """ "" if the seals are intact, else what is wrong."""
+        """A sentence on what is wrong; "" if all seals are right."""
         if self.broken:
             return f"line {self.broken} is not what was written there"
         return f"{self.unsigned} lines are unsigned, as an older AutoScout wrote them" if self.unsigned else ""
 
 
 def sealed(line: bytes, before: str) -> tuple[bytes, str]:
-    """Returns a line of JSON with its seal, and the seal; `before`: the seal of the line before it."""
+    """Returns a line of JSON with its seal, and the seal. `before`: the previous line's seal."""
     seal = _hash(before, line)
     return line[:-1] + b',"seal":"' + seal.encode() + b'"}', seal
 
 
 def after(line: bytes) -> str:
-    """The seal on which the next line's seal builds."""
+    """The value of `before` for the next line: this line's seal, or its hash if it has no seal."""
     found = _SEAL.search(line)
     return found[1].decode() if found else _hash("", line) if line else ""
 
 
 def check(path: Path, known: int = 0) -> Seals:
-    """`known`: the number of lines when the journal was last read, since seals do not show that lines are missing at
-    the end. Errors: OSError for a journal that cannot be read."""
+    """Checks a journal's seals. `known`: number of lines when it was last read, because seals do not show whether lines
+    are missing at the end. Errors: OSError if the journal cannot be read."""
     with open(path, "rb") as file:
         return _check((line.rstrip(b"\n") for line in file if line.endswith(b"\n")), known)
 
@@ -57,7 +57,7 @@ def _check(lines: Iterable[bytes], known: int) -> Seals:
 
 
 def anew(lines: Iterable[bytes]) -> bytes:
-    """The lines of a journal whose texts were changed on purpose, sealed again; lines without a seal stay without."""
+    """Recomputes the seals of a journal in which secrets were replaced; lines without a seal get none."""
     made, before = [], ""
     for line in lines:
         found = _SEAL.search(line)

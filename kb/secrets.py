@@ -1,7 +1,8 @@
-"""Secrets: only this file knows what a key, a token or a password looks like, by the rules of secret_rules.toml.
+"""Recognises secrets (keys, tokens, passwords) by the rules of secret_rules.toml, and replaces them.
 
-Whatever is written, shown or shared holds `‹secret›` instead; only the running process has the value. A secret is known
-by its form (`hf_…`), by its name (`--api-key V`, `DB_PASSWORD=V`, `"token": "V"`), or by its place (`user:V@host`).
+Everything that is written, shown or shared contains `‹secret›` instead of a secret; only the running process has its
+value. A secret is recognised by its form (`hf_…`), its name (`--api-key V`, `DB_PASSWORD=V`, `"token": "V"`) or its
+position (`user:V@host`).
 """
 
 import math
@@ -25,7 +26,7 @@ _PEM = re.compile(
 )
 _SECRET_WORDS = "|".join(sorted({*_NAMED, *_MAYBE, *(b for _, b in _TOGETHER)}, key=len, reverse=True))
 _QUOTE = r"\\*[\"']"
-_NAME = re.compile(  # a name that may be a secret's, and what leads to its value
+_NAME = re.compile(  # the name of a possible secret, and the text between it and the value
     rf"(?P<name>(?<![\w.-])[\w.-]{{0,60}}?(?:{_SECRET_WORDS})[\w.-]{{0,40}})"
     rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*(?:&\w+[ \t]+|[|>][-+\d]{{0,2}}[ \t]*\n[ \t]+)?"
     rf"|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})"
@@ -33,40 +34,40 @@ _NAME = re.compile(  # a name that may be a secret's, and what leads to its valu
     rf"(?P<scheme>(?:{_QUOTE})?(?:bearer|basic|token|digest)[ \t]+)?",
     re.IGNORECASE,
 )
-_FIELDS = re.compile(  # the name in one field, the value in the next, as Kubernetes writes variables
+_FIELDS = re.compile(  # a name in one field and its value in the next, such as environment variables in Kubernetes
     rf"\b(?:name|key)(?:{_QUOTE})?[ \t]*[:=][ \t]*(?:{_QUOTE})?(?P<name>[\w.-]+)(?:{_QUOTE})?,?\s+"
     rf"(?:{_QUOTE})?value(?:{_QUOTE})?[ \t]*(?P<lead>[:=])[ \t]*(?P<scheme>)",
     re.IGNORECASE,
 )
 _GIVEN = "|".join(rf"(?:{program})\b[^|;&\n]{{0,300}}?\s{before}" for program, before in _RULES["given"])
 _PLACES = (
-    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # in a URL
+    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # user:password in a URL
     re.compile(r"(\b\w{1,40}://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
     re.compile(
         r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
-    ),  # in an address without a scheme
+    ),  # user:password in an address without a scheme
     re.compile(r"((?:-u|-U|--user|--proxy-user|--creds|--auth)[\s=][\"']?[\w.@%+-]+:)([^\s\"']+)"),
     re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
     re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)"),  # .netrc
     re.compile(r"((?<![\w.-])(?:[\w-]+\.[\w.-]+|localhost|\*):(?:\d{4,5}|\*):[\w*-]+:[\w*-]+:)([^\s:\"']+)"),  # .pgpass
     re.compile(rf"(\b(?:{_GIVEN})[\"']?)([^\s\"']+)"),
-    re.compile(r"(:thin:[\w.]+/)([^\s@\"']+)(?=@)"),  # Oracle's
+    re.compile(r"(:thin:[\w.]+/)([^\s@\"']+)(?=@)"),  # in connection strings of Oracle
     re.compile(
         r"(\becho\s+(?:-n\s+)?[\"']?)([^\s\"'|]{3,})(?=[\"']?\s*\|\s*(?:sudo\s[^|\n]*-S\b|[^|\n]*--\S+-stdin\b))"
     ),
     re.compile(r"(--\S+-stdin\b[^|;&\n<]{0,300}<<<\s*[\"']?)([^\s\"']+)"),
     re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # in URLs of Azure's functions
     re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # in URLs of conda's channels
-    re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # git's prompts
+    re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # in prompts of git
     re.compile(r"(\bcookie:\s*)([^\s\"'][^\n\"']*)", re.IGNORECASE),
     re.compile(r"(<\w*(?:password|secret|token|api_?key)>)([^<\s]+)(?=</)", re.IGNORECASE),
     re.compile(r"(\b(?:[Bb]earer|[Bb]asic)\s+)([A-Za-z0-9_.~+/=-]{8,})"),
 )
-# A prefix followed by what looks random: keys of vendors that are not listed.
+# A prefix and a random string: keys of vendors that secret_rules.toml does not list.
 _MARKED = re.compile(
     r"(?<![A-Za-z0-9/+_.-])[A-Za-z][A-Za-z0-9]{1,10}[_-](?:[A-Za-z0-9]{1,4}[_-])?([A-Za-z0-9_-]{28,400})"
 )
-_BETWEEN = "\x1f"  # separates words: patterns see it as white space, and no word contains it
+_BETWEEN = "\x1f"  # separator of words, since patterns treat it as white space and no word contains it
 _SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
 _LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # the form of AWS's secret keys
 _PLAIN = re.compile(
@@ -74,15 +75,15 @@ _PLAIN = re.compile(
     r"|\*+|\.{3,}|x{3,}|your\W.*",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # a Windows variable, or part of a format; %2F would be part of a URL
+_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # a variable of Windows or a format specifier, but not %2F in a URL
 _PATH = re.compile(r"(?:\.{0,2}|~)/[\w./~-]+")
-_ENDS = tuple(_NAMED)  # PGPASSWORD is one word
+_ENDS = tuple(_NAMED)  # endings of names, as in PGPASSWORD
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @cache
 def _strength(name: str) -> int:
-    """Whether a value with this name is a secret: 2, always; 1, if it looks random; 0, never."""
+    """2 if a value with this name is always a secret, 1 if it is one only if it looks random, 0 if it never is."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _ABOUT or words[-1] in ("tokens", "keys") or tuple(words[-2:]) in _HARMLESS:
         return 0
@@ -99,12 +100,12 @@ def _random(value: str) -> bool:
         return False
     parts = re.split(r"[-_./:]", value)
     if len(parts) > 1 and all(re.fullmatch(r"[A-Za-z]+\d{0,4}|\d+[A-Za-z]?", part) for part in parts):
-        return False  # words and numbers, such as block_16 or llama-3.1-8b
+        return False  # it consists of words and numbers, such as block_16 or llama-3.1-8b
     return len(set(value)) >= 6
 
 
 def is_one(name: str, value: str) -> bool:
-    """Whether a value with this name is a secret, or holds one."""
+    """Whether a value with this name is a secret or contains one."""
     if redacted(value) != value:
         return True
     strength = _strength(name.lstrip("-+"))
@@ -125,7 +126,7 @@ def _counts(value: str, strength: int) -> bool:
 
 
 def redacted(text: str) -> str:
-    """The text with `‹secret›` in place of each secret, and everything else as it was."""
+    """The text with each secret replaced by `‹secret›`, and otherwise unchanged."""
     if len(text) < 4:
         return text
     text = _by_name(text, _FIELDS)
@@ -141,7 +142,7 @@ def redacted(text: str) -> str:
 def _no_secret(found: re.Match[str]) -> bool:
     value = found[2]
     if found[1].startswith("-") and (value.isdigit() or re.search(rf"[ =]{re.escape(value)}:$", found[1])):
-        return True  # user:group, as containers are given them
+        return True  # user:group of a container, not user:password
     digest = _SCHEME_OF_DIGEST.match(found.string, found.end())
     return (
         bool(digest)
@@ -160,7 +161,7 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
         name, lead, value = found["name"], found["lead"], text[start:end]
         before = re.search(r"\w{1,20} $", text[max(0, found.start() - 21) : found.start()])
         strength = _strength((before[0] if before and name.isalpha() else "") + name.lstrip("-+."))
-        if not re.search("[:=]", lead):  # separate words, such as a flag and its value
+        if not re.search("[:=]", lead):  # name and value are separate words, such as a flag and its value
             if name.startswith("-"):
                 strength = 0 if value.startswith("-") else strength
             else:
@@ -174,13 +175,13 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
 
 
 def _prose(text: str, start: int, end: int) -> bool:
-    """Whether a value is in a sentence such as "Invalid token: unexpected end", not in a line of YAML or a header."""
+    """Whether a value is part of a sentence such as "Invalid token: unexpected end", not of YAML or a header."""
     word = re.fullmatch(r"[A-Za-z][a-z]*[.,;]?", text[start:end])
     return bool(word) and bool(re.match(r"[,;]?[ \t]+\w", text[end : end + 9]))
 
 
 def _value(text: str, start: int, in_query: bool) -> tuple[int, int]:
-    """Where the value that begins at `start` begins and ends, without its quotes."""
+    """(start, end) of the value at `start`, without quotes."""
     if quote := re.compile(r"\\*[\"']").match(text, start):
         end = text.find(quote[0], quote.end())
         return quote.end(), end if end >= 0 else len(text)
@@ -195,7 +196,7 @@ def _value(text: str, start: int, in_query: bool) -> tuple[int, int]:
 
 
 def _drawn(value: str) -> bool:
-    """Whether 40 base64 characters look random, rather than being a path, a word or a hexadecimal number."""
+    """Whether 40 base64 characters look random, unlike a path, a word or a hexadecimal number."""
     if not (re.search(r"[A-Z]", value) and re.search(r"[a-z]", value) and re.search(r"\d", value)):
         return False
     bits = -sum(n / 40 * math.log2(n / 40) for n in Counter(value).values())
@@ -203,16 +204,16 @@ def _drawn(value: str) -> bool:
 
 
 def _changing(value: str) -> bool:
-    """Whether upper case, lower case and digits alternate as if random: then 62 % of the characters differ in kind from
-    the previous one, but a third or less in words in CamelCase."""
+    """Whether upper case, lower case and digits alternate as often as in a random string, in which 62 % of the
+    characters differ in kind from the previous one; in CamelCase words it is at most a third."""
     kinds = ["digit" if c.isdigit() else "upper" if c.isupper() else "lower" for c in value if c.isalnum()]
     changes = sum(a != b for a, b in pairwise(kinds))
     return len(set(kinds)) == 3 and changes > 0.4 * len(kinds)
 
 
 def words(found: Sequence[str]) -> list[str]:
-    """The words of a command, redacted. A secret may be the word that follows a flag; some flags count only for one
-    program."""
+    """The words of a command with secrets replaced. A secret may be a word of its own, after a flag; for some flags
+    this depends on the program."""
     kept: list[str] = []
     flag = ""
     whole = redacted(_BETWEEN.join(found)).split(_BETWEEN)
@@ -223,7 +224,7 @@ def words(found: Sequence[str]) -> list[str]:
 
 
 def without(value: Any, name: str = "") -> Any:
-    """Plain data (dicts, lists, texts, numbers) with its texts redacted; `name`: the key that it is under."""
+    """Plain data (dicts, lists, strings, numbers) with secrets replaced; `name`: its key if it is a value of a dict."""
     if isinstance(value, str):
         strength = _strength(name) if name else 0
         return HIDDEN if strength and _counts(value, strength) else redacted(value)

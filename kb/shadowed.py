@@ -1,4 +1,4 @@
-"""Results of shadow runs, as rows of the table `shadow`, so that SQL can query them."""
+"""Stores the results of shadow runs (the framework's own code with fake tensors) in the table `shadow`, for queries."""
 
 import time
 from pathlib import Path
@@ -12,8 +12,8 @@ _KEY = ("job_id", "configuration", "versions", "from_parts")
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, columns: dict[str, Any]) -> None:
-    """Stores the result of a shadow in place of an earlier one. `columns`: the table's columns other than those of the
-    job and the configuration. Errors: AutoscoutError."""
+    """Stores a result, replacing an earlier one of the same job and configuration. `columns`: the other columns of the
+    table. Errors: AutoscoutError."""
     row = {
         "job_id": job.id,
         "job": job.name,

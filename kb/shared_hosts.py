@@ -1,4 +1,4 @@
-"""Whether concurrent experiments on a host disturb each other, as found by sessions of the same job and machines."""
+"""Whether experiments on one host disturb each other, as measured by earlier sessions of the same job and machines."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _NEWEST = """
 
 
 def found_before(kb: Path, context: str, shape: str) -> Neighbours | None:
-    """The newest finding that a session measured itself. Errors: AutoscoutError."""
+    """The newest result of such a measurement, None if there is none. Errors: AutoscoutError."""
     with reader(kb) as con:
         row = con.execute(_NEWEST, {"context": context, "shape": shape}).fetchone()
     if row is None:

@@ -1,9 +1,9 @@
-"""Which past jobs resemble a new one, how far away they are, and in what they differ.
+"""Finds past jobs that are similar to a new one, with their distance and differences.
 
-The distance is derived by argument, not learned: a knowledge base starts small. It is a sum over features, each with
-the reason why the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, at most four),
-since layouts change with powers of two; categories count in full. 0 is the same job on the same cluster; up to 1 the
-layouts that fit and win are mostly the same; from 4 on hardly anything carries over.
+The distance is designed, not learned, because a knowledge base may be small. It is a weighted sum over features, each
+with the reason why the best configuration depends on it. Two numbers differ by the |log₂| of their ratio (at most 4),
+because layouts change with powers of two; two categories differ by 1. A distance of 0 means the same job on the same
+cluster; up to 1, mostly the same layouts fit and win; from 4 on, hardly any knowledge carries over.
 """
 
 import math
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_MOST_CANDIDATES = 200  # candidates whose full distance is computed
+_MOST_CANDIDATES = 200  # number of candidates, by model size, whose distance is computed
 
-# Features that one side may lack, for a reason that another feature accounts for.
+# If only one of two jobs has such a feature, it adds nothing, because another feature already counts the reason.
 _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
 _EXPLAINED += ("input_len", "output_len")
 
@@ -34,7 +34,7 @@ MemoryOf = Callable[[Node], float]  # GiB of one of a node's devices; 0: unknown
 
 
 class _Weight(NamedTuple):
-    weight: float  # per doubling, or for being different
+    weight: float  # for a factor of 2 between numbers, or a difference between categories
     why: str
 
 
@@ -45,7 +45,7 @@ WEIGHTS = {
     "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
     "active share": _Weight(0.3, "the share of the stored weights that a token uses"),
-    "attention": _Weight(0.5, "latents of keys and values are small, and whole on every tensor parallel rank"),
+    "attention": _Weight(0.5, "latent keys and values are small, and replicated on all tensor parallel ranks"),
     "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
     "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
     "memory per device": _Weight(0.5, "decides what fits"),
@@ -54,8 +54,8 @@ WEIGHTS = {
     "hidden": _Weight(0.15, "size of the matrix products that tensor parallelism splits"),
     "heads": _Weight(0.15, "tensor parallelism divides them"),
     "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache follow them"),
-    "vocab": _Weight(0.05, "weight of the first and the last stage"),
-    "dtype": _Weight(0.3, "bytes and speed of everything"),
+    "vocab": _Weight(0.05, "load of the first and the last pipeline stage"),
+    "dtype": _Weight(0.3, "memory and speed depend on it"),
     "seq_len": _Weight(0.25, "activations and the share of attention"),
     "samples per device": _Weight(0.25, "micro batches that fill the pipeline"),
     "load": _Weight(0.5, "open loop, closed loop or a trace"),
@@ -63,7 +63,7 @@ WEIGHTS = {
     "input_len": _Weight(0.25, "prefill work per request"),
     "output_len": _Weight(0.25, "decode work per request"),
     "shared_prefix": _Weight(0.3, "what the prefix cache saves"),
-    "metric": _Weight(0.3, "they searched for something else, though they may have measured this too"),
+    "metric": _Weight(0.3, "it was tuned for another metric, though this one may have been measured, too"),
     "versions": _Weight(0.2, "a release changes which configurations are fast"),
 }
 
@@ -77,9 +77,9 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 class SimilarJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One past job on one cluster, in one context."""
+    """A past job on one cluster, with one context (hash of job, hardware and versions)."""
 
-    job: Job  # the job as its newest session had it
+    job: Job  # as in its newest session
     cluster: str
     context: str
     environment: dict[str, str]
@@ -91,7 +91,7 @@ class SimilarJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
-    """The features that the distance is computed from: a number, a word, or None where one does not apply."""
+    """The features from which the distance is computed: numbers, categories, or None if one does not apply."""
     m, traffic, devices = shape(job.model), job.traffic, max(job.devices, 1)
     found: dict[str, Number] = {
         "target": job.target,
@@ -147,10 +147,10 @@ def similar(
     up_to: int | None = None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> list[SimilarJob]:
-    """The `count` nearest past jobs that have measurements, nearest first; the same job is at 0.
+    """The `count` nearest past jobs that have measurements, nearest first (the same job has a distance of 0).
 
-    `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then;
-    `on_note` is called with a sentence about past jobs that cannot be read, such as those of a newer AutoScout.
+    `environment`: this machine's versions, if known; `up_to`: only measurements up to this mark (store.mark);
+    `on_note`: called with a sentence about past jobs that cannot be read, such as those of a newer AutoScout.
     """
     here = features(job, memory_of)
     with reader(kb) as con:
@@ -159,8 +159,8 @@ def similar(
             try:
                 found.append(_alike(here, environment, memory_of, row))
             except door.Refused as error:
-                on_note(f"{', '.join(row[-1])} is passed over: {error}")
-        # Jobs without measurements are dropped later, so this keeps more than were asked for.
+                on_note(f"{', '.join(row[-1])} is ignored: {error}")
+        # More jobs than requested, because those without measurements are dropped below.
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)
     counted = [
@@ -172,7 +172,7 @@ def similar(
 
 
 def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
-    """Past jobs by cluster and context, nearest in size first, at most _MOST_CANDIDATES."""
+    """At most _MOST_CANDIDATES past jobs by cluster and context, those of the most similar size first."""
     m = shape(job.model)
     return con.execute(
         """
@@ -236,8 +236,7 @@ def _alike(
 
 
 def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
-    """Versions that differ, among those that both sides know; other entries of the environment count as versions,
-    too."""
+    """The entries of two environments (mostly versions) that differ, among those that both have; None if none does."""
     if not here:
         return None
     changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
@@ -253,7 +252,7 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 def _counts(
     con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """(measurements, successful ones) by job id, cluster and context; without those that have none."""
+    """Numbers of measurements and of successful ones by job id, cluster and context, if there are any."""
     found = con.execute(
         """
         WITH wanted AS (
@@ -281,7 +280,7 @@ def _distance(name: str, here: dict[str, Number], there: dict[str, Number]) -> f
     if a == b:
         return 0.0
     if isinstance(a, float) and isinstance(b, float):
-        # Adding 1 to both gives a prefix of 0 tokens a finite ratio to one of 1000.
+        # With 0 (no shared prefix, for example), 1 is added to both numbers, so that their ratio is finite.
         return weight * min(abs(math.log2((a + 1) / (b + 1))) if min(a, b) == 0 else abs(math.log2(a / b)), _DOUBLINGS)
     if name in _EXPLAINED:
         return 0.0

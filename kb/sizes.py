@@ -1,10 +1,10 @@
-"""Sizes that follow from the records."""
+"""Numbers of parameters and bytes of a model."""
 
 from typing import Any
 
 from kb.records import Latent, Model, shape
 
-# Bytes per weight, including its share of the scales, of which there is one per 32, 16 or 128 weights.
+# Bytes per weight, including the scales, of which there is one for 32 (mxfp4), 16 (nvfp4) or 128 weights.
 STORED = {
     **dict.fromkeys(("fp8", "fp8_block", "int8"), 1.0),
     **{"w8a16": 1.02, "mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.53},
@@ -16,19 +16,19 @@ _HIDDEN, _WIDTH = 256, 64
 
 
 def parameters(model: Model) -> int:
-    """Trainable parameters (biases and norms left out: below 0.1 %)."""
+    """Number of trainable parameters, without biases and norms, which are less than 0.1 %."""
     m = shape(model)
     return _of_layers(m, m.experts) + m.vocab * m.hidden * (1 if m.tied else 2)
 
 
 def expert_parameters(model: Model) -> int:
-    """Parameters of the experts that tokens are routed to; shared ones not included."""
+    """Number of parameters of all routed experts, without shared experts."""
     m = shape(model)
     return (m.layers - m.dense_layers) * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
 
 
 def stored_bytes(model: Model) -> tuple[float, float]:
-    """Bytes of (all weights as a server holds them, those of the experts). The embeddings stay in the model's dtype."""
+    """Bytes of (all weights, the routed experts' weights) in a server's memory. Embeddings keep the model's dtype."""
     m = shape(model)
     each = 4.0 if m.dtype == "fp32" else 2.0
     of_experts, embeddings = expert_parameters(m), m.vocab * m.hidden * (1 if m.tied else 2)
@@ -41,19 +41,19 @@ def stored_bytes(model: Model) -> tuple[float, float]:
 
 
 def padded(hidden: Any, width: Any, multiple: int = _WIDTH) -> tuple[Any, Any]:
-    """The sizes of an expert as a server holds it if its format is one of ONLY_EXPERTS; numbers or arrays."""
+    """Hidden size and width of an expert after padding, for formats in ONLY_EXPERTS; numbers or arrays."""
     return -(-hidden // _HIDDEN) * _HIDDEN, -(-width // multiple) * multiple
 
 
 def active_parameters(model: Model) -> int:
-    """Parameters that a token is multiplied with: only its own experts, and of the embeddings only the output's
-    (looking up a row computes nothing)."""
+    """Number of parameters in matrix products for one token: of the experts only those it is routed to, and of the
+    embeddings only the output's, because an input embedding is only looked up."""
     m = shape(model)
     return _of_layers(m, min(m.topk, m.experts)) + m.vocab * m.hidden
 
 
 def _of_layers(m: Model, experts: int) -> int:
-    """Parameters of all layers, with `experts` experts in each."""
+    """Number of parameters of all layers, with `experts` experts in each."""
     attention = _of_attention(m)
     matrices = 3 if m.gated else 2
     dense = matrices * m.hidden * m.ffn
@@ -64,12 +64,13 @@ def _of_layers(m: Model, experts: int) -> int:
 
 
 def _of_attention(m: Model) -> int:
-    """Parameters of a layer's attention."""
+    """Number of parameters of one layer's attention."""
     return latent_projections(m) if m.latent else m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
 
 
 def latent_projections(model: Model) -> int:
-    """Parameters of a layer's projections: down to the latents, up to the heads, and the output."""
+    """Number of parameters of a layer's latent attention: projections down to the latents, up to the heads, and of the
+    output."""
     latent = model.latent or Latent()
     to_queries = latent.q_lora_rank or model.hidden
     down = model.hidden * (latent.q_lora_rank + latent.kv_lora_rank + latent.qk_rope_head_dim)

@@ -1,4 +1,4 @@
-"""Reads foreign files that need SQL, row by row: Parquet (with DuckDB) and SQLite."""
+"""Reads files of other tools row by row: Parquet (with DuckDB) and SQLite."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _BATCH = 10_000
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file. Errors: AutoscoutError (exit 2) when it is not one."""
+    """The rows of a Parquet file. Errors: AutoscoutError (exit 2) if it is not a Parquet file."""
     import duckdb
 
     with duckdb.connect(":memory:") as con:
@@ -27,7 +27,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def sqlite_rows(path: Path, query: str) -> Iterator[dict[str, Any]]:
-    """The rows of a query, which only reads. Errors: AutoscoutError (exit 2)."""
+    """The rows of a query on a SQLite file, which is opened read-only. Errors: AutoscoutError (exit 2)."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as con:
             con.row_factory = sqlite3.Row
@@ -38,7 +38,7 @@ def sqlite_rows(path: Path, query: str) -> Iterator[dict[str, Any]]:
 
 
 def sqlite_tables(path: Path) -> set[str]:
-    """Names of the tables; none for a file that is not a SQLite database."""
+    """Names of the tables in a SQLite file; an empty set if the file is not a SQLite database."""
     with open(path, "rb") as file:
         if file.read(15) != b"SQLite format 3":
             return set()

@@ -1,6 +1,6 @@
 """The knowledge base: one DuckDB file with the measurements of all sessions, fed from their journals.
 
-Every function opens the file briefly, under the lock, and creates or migrates it if needed. All errors are
+Every function locks and opens the file for a short time, and creates or migrates it if needed. All errors are
 AutoscoutError.
 """
 
@@ -31,31 +31,32 @@ def default_path() -> Path:
 
 
 def sessions_folder(kb: Path) -> Path:
-    """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
+    """The folder with `<session id>/journal.jsonl` of every session of this knowledge base."""
     return own_folder(kb, "sessions")
 
 
 def session_folder(kb: Path, session: str) -> Path:
-    """The folder of one session. Errors: AutoscoutError (exit 2) for what cannot be the name of a session."""
+    """The folder of one session. Errors: AutoscoutError (exit 2) if the name is invalid."""
     return sessions_folder(kb) / door.name(session, "session")
 
 
 def imports_folder(kb: Path) -> Path:
-    """Holds one file per import (kb/imports.py)."""
+    """The folder with one file per import (kb/imports.py)."""
     return own_folder(kb, "imports")
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process owns the session in `folder`: it holds `owner.lock` there (kb.lock.exclusive)."""
+    """Whether a process runs the session in `folder`, and so holds its `owner.lock` (kb.lock.exclusive)."""
     return lock.is_held(folder / "owner.lock")
 
 
 def ingest(kb: Path, journal: Path) -> int:
-    """Adds what is new in a session's journal, all or nothing; returns the number of measurements that this call added.
+    """Stores the new events of a session's journal, and returns the number of new measurements. Ingesting a journal
+    again changes nothing.
 
-    Whoever gets the lock also ingests the journals of all who wait for it, in one transaction; their calls then have
-    nothing to do (0). Ingesting the same journal again changes nothing. Errors: AutoscoutError; what comes before a
-    damaged line of the journal is kept.
+    The process that holds the lock also ingests the journals of all processes that wait for it, in one transaction;
+    their calls then return 0. Errors: AutoscoutError, for example for a damaged line, before which all events are
+    stored.
     """
     request = _request(kb, journal)
     with writer_if(kb, request.exists, results=False) as con:
@@ -71,8 +72,8 @@ def ingest(kb: Path, journal: Path) -> int:
 
 
 def _request(kb: Path, journal: Path) -> Path:
-    """Leaves a file that asks the holder of the lock to ingest a journal. It is removed when that is done, and survives
-    this process."""
+    """Creates a file by which the process that holds the lock learns that it should ingest a journal. That process
+    removes the file afterwards, even if this one has been killed."""
     folder = kb.with_name(kb.name + ".requests")
     request = folder / f"{journal.parent.name}-{os.getpid()}"
     try:
@@ -88,7 +89,7 @@ def _request(kb: Path, journal: Path) -> Path:
 
 
 def _requests(ours: Path) -> dict[Path, Path]:
-    """The other requests and their journals; those whose journal is gone are removed."""
+    """Requests of other processes → their journals. Removes requests whose journal does not exist."""
     found = (path for path in sorted(ours.parent.iterdir()) if path != ours and not path.name.startswith("."))
     journals_of = {path: Path(path.read_text()) for path in found}
     for path, journal in journals_of.items():
@@ -98,16 +99,16 @@ def _requests(ours: Path) -> dict[Path, Path]:
 
 
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
-    """Adds what is new in any journal below the sessions folder, and in imports: repairs late and lost ingests.
+    """Stores new events of all journals in the sessions folder, and new imports, in case earlier ingests failed.
 
-    Returns the number of new measurements, and a sentence for every journal with a part that cannot be read.
+    Returns the number of new measurements, and a sentence for every journal that cannot be read completely.
     """
     with reader(kb) as con:
         known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     late = [
         path
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
-        if path.stat().st_size != known.get(path.parent.name, 0)  # a smaller file is a different one by now
+        if path.stat().st_size != known.get(path.parent.name, 0)  # smaller if it was replaced
     ]
     again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
@@ -118,8 +119,8 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
 
 
 def bring_in(kb: Path) -> list[str]:
-    """Adds what killed sessions left only in their journals, before the knowledge base is read; returns a sentence for
-    each reason why some of it could not be added."""
+    """Stores events that killed sessions wrote only to their journals, before the knowledge base is read; returns a
+    sentence for each reason why some could not be stored."""
     with reader(kb) as con:
         late = waiting(con, kb)
     try:
@@ -129,7 +130,7 @@ def bring_in(kb: Path) -> list[str]:
 
 
 def _unlisted(kb: Path) -> list[str]:
-    """A sentence if the sessions folder cannot be listed: it would otherwise look empty."""
+    """A sentence if the sessions folder cannot be listed, since it would otherwise look empty."""
     folder = sessions_folder(kb)
     if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         return []
@@ -137,8 +138,8 @@ def _unlisted(kb: Path) -> list[str]:
 
 
 def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
-    """Session → number of lines of its journal up to the last one that is stored. Sessions with more than one journal
-    (copies of their folder) are left out."""
+    """Session → number of lines of its journal up to the last stored line, without sessions that have several journals
+    (copies of their folder)."""
     copies = Counter(_session_in(path) for path in sessions_folder(kb).glob("*/journal.jsonl"))
     found = con.execute(
         "SELECT session, max(n) FROM (SELECT session, seq + 1 AS n FROM decision UNION ALL "
@@ -148,7 +149,7 @@ def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
 
 
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
-    """The journals next to `kb`, open as `con`, with lines that it lacks or cannot read."""
+    """The journals in the sessions folder with lines that are not stored. `con`: an open connection to `kb`."""
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     forgotten = {name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()}
     found = []
@@ -156,20 +157,20 @@ def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
         size = path.stat().st_size
         if size <= known.get(path.parent.name, 0):
             continue
-        name = _session_in(path)  # a copied folder is not named after its session
+        name = _session_in(path)  # differs from the folder's name if the folder was copied
         if name not in forgotten and size > known.get(name, 0):
             found.append(path)
     return found
 
 
 def has_all(kb: Path, session: str) -> bool:
-    """Whether the knowledge base has all of the journal of a session that has ended."""
+    """Whether the complete journal of a session is stored."""
     with reader(kb) as con:
         return session_folder(kb, session) / "journal.jsonl" not in waiting(con, kb)
 
 
 def _session_in(journal: Path) -> str:
-    """The session that a journal names; "" if its first line cannot be read."""
+    """The session's name in a journal's first line; "" if that cannot be read."""
     with contextlib.suppress(AutoscoutError):
         for event, _ in journals.read(journal):
             return event.session if isinstance(event, journals.SessionStarted) else ""
@@ -177,7 +178,8 @@ def _session_in(journal: Path) -> str:
 
 
 def mark(kb: Path) -> int:
-    """The largest `added` of any measurement, 0 when there is none: pass it as `up_to` to see only these."""
+    """The number of the last stored measurement (column `added`), 0 if there is none. As argument `up_to`, it excludes
+    measurements that are stored later."""
     with reader(kb) as con:
         [(newest,)] = con.execute("SELECT coalesce(max(added), 0) FROM measurement").fetchall()
     return newest
@@ -194,12 +196,14 @@ def measurements(
     answers: bool = False,
     designed: bool = False,
 ) -> list[tuple[str, Measurement]]:
-    """(session, measurement) of what was measured, failures included, in the order they were added; without
-    infrastructure failures, which are no facts about a configuration (the view `incidents` has them).
+    """(session, measurement) of all measured runs, including failures, in the order in which they were stored.
+    Infrastructure failures are left out, because they are not facts about a configuration (the view `incidents` has
+    them).
 
-    `job` is a Job.id, `cluster` one of `clusters` and `up_to` a mark; None does not filter. `short`: also runs that
-    were ended early; `designed`: also predictions. `answers`: only those that may replace a run here: ours, and
-    successful ones of authors whose word answers (sharing/author_trust.py).
+    Filters (None: no filter): `job`: a Job.id; `cluster`: one of `clusters`; `up_to`: a `mark`. `short`: whether to
+    include runs that were ended early; `designed`: whether to include predictions; `answers`: only measurements that
+    may replace an experiment: our own, and successful ones of authors with the trust level "answer"
+    (sharing/author_trust.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -226,18 +230,18 @@ def measurements(
 
 
 def clusters(kb: Path, job: str) -> dict[str, str]:
-    """The cluster of each session and import of a job, as `cluster_name` says it."""
+    """Session or import of a job → its cluster, as in `cluster_name`."""
     with reader(kb) as con:
         return dict(con.execute("SELECT id, cluster FROM session WHERE job_id = $job", {"job": job}).fetchall())
 
 
 def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:
-    """Measurements that a session need not repeat, including runs that were ended early."""
+    """(session, measurement) that may replace experiments of a session, including runs that were ended early."""
     return measurements(kb, job=job, context=context, up_to=up_to, short=True, answers=True)
 
 
 def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
-    """The orderings that won earlier sessions' tournaments, newest session first, each once; None does not filter."""
+    """The distinct orderings that won tournaments of earlier sessions, newest session first. None: no filter."""
     with reader(kb) as con:
         rows = con.execute(
             """
@@ -253,7 +257,7 @@ def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = 
 
 
 def session_rows(kb: Path) -> list[dict[str, Any]]:
-    """The `sessions` view with `state` running, interrupted or ended."""
+    """The rows of the view `sessions`, each with a `state`: running, interrupted or ended."""
     with reader(kb) as con:
         cursor = con.execute("FROM sessions")
         names = [column[0] for column in cursor.description]
@@ -267,7 +271,7 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
 
 
 def journalled(kb: Path, session: str) -> Path:
-    """The folder of a session. Errors: AutoscoutError (exit 2) if its journal is not next to the knowledge base."""
+    """The folder of a session. Errors: AutoscoutError (exit 2) if it has no journal there."""
     folder = session_folder(kb, session)
     if (folder / "journal.jsonl").is_file():
         return folder
@@ -281,8 +285,8 @@ def journalled(kb: Path, session: str) -> Path:
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or the name of its
-    job is not allowed."""
+    """The first event of a session. Errors: AutoscoutError (exit 2) if there is no such session, or its job's name is
+    invalid."""
     path = journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):

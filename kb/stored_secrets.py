@@ -1,8 +1,8 @@
-"""Secrets in files and rows: those that a program printed, and those that an older AutoScout stored. kb/redact.py
-removes the latter.
+"""Finds secrets in stored files and rows: secrets that a program printed, and that an older version of AutoScout did
+not recognise (kb/redact.py removes those).
 
-It looks at the journals, the experiments' configurations and logs in the sessions' folders, and the texts of the
-tables. Lakes never change: what was already pushed into one stays there, so such a key has to be replaced.
+Searches the journals, the configurations and logs of experiments in sessions' folders, and the texts in the tables. A
+lake (kb/sharing/lake.py) is not changed: a key that was pushed there has to be replaced.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _TEXT = (".jsonl", ".json", ".log", ".txt", ".toml", ".yaml", ".yml", ".sh", ".env", ".cfg", ".ini", ".out", ".err")
-_BLOCK = 2**20  # characters that are read at once
+_BLOCK = 2**20  # number of characters that are read at once
 _ROWS = """
     SELECT id AS session, concat_ws(' ', job::VARCHAR, hyper::VARCHAR) AS text FROM session
     UNION ALL SELECT session, body::VARCHAR FROM decision
@@ -30,13 +30,13 @@ _ROWS = """
 
 
 def in_files(folder: Path) -> list[Path]:
-    """The text files below a folder that hold a secret."""
+    """The text files below a folder that contain a secret."""
     files = (path for path in sorted(folder.rglob("*")) if path.suffix in _TEXT and path.is_file())
     return [path for path in files if not path.is_symlink() and any(kept != text for text, kept in _blocks(path))]
 
 
 def in_rows(con: "DuckDBPyConnection", sessions: list[str] | None = None) -> dict[str, int]:
-    """Session → number of its texts in the tables that hold a secret; `sessions`: look only at those."""
+    """Session → number of its texts in the tables that contain a secret. `sessions`: only these are searched."""
     cursor = con.execute(
         f"FROM ({_ROWS}) WHERE $s IS NULL OR list_contains($s::VARCHAR[], session) ORDER BY session", {"s": sessions}
     )
@@ -47,14 +47,14 @@ def in_rows(con: "DuckDBPyConnection", sessions: list[str] | None = None) -> dic
 
 
 def clean(folder: Path) -> list[Path]:
-    """Rewrites the text files below a folder that hold a secret, without it; returns them. Each file is replaced in one
-    step, a journal with new seals."""
+    """Removes secrets from the text files below a folder, and returns the changed files. Each file is replaced
+    atomically, and a journal gets new seals (seals.py)."""
     found = in_files(folder)
     for path in found:
         new = path.with_name(f".{path.name}.redacted")
         with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.writelines(kept for _, kept in _blocks(path))
-        if path.name == "journal.jsonl" and not seals.check(path).broken:  # earlier tampering must keep showing
+        if path.name == "journal.jsonl" and not seals.check(path).broken:  # new seals would hide earlier tampering
             new.write_bytes(seals.anew(new.read_bytes().splitlines()))
         with open(new, "rb") as file:
             os.fsync(file.fileno())
@@ -63,7 +63,7 @@ def clean(folder: Path) -> list[Path]:
 
 
 def refuse(con: "DuckDBPyConnection", sessions: list[str]) -> None:
-    """Errors: AutoscoutError if sessions that are to be shared hold secrets."""
+    """Errors: AutoscoutError if rows of the sessions contain secrets, so that they must not be shared."""
     if found := in_rows(con, sessions):
         raise AutoscoutError(
             f"{sum(found.values())} texts of {', '.join(found)} hold what looks like a secret, so nothing was shared; "
@@ -72,7 +72,7 @@ def refuse(con: "DuckDBPyConnection", sessions: list[str]) -> None:
 
 
 def _blocks(path: Path) -> Iterator[tuple[str, str]]:
-    """(text, the same without secrets) of whole lines of a file, piece by piece."""
+    """Reads a file in pieces of whole lines; yields (text, text without secrets)."""
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
         lines = path.suffix in (".jsonl", ".json")
         while block := file.read(_BLOCK):
@@ -84,7 +84,7 @@ def _blocks(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _redacted(text: str) -> str:
-    """A text, or the JSON that it contains, without secrets; unchanged to the byte if it holds none."""
+    """A text or JSON document without secrets; returned unchanged if it contains none."""
     if not text.lstrip().startswith(("{", "[")):
         return secrets.redacted(text)
     try:

@@ -1,4 +1,4 @@
-"""The base of records that users write."""
+"""The base class of records that users write in job files."""
 
 from typing import ClassVar
 
@@ -8,4 +8,4 @@ import msgspec
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A struct in which unknown keys are errors."""
 
-    later: ClassVar[tuple[str, ...]] = ()  # fields added when ids were already in use (see records.identity)
+    later: ClassVar[tuple[str, ...]] = ()  # fields that were added after ids were in use (see records.identity)

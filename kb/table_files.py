@@ -1,4 +1,4 @@
-"""Reads tables of other people's measurements: CSV (plain or gzip) and Parquet, with a predicate in SQL."""
+"""Reads tables of measurements from CSV files (plain or gzip) and Parquet files, filtered by a SQL predicate."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,8 @@ _FORMATS = {".parquet": "read_parquet(?)", ".csv": "read_csv(?, sample_size = -1
 
 
 def read_table(path: Path, where: str = "") -> Table:
-    """All rows of the file for which the predicate `where` holds.
-
-    The file is read first; the predicate runs in an in-memory database that can open nothing else. Errors:
-    AutoscoutError, exit code 2, for a file that is no table and for a predicate that does not work.
+    """All rows of the file for which the predicate `where` is true. The predicate is evaluated in an in-memory database
+    that cannot open files. Errors: AutoscoutError (exit 2) for a file that is not a table, or an invalid predicate.
     """
     import duckdb
 

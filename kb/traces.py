@@ -1,7 +1,8 @@
-"""Shadow traces, kept next to the knowledge base: one file per rank, named by a hash of everything that determines it.
+"""A cache of shadow traces (of the framework's own code with fake tensors) next to the knowledge base, with one file
+per rank.
 
-The same flags, world size, rank, device, versions and code give the same trace, so a repeated request is answered from
-here. A file that cannot be read is traced anew.
+A file's name is a hash of everything that determines the trace: flags, world size, rank, device, versions and code. If
+a file cannot be read, the trace is made again.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ def known(kb: Path, key: str, kind: type[T]) -> T | None:
 
 
 def keep(kb: Path, key: str, trace: msgspec.Struct) -> None:
-    """Saves a trace. If the disk is full or read-only, it is just traced again later."""
+    """Saves a trace. If it cannot be written, it will be made again when it is needed."""
     path = folder(kb) / f"{key}.json.gz"
     part = path.with_suffix(f".{os.getpid()}.part")
     with contextlib.suppress(OSError):

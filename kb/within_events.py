@@ -1,4 +1,4 @@
-"""Building blocks of journal events: their base class, and parts of which an event has several."""
+"""The base class of journal events, and structs that are fields of events."""
 
 import msgspec
 
@@ -10,8 +10,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a knob (None: the knob is off): the expected cost of the best configuration with it, relative to the
-    best measured cost, with a 95 % interval; the probability that it runs; how many measured ones have the value."""
+    """What the search believes about one value of a knob (None: the knob is inactive): expected cost of the best
+    configuration with this value, relative to the best measured cost, with a 95 % interval; probability that this
+    configuration runs; number of measured configurations with this value."""
 
     value: Value | None
     cost: float
@@ -22,7 +23,7 @@ class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One similar job from which something was carried over."""
+    """A similar job from which a warm start carried over knowledge."""
 
     job: str
     cluster: str
@@ -33,7 +34,8 @@ class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of both sides of a gate: medians, and the mean ratio b / a with its 95 % interval for a single look."""
+    """A metric of the two versions that a gate compares: medians, and the mean ratio b / a with its 95 % interval (for
+    a single look)."""
 
     name: str
     a: float

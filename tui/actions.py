@@ -1,5 +1,5 @@
-"""The single list of screens and actions: keys, effect, screens, safeguard, and equivalent verb. Key bindings, help,
-the palette and the table in docs/tui.md are generated from it."""
+"""The list of all screens and of all actions with their keys, effects, screens, safeguards and equivalent commands. Key
+bindings, help, the palette and the table in docs/tui.md are generated from it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -18,17 +18,17 @@ SCREENS = {
     "why": "Why",
 }
 _RUNS = ("experiments",)
-_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # screens without text input, where a letter is a key
+_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # screens without text input
 
 
 class Action(NamedTuple):
-    keys: str  # Textual's names
-    does: str  # the app's action method
+    keys: str  # Textual's names of the keys
+    does: str  # the app's action (method action_…), with arguments
     says: str
-    shown: str = ""  # the keys as displayed; "": same as `keys`
-    on: tuple[str, ...] = ()  # screens on which it acts; (): all
-    harm: str = ""  # safeguard against mistakes; "": it does not change the run
-    verb: str = ""  # equivalent on the command line
+    shown: str = ""  # the keys as displayed; "": like `keys`
+    on: tuple[str, ...] = ()  # screens on which the action is available; (): all
+    harm: str = ""  # safeguard against mistakes; "" if the action does not affect the session
+    verb: str = ""  # equivalent command line
     footer: str = ""  # label in the footer; "": not shown
 
 
@@ -140,7 +140,8 @@ WIZARD = (
 
 
 def _binding(action: Action) -> Binding:
-    """Redrawing also acts below a modal and in a text box, since other output may spoil the terminal at any time."""
+    """A Textual binding. The action for redrawing is also available in modals and text inputs, since output of other
+    programs may spoil the terminal at any time."""
     urgent = action.does == "redraw"
     return Binding(action.keys, action.does, action.footer or action.says, show=bool(action.footer), priority=urgent)
 
@@ -156,18 +157,18 @@ def keys_of(action: Action) -> str:
 
 
 def acts(does: str, screen: str) -> bool:
-    """Whether an action acts on a screen; actions not listed here always do."""
+    """Whether an action is available on a screen; actions that are not in the list always are."""
     found = _BY_ACTION.get(does)
     return found is None or not found.on or screen in found.on
 
 
 def of_screen(screen: str) -> Iterator[Action]:
-    """The actions of a screen, except for switching to another one."""
+    """The actions of a screen, except those that switch to another screen."""
     return (a for a in ACTIONS if acts(a.does, screen) and not a.does.startswith("show("))
 
 
 def table() -> str:
-    """The Markdown table of docs/tui.md. The palette (ctrl+p) lists each action by its effect."""
+    """The Markdown table of actions in docs/tui.md."""
     rows = [
         "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
         "|---|---|---|---|---|",

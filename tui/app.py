@@ -1,4 +1,4 @@
-"""The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
+"""The terminal UI of one session, which may be running, finished or recorded. Closing it does not end the session."""
 
 import contextlib
 import gc
@@ -45,17 +45,17 @@ class SessionApp(Wired[None]):
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
-        self.blank = True  # until the journal is read, or reading takes long
-        self._panes = Panes(self.session, "tune")  # kept, like the lines below: looking them up is slow
+        self.blank = True  # nothing is drawn until the journal has been read, unless that takes long
+        self._panes = Panes(self.session, "tune")  # these widgets are attributes, because queries for them are slow
         self._headline, self._problem = TextLine(id="headline"), TextLine(id="problem")
         self._dirty = True
-        self._prepared = False  # all screens are built
-        self._catching = False  # past events are being folded, in slices
-        self._delivering = threading.Lock()  # one order at a time
+        self._prepared = False  # whether all screens have been created
+        self._catching = False  # whether a timer will apply more past events to the state
+        self._delivering = threading.Lock()  # held while an order is delivered
 
     @property
     def base(self) -> Screen[object]:
-        """The screen with the panes, below any modal."""
+        """The bottom screen, which contains the panes."""
         return self.screen_stack[0]
 
     def compose(self) -> ComposeResult:
@@ -91,8 +91,8 @@ class SessionApp(Wired[None]):
             self.notify(f"{asked}: done", markup=False)
 
     async def _tick(self) -> None:
-        """Draws changes since the last tick, and once a second what depends only on the clock. When idle, builds a
-        screen that has not been opened yet."""
+        """Draws changes since the last tick, and times once a second. When idle, creates a screen that has not been
+        opened yet, so that it will open quickly."""
         session = self.session
         if not self._dirty:
             self.appear()
@@ -118,7 +118,7 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """On a busy machine the journal may be read before the panes are mounted; then the next tick draws."""
+        """Draws the panes once they are mounted; on a busy machine the journal may be read before that."""
         if self._panes.is_mounted:
             self._dirty = False
             self.repaint()
@@ -126,14 +126,14 @@ class SessionApp(Wired[None]):
 
     def repaint(self) -> None:
         """Draws the visible pane; others are drawn when they are opened."""
-        if not self._panes.is_mounted or not self.is_running:  # widgets are gone while closing
+        if not self._panes.is_mounted or not self.is_running:  # there are no widgets while the app closes
             return
         session = self.session
         if session.alive and session.live.ended is None:
             session.live.now = max(session.live.last, dates.now())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
-        if session.replaying:  # on the same lines, so that nothing below moves
+        if session.replaying:  # shown in the same lines, so that the panes do not move
             at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
@@ -148,7 +148,7 @@ class SessionApp(Wired[None]):
     # ---- screens and keys --------------------------------------------------------------------------------
 
     async def action_show(self, key: str) -> None:
-        self.blank = True  # draw the whole screen in one frame
+        self.blank = True  # so that the whole screen is drawn as one frame
         pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
         self.call_after_refresh(self._opened, pane)
@@ -162,7 +162,6 @@ class SessionApp(Wired[None]):
 
     @property
     def shown(self) -> str:
-        """The name of the visible screen."""
         return self._panes.shown
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -183,7 +182,7 @@ class SessionApp(Wired[None]):
         self.push_screen(Help(self._panes.pane.help, keys))
 
     def action_copy(self) -> None:
-        def write() -> None:  # in a thread: it loads all of the export code
+        def write() -> None:  # runs in a thread, because it imports all of the export code
             self.call_later(self._copy, command(self.session.state))
 
         self.run_worker(write, thread=True)
@@ -233,7 +232,7 @@ class SessionApp(Wired[None]):
         if knowledge is None or not knowledge.cancel():
             self.set_focus(None)
 
-    # ---- steering: orders, which the engine takes in before its next experiment -------------------------------
+    # ---- orders, which the engine reads before its next experiment ----------------------------------------
 
     def action_pause(self) -> None:
         self._give("go" if self.session.live.paused else "pause")
@@ -254,7 +253,6 @@ class SessionApp(Wired[None]):
         return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
 
     def action_retry(self) -> None:
-        """Runs the experiment under the cursor again."""
         if knobs := self._selected_knobs():
             self._give_if_sure(f"Run {' '.join(knobs)} again?", "retry", knobs)
 
@@ -294,11 +292,11 @@ class SessionApp(Wired[None]):
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        # In a thread: an unresponsive host must block neither keys nor quitting.
+        # Delivered in a thread, so that an unresponsive host blocks neither keys nor quitting.
         threading.Thread(target=self._deliver, args=[order], daemon=True).start()
 
     def _deliver(self, order: Order) -> None:
-        """Delivers an order; runs in a thread, one order at a time."""
+        """Delivers an order to the engine; called in a thread."""
         with self._delivering, contextlib.suppress(RuntimeError):  # the app may have closed meanwhile
             try:
                 self.session.follower.give(order)
@@ -311,7 +309,7 @@ class SessionApp(Wired[None]):
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def _go(self, at: int) -> None:
-        """Moves to the state after `at` events; for a long journal the screen shows the progress."""
+        """Shows the state after `at` events. In a long journal this takes a while, with progress on the screen."""
         try:
             self.session.go(at)
             self._catch_up()
@@ -340,7 +338,7 @@ class SessionApp(Wired[None]):
         self.session.playing = not self.session.playing
 
     def action_switch(self) -> None:
-        """Moves to the switch from simulating to profiling."""
+        """Shows the state when fidelity switched from simulating to profiling."""
         if self.session.switched_at is None:
             self.notify("the fidelity never switched")
         else:
@@ -355,19 +353,19 @@ class SessionApp(Wired[None]):
 
 
 def _keep_all() -> None:
-    """Excludes a long journal's events from garbage collection, which would otherwise stall the screen."""
+    """Excludes the present objects from garbage collection, which would be slow with a long journal's events."""
     gc.freeze()
     gc.set_threshold(2000, 10, 1000)
 
 
 def _typed_in(widget: Widget | None) -> bool:
-    """Whether a widget takes letters: text inputs of all kinds have a blinking cursor."""
+    """Whether a widget is a text input, all of which have a blinking cursor."""
     return hasattr(widget, "cursor_blink")
 
 
 def watch(follower: Follower | Remote, kb: Path, ascii_only: bool) -> None:
     """Runs the screens until they are closed."""
     os.environ.setdefault("TEXTUAL_FPS", "20")
-    for name in ("COLUMNS", "LINES"):  # if exported, they would hide resizes of the terminal
+    for name in ("COLUMNS", "LINES"):  # Textual would use these instead of the terminal's size after a resize
         os.environ.pop(name, None)
     SessionApp(follower, kb, ascii_only).run()

@@ -1,4 +1,4 @@
-"""Detects terminals and locales limited to ASCII, and replaces other characters."""
+"""Detects terminals and locales that can only show ASCII, and replaces other characters."""
 
 import os
 import unicodedata
@@ -12,7 +12,7 @@ _TERMS = (
     "vt100",
     "vt102",
     "vt220",
-)  # exact names, so screen-256color is not among them
+)  # values of TERM; screen-256color, for example, can show Unicode
 _INSTEAD = {
     "×": "x", "·": ".", "–": "-", "—": "-", "−": "-", "…": "~", "’": "'", "‘": "'", "“": '"', "”": '"', "≤": "<",
     "≥": ">", "≠": "/", "±": "~", "²": "2",

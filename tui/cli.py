@@ -1,5 +1,5 @@
-"""The command line: one command per verb, each in a file of `verbs/`. Heavy imports happen inside the verbs, so
-that --help is instant."""
+"""The command line. Its commands (verbs) are in `verbs/` and import heavy packages only when they run, so that --help
+is fast."""
 
 import contextlib
 import errno
@@ -66,7 +66,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
     "What was learned": (kb.sql, kb.similar, kb.import_, kb.kb_),
     "AutoScout itself": (benching.bench, calibrating.calibrate, protocol.mcp, about.completion, about.man),
 }
-# One example per verb, with which --help and the manual page end.
+# One example for each verb, shown at the end of --help and in the manual page.
 EXAMPLES = {
     "demo": "autoscout demo",
     "init": "autoscout init --out job.toml -- torchrun --nproc-per-node 8 train.py --output_dir out",
@@ -106,7 +106,7 @@ for _verbs in _HEADINGS.values():
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
-# Other tuners' names for our options, because by spelling alone --budget would be nearest to --detach.
+# Names of options in other tuners → our options, for error messages (by spelling, --budget would resemble --detach).
 _USUAL = {
     "--budget": "--profiles, --wall or --device-time",
     "--iterations": "--profiles",
@@ -119,12 +119,12 @@ _USUAL = {
 
 
 def main() -> None:
-    """Entry point: every failure is one sentence on stderr and a documented exit code."""
+    """Entry point. Every failure prints one sentence to stderr and sets a documented exit code."""
     from kb.refusal import AutoscoutError
 
     _open_closed_streams()
     _speak_utf8()
-    os.umask(os.umask(0o077) | 0o077)  # files are private to the user: journals, logs, the knowledge base
+    os.umask(os.umask(0o077) | 0o077)  # makes journals, logs and the knowledge base private to the user
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)
@@ -132,7 +132,7 @@ def main() -> None:
     except SystemExit:
         if isinstance(sys.stdout, PlainStream):
             raise
-        sys.exit(128 + signal.SIGPIPE)  # click noticed that the reader has left, and discards the unflushed output
+        sys.exit(128 + signal.SIGPIPE)  # the reader of the output has closed the pipe
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -166,17 +166,17 @@ def _refused(error: OSError) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Opens /dev/null for standard streams that our caller closed (`>&-`), also for the processes that we start."""
+    """Opens /dev/null in place of standard streams that the caller closed (`>&-`), also for processes that we start."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            its_own = os.open(os.devnull, os.O_RDWR)  # the lowest descriptor that is free
+            its_own = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is the closed stream's
             os.set_inheritable(its_own, True)
             setattr(sys, name, os.fdopen(its_own, mode, encoding="utf-8"))
 
 
 def _speak_utf8() -> None:
-    """Makes files and child processes use UTF-8 whatever the locale is: in another locale, restarts Python in UTF-8
-    mode. Characters that a stream cannot write become question marks."""
+    """Makes this and child processes use UTF-8 whatever the locale is, by restarting Python in UTF-8 mode if necessary.
+    Characters that a stream cannot write become question marks."""
     if locale.getencoding().lower() != "utf-8" and not sys.flags.utf8_mode and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

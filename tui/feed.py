@@ -1,5 +1,5 @@
-"""Feeds the screens while they are open: reads the session's journal and the machine's devices, each in its own thread,
-since disks may be slow."""
+"""Reads the session's journal and this machine's devices for the screens, each in its own thread, because disks may be
+slow."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from tui.session.neighbours import NeighbourSessions, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
-_AHEAD = 6000  # most events read ahead of drawing, to bound memory
+_AHEAD = 6000  # largest number of events that are read but not yet drawn, to limit memory
 
 
 class Read(Message):
-    """What the follower has newly read."""
+    """New events of the journal, and the session's state."""
 
     def __init__(self, alive: bool | None) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Read(Message):
         self.alive = alive
         self.tail: list[str] = []
         self.problem = ""
-        self.words = ""  # the engine's last output, if its session broke off
+        self.words = ""  # the engine's last output, if its session ended without an end event
         self.share = 1.0
 
 
 class Measured(Message):
-    """Readings of the machine."""
+    """New readings of this machine's devices."""
 
     def __init__(self, readings: dict[str, DeviceReading], neighbours: NeighbourSessions, orders: list[str]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Measured(Message):
 
 
 def follow(session: Watched, post: Callable[[Message], object]) -> None:
-    """Reads the journal and posts changes."""
+    """Reads the journal repeatedly and posts new events."""
     worker, previous, given = get_current_worker(), None, 0
     while not worker.is_cancelled:
         if given - session.count > _AHEAD:
@@ -58,7 +58,7 @@ def _read(session: Watched) -> Read:
     read = Read(alive=session.alive)
     live, follower = session.live, session.follower
     try:
-        read.alive = follower.alive()  # first, so that it is valid even if reading fails
+        read.alive = follower.alive()  # before the following calls, which may fail
         read.events = follower.more()
         read.share = follower.share() if read.events else 1.0
         running = [run for run in list(live.running.values()) if run.folder]
@@ -71,7 +71,7 @@ def _read(session: Watched) -> Read:
 
 
 def measure(session: Watched, post: Callable[[Message], object]) -> None:
-    """Reads the devices once a second while their screen is open."""
+    """Reads the devices once a second while the screen that shows them is open."""
     worker, meter = get_current_worker(), Meter()
     while not worker.is_cancelled:
         if session.watching_devices:

@@ -1,4 +1,4 @@
-"""Help that groups verbs by the user's goal."""
+"""A --help that groups the commands (verbs) by the user's goal."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import click
 from kb.refusal import AutoscoutError
 from tui.options import READ
 
-_WIDE = 62  # width of a verb's description, to fit 80 columns
+_WIDE = 62  # width of a verb's description, so that a line fits into 80 columns
 
 
 class Verbs(click.Group):
@@ -20,7 +20,7 @@ class Verbs(click.Group):
         return [name for names in self.headings.values() for name in names]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors about a job that a verb has read name the job's file."""
+        """Adds the name of the job file that the verb has read to errors about the job."""
         try:
             return super().invoke(ctx)
         except AutoscoutError as error:
@@ -38,7 +38,7 @@ class Verbs(click.Group):
 
 
 def brief(command: click.Command) -> str:
-    """The first sentence of a command's help, cut at the end of a clause to fit on a line."""
+    """The first sentence of a command's help, truncated at the end of a clause so that it fits on a line."""
     text = re.sub(r"\s+", " ", command.short_help or command.help or "").strip()
     for clause in (r"[.:;](?= |$)| \(", r",(?= )"):
         ends = [found.start() for found in re.finditer(clause, text) if found.start() <= _WIDE]

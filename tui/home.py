@@ -1,4 +1,5 @@
-"""Home, opened by `autoscout` alone: sessions and jobs to open, known machines and winners, a new job."""
+"""The home screen, which `autoscout` opens without a verb: sessions and jobs to open, known machines and winners, and a
+form for a new job."""
 
 import json
 import os
@@ -33,7 +34,7 @@ from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Panel, TextLine
 from tui.wired import Wired
 
-_AGAIN_S = 2.0  # polling interval of the sessions
+_AGAIN_S = 2.0  # polling interval of sessions, in seconds
 _MACHINES = (
     "SELECT host, cluster, sum(measurements) AS measurements, max(last_ended) AS last_ended FROM periods "
     "GROUP BY ALL ORDER BY last_ended DESC LIMIT 20"
@@ -51,7 +52,7 @@ _PANELS = {
 
 
 class Looked(Message):
-    """The current sessions and jobs were read."""
+    """The sessions and jobs that were found."""
 
     def __init__(self, sessions: list[Seen], jobs: list[JobFile]) -> None:
         super().__init__()
@@ -59,13 +60,13 @@ class Looked(Message):
 
 
 class Openable(Options):
-    """A list of lines that can be opened, which the footer mentions."""
+    """A list whose lines can be opened; the footer shows the key for it."""
 
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
 
 
 class HomeApp(Wired[Path]):
-    """The home screen; returns the journal to open."""
+    """The home screen; its result is the journal of the session to open."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
     TITLE = "AutoScout"
@@ -83,7 +84,7 @@ class HomeApp(Wired[Path]):
         self._shown: dict[str, list[str]] = {}
         self._machines: list[dict[str, object]] | str = "reading …"
         self._winners: list[dict[str, object]] | str = "reading …"
-        self._over: set[str] = set()  # sessions that had ended at the last query of the knowledge base
+        self._over: set[str] = set()  # sessions that had ended when the knowledge base was last queried
 
     def compose(self) -> ComposeResult:
         yield TextLine(id="headline")
@@ -106,7 +107,7 @@ class HomeApp(Wired[Path]):
         self.verbs.end()
 
     def _look(self) -> None:
-        """Looks for sessions and jobs; runs in a thread, since disks may be slow."""
+        """Finds sessions and jobs; called in a thread, because disks may be slow."""
         worker, sessions, jobs = get_current_worker(), SessionsOfHouse(self.kb), job_files(self.folder)
         seen: tuple[list[Seen], list[JobFile]] | None = None
         while not worker.is_cancelled:
@@ -144,7 +145,6 @@ class HomeApp(Wired[Path]):
 
     @work(exclusive=True, group="known")
     async def _ask(self) -> None:
-        """Queries the knowledge base in separate processes."""
         nothing = "nothing measured yet"
         self._machines, self._winners = nothing, nothing
         if self.kb.exists():
@@ -164,7 +164,7 @@ class HomeApp(Wired[Path]):
             self._new(self.jobs[selected.option_index].given)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Home's actions are disabled below a modal."""
+        """Disables the home screen's actions while a modal is open."""
         ours = action in ("new", "open", "move", "explain", "next_theme", "quit")
         return not ours or len(self.screen_stack) == 1
 
@@ -199,7 +199,7 @@ class HomeApp(Wired[Path]):
 
 
 def home(kb: Path, folder: Path, ascii_only: bool) -> None:
-    """Shows Home, then the chosen session, then Home again, until it is closed."""
+    """Shows the home screen, then the chosen session, then the home screen again, until that is closed."""
     from tui.app import watch
     from tui.session.follow import Follower
 

@@ -1,13 +1,13 @@
-"""Makes text from other sources safe for a terminal."""
+"""Makes untrusted text safe for a terminal."""
 
 import re
 from typing import Any, TextIO
 
-# Escape sequences and control characters that move the cursor, change titles and clipboards, or hide text.
+# Escape sequences, which may move the cursor, change the title or the clipboard, or hide text.
 _SEQUENCES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)?"
 )
-# The last ranges change text direction.
+# Control characters, and in the last ranges characters that change the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -17,12 +17,12 @@ def plain(text: str) -> str:
 
 
 def plain_line(text: str) -> str:
-    """The same on one line, for names, including file names."""
+    """`text` safe for a terminal and on one line, for names."""
     return plain(text).replace("\n", "?").replace("\t", "?")
 
 
 class PlainStream:
-    """A text stream that writes only plain text, whatever it gets; its `buffer` takes raw bytes."""
+    """A text stream that removes everything unsafe from what is written; its `buffer` writes bytes unchanged."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Modal screens: help, a question, a one-line input, a choice, one experiment in full."""
+"""Modal screens: help, a question, a one-line input, a choice, details of one experiment."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +15,7 @@ from kb.order_words import MEANING
 
 
 class Options(OptionList):
-    """Textual's list, made safe for turning pages while it has no room and therefore does not know its lines."""
+    """Textual's list, which also allows turning pages while it has no height and therefore no layout."""
 
     def action_page_up(self) -> None:
         if self.scrollable_content_region:
@@ -27,7 +27,7 @@ class Options(OptionList):
 
 
 def _explained(words: Iterable[tuple[str, str]]) -> Table:
-    """Words with their meanings; further lines of a meaning begin below its first line."""
+    """A table of words and their meanings, which are aligned if they have several lines."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, min_width=8, style="bold")
     table.add_column()
@@ -40,7 +40,7 @@ class Help(ModalScreen[None]):
     BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
 
     def __init__(self, panels: Mapping[str, str], keys: list[tuple[str, str]]) -> None:
-        """`panels`: what each shows; `keys`: (keys, their effect)."""
+        """`panels`: name of a panel → what it shows; `keys`: (keys, their effect)."""
         super().__init__()
         self.panels, self.keys = panels, keys
 
@@ -89,7 +89,7 @@ class Prompt(ModalScreen[str]):
 
 
 class Choose(ModalScreen[str]):
-    """A choice of one line: j k enter."""
+    """A choice of one line, with the keys j, k and enter."""
 
     BINDINGS = [
         Binding("escape,q", "dismiss", "back"),

@@ -1,4 +1,4 @@
-"""Shared by all verbs: common options, the knowledge base's path, the job file, notes and signals."""
+"""Code that all verbs share: common options, paths of the knowledge base and of the job file, notes, and signals."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class GivenPath(click.Path):
-    """A path that must not be empty: an unset variable would otherwise mean the current folder."""
+    """A path that must not be empty; "" (from an unset variable, for example) would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -24,7 +24,7 @@ class GivenPath(click.Path):
 
 
 class _KbFile(GivenPath):
-    """A path that is not a folder and does not end like one."""
+    """The path of a file: it must not be an existing folder or end with a slash."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).endswith("/") or Path(value).is_dir():
@@ -33,26 +33,25 @@ class _KbFile(GivenPath):
 
 
 class NumberRange(click.FloatRange):
-    """A range that refuses nan, which compares as neither inside nor outside."""
+    """A range that refuses nan, which click's comparisons would accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
 
 
-READ = "autoscout.job"  # context key of the job file that was read; errors about the job begin with its name
+READ = "autoscout.job"  # key of the job file in click's context, for errors about the job
 PATH = GivenPath(path_type=Path)
 
 
 def common(command: F) -> F:
-    """Adds the options that every verb takes."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
     kb = click.option("--kb", "kb", type=_KbFile(path_type=Path), envvar="AUTOSCOUT_KB", help="Knowledge base file.")
     return kb(command)
 
 
 def given_kb() -> str:
-    """The option --kb as it was given, for commands that are printed; "" without it."""
+    """The option --kb as the user gave it, for commands that are printed; "" if it was not given."""
     context = click.get_current_context(silent=True)
     while context is not None:
         if context.get_parameter_source("kb") == click.core.ParameterSource.COMMANDLINE:
@@ -71,21 +70,21 @@ def kb_path(given: Path | None) -> Path:
 
 
 def existing_kb(given: Path | None) -> Path:
-    """The knowledge base for verbs that only read: a mistyped --kb or $AUTOSCOUT_KB must not act as an empty one."""
+    """The knowledge base for verbs that only read; it must exist, so that a mistyped --kb does not look empty."""
     if given is not None and not given.exists():
         raise click.UsageError(f"{given}: there is no knowledge base; `autoscout tune` creates one")
     return kb_path(given)
 
 
 def kb_if_any(given: Path | None) -> Path:
-    """The knowledge base, for verbs that also answer without one."""
+    """The knowledge base for verbs that do not need one."""
     if given is not None and not given.exists():
         note(f"{given}: there is no knowledge base, so nothing measured is known")
     return kb_path(given)
 
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Session names that complete the input, newest first; [] without a knowledge base."""
+    """Completions of a session's name for the shell, newest first; [] if there is no knowledge base."""
     from kb.store import sessions_folder
 
     folder = sessions_folder(kb_path(context.params.get("kb")))
@@ -94,7 +93,7 @@ def session_names(context: click.Context, parameter: click.Parameter, begun: str
 
 
 def note(text: str) -> None:
-    with contextlib.suppress(OSError):  # the reader of the output has gone
+    with contextlib.suppress(OSError):  # the reader of the output may have closed the pipe
         click.echo(f"autoscout: {text}", err=True)
 
 
@@ -108,20 +107,20 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
 
 
 def names_job(what: str) -> bool:
-    """Whether this is a job, not a session: a file, or one that comes with AutoScout."""
+    """Whether an argument names a job (a file, or a job that is shipped with AutoScout), not a session."""
     from autoscout.job import shipped
 
     return what.endswith(".toml") or what in shipped.jobs()
 
 
 class KeptJob(NamedTuple):
-    path: Path  # next to the knowledge base, with ‹secret› in place of each secret
-    whole: Path  # with the secrets: exists only while this process lives, and never on disk
+    path: Path  # a file next to the knowledge base, in which each secret is replaced by ‹secret›
+    whole: Path  # a file in memory with the secrets, which exists only as long as this process
 
 
 def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
-    """Writes an unnamed job file next to the knowledge base, under a name that depends only on its text, so that its
-    session can be resumed. `begins`: the beginning of the name."""
+    """Writes a job file without a name (from a pipe, for example) next to the knowledge base, so that its session can
+    be resumed. Its name is a hash of the text with the prefix `begins`."""
     import hashlib
 
     from kb import secrets
@@ -139,9 +138,9 @@ def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
 
 
 def stop_on_signals(stop: Any) -> None:
-    """On Ctrl-C or SIGUSR1 (which Slurm sends on request before the time limit): end after the running experiment. On a
-    second one, or a termination signal (preemption, scancel): end the experiment, too, at once. An ignored hangup stays
-    ignored (`nohup`)."""
+    """Sets signal handlers: Ctrl-C or SIGUSR1 (which Slurm can send before the time limit) stops the session after the
+    running experiment; a second one, or a termination signal (preemption, scancel), also ends the experiment. An
+    ignored SIGHUP (`nohup`) stays ignored."""
 
     def interrupted(number: int, frame: Any) -> None:
         stop.ask()

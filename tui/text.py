@@ -24,8 +24,8 @@ _UNITS = {
 
 
 def program() -> str:
-    """How a printed command begins so that it can be pasted: as this process was called, unless its folder is on the
-    PATH."""
+    """The program's name for printed commands, so that they can be pasted: with the path with which this process was
+    started, unless its folder is on the PATH."""
     called = sys.argv[0]
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
 
@@ -46,9 +46,9 @@ def knob_value(value: object) -> str:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any], often: Mapping[tuple[str, Any], int] = {}) -> str:
-    """How a configuration differs from the reference: "mbs 8, −overlap_grad", or "the reference" if it does not.
-    `often`: how many configurations have a setting; the rarest comes first. Knobs that became active or inactive
-    because of a listed change are left out while they are off."""
+    """How a configuration differs from the reference, such as "mbs 8, −overlap_grad", or "the reference" if it does
+    not. `often`: (knob, value) → number of configurations with it; the rarest setting comes first. Knobs that are off,
+    and only became active or inactive because of another change, are left out."""
     words = []
     for name, value in sorted(after.items(), key=lambda each: often.get(each, 0)):
         if before.get(name, False) != value:
@@ -65,7 +65,7 @@ def unit(metric: str) -> str:
 
 
 def when_and_where(m: "Measurement") -> str:
-    """Suffix for a known measurement: ", 2026-11-22 on host-1a2b3c4d", as far as recorded."""
+    """Date and host of a measurement as a suffix, such as ", 2026-11-22 on host-1a2b3c4d", as far as recorded."""
     from kb.door import LATEST
 
     host = m.rank_devices[0].partition(":")[0] if m.rank_devices else ""
@@ -100,12 +100,12 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
 
 
 def label_width(names: Iterable[str]) -> int:
-    """The width of a column of names, including a blank after the longest."""
+    """Width of a column that contains these names, including a blank after the longest."""
     return max(18, min(26, 1 + max(map(len, names), default=0)))
 
 
 def label(name: str, width: int) -> str:
-    """A name in such a column."""
+    """A name padded or truncated to the width of its column."""
     return f"{fit(name, width - 1):<{width}}"
 
 
@@ -147,7 +147,7 @@ def _is_number(text: str) -> bool:
 
 
 def mark(ok: bool | None, ascii_only: bool = False) -> str:
-    """✓ if something is as it should be, ✗ if not, – if it is not known yet."""
+    """✓ for true, ✗ for false, – if not known yet."""
     if ok is None:
         return "-" if ascii_only else "–"
     return ("+" if ascii_only else "✓") if ok else ("x" if ascii_only else "✗")

@@ -1,5 +1,5 @@
-"""Themes: dark, light, and one for the colour-blind. AUTOSCOUT_THEME names the initial one; NO_COLOR removes the
-colours of each."""
+"""Themes: dark, light, and one for colour-blind users. AUTOSCOUT_THEME sets the initial theme; NO_COLOR removes all
+colours."""
 
 import os
 from functools import partial
@@ -13,7 +13,7 @@ from textual.theme import Theme
 
 from tui.session.remembered import remember, remembered
 
-# Okabe and Ito's colours: distinguishable with every kind of colour blindness.
+# Okabe and Ito's colours, which can be distinguished with every kind of colour blindness.
 _SAFE = Theme(
     name="colour-blind-safe",
     primary="#0072B2",
@@ -28,7 +28,7 @@ _SAFE = Theme(
     panel="#262C34",
     dark=True,
 )
-# ANSI colours for drawings in that theme; each state is also shown by a word and a glyph.
+# ANSI colours for drawings in this theme. Each status is also shown by a word and a glyph.
 _DIM = [(60, 60, 60), (213, 94, 0), (86, 180, 233), (230, 159, 0)]
 _DIM += [(0, 114, 178), (204, 121, 167), (0, 158, 115), (220, 220, 220)]
 _BRIGHT = [(120, 120, 120), (240, 130, 50), (130, 205, 245), (245, 190, 70)]
@@ -36,11 +36,11 @@ _BRIGHT += [(60, 150, 210), (225, 160, 195), (60, 190, 150), (255, 255, 255)]
 _SAFE_ANSI = TerminalTheme((16, 20, 24), (230, 230, 230), _DIM, _BRIGHT)
 THEMES = {"dark": "textual-dark", "light": "textual-light", "colour-blind-safe": _SAFE.name}
 _FILE = "theme.json"
-_SOURCES = 256  # style sheets: one per widget class
+_SOURCES = 256  # largest number of style sheets, of which there is one per widget class
 
 
 def add_themes(app: App[Any]) -> None:
-    """Registers the themes and sets the initial one: AUTOSCOUT_THEME, else the last one chosen."""
+    """Registers the themes and sets the initial one: AUTOSCOUT_THEME, else the one that was chosen last."""
     app.register_theme(_SAFE)
     usual = app.ansi_theme_dark
     app.watch(app, "theme", partial(_colours, app, usual), init=False)
@@ -53,14 +53,13 @@ def _colours(app: App[Any], usual: TerminalTheme, theme: str) -> None:
 
 
 class Sheets:
-    """Caches the parsed style sheet of each theme: parsing takes longer than a key press may."""
+    """Caches the parsed style sheet of each theme, because parsing is slow."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
-        self._parsed: dict[str, Any] = {}  # rules by source, for each theme
+        self._parsed: dict[str, Any] = {}  # theme → source → rules
 
     def change(self) -> None:
-        """Switches to the style sheet of the current theme."""
         sheet = self._app.stylesheet
         self._fill(sheet, self._app.theme, self._app.get_css_variables())
         sheet.parse()
@@ -78,7 +77,7 @@ class Sheets:
 
     def _fill(self, sheet: Stylesheet, theme: str, variables: dict[str, str]) -> None:
         sheet._parse_cache = LRUCache(_SOURCES)
-        sheet.set_variables(variables)  # empties the cache
+        sheet.set_variables(variables)  # empties Textual's own cache of parsed rules
         sheet._parse_cache = self._parsed.setdefault(theme, LRUCache(_SOURCES))
 
 

@@ -1,8 +1,8 @@
-"""Sends output to the terminal: only changed cells, and no faster than the terminal processes them.
+"""Sends frames to the terminal: only changed cells, and not faster than the terminal processes them.
 
 Each frame is compared with what the terminal shows, and only the difference is sent. If the terminal answers queries,
-each frame ends with one, and the next frame waits for the answer: a slow line lowers the frame rate, and each frame
-shows the newest state. Frames not caused by user input are limited to `IDLE_BYTES_S`.
+each frame ends with a query, and the next frame waits for the answer. So a slow connection lowers the frame rate, but
+each frame shows the newest state. Frames that no user input caused are limited to `IDLE_BYTES_S`.
 """
 
 import re
@@ -19,14 +19,14 @@ from textual.strip import Strip
 
 from tui.ascii import plain_cell
 
-IDLE_BYTES_S = 700.0  # budget for frames not caused by a key
-CALM_S = 0.3  # idle time after which the next screen may be prepared
-ANSWER_S = 5.0  # timeout for a terminal's answer
-ASK = "\x1b[?2026$p"  # queries support of synchronized output; repeatable
+IDLE_BYTES_S = 700.0  # limit in bytes per second on frames that no user input caused
+CALM_S = 0.3  # seconds without user input after which another screen may be created
+ANSWER_S = 5.0  # timeout for the terminal's answer in seconds
+ASK = "\x1b[?2026$p"  # the query, whether the terminal supports synchronized output; may be sent repeatedly
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronized output
-_AT_ONCE = 400  # bytes: shorter frames do not flicker
-_ERASED, _ERASED_LAST = 12, 6  # shortest runs of blanks worth erasing, inside and at the end of a run
-_NEAR = 4  # runs of equal cells up to this length are resent instead of skipped
+_AT_ONCE = 400  # frames with fewer bytes do not flicker, and need no synchronized output
+_ERASED, _ERASED_LAST = 12, 6  # shortest sequences of blanks that are sent as "erase", within and at the end of a run
+_NEAR = 4  # up to this number of unchanged cells are sent again, which is shorter than moving the cursor
 
 Look = tuple[str, str, str]  # SGR codes of foreground, background and attributes
 _NO_LOOK: Look = ("39", "49", "")
@@ -34,8 +34,8 @@ Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-_NOT_SENT = ("Cf", "Cc", "Sk")  # without width: format characters (text direction), control characters, skin colours
-_JOINER, _EMOJI = "\u200d", "\ufe0f"  # what follows takes no columns; what precedes takes two
+_NOT_SENT = ("Cf", "Cc", "Sk")  # categories of characters without width
+_JOINER, _EMOJI = "\u200d", "\ufe0f"  # the next character has no width; the previous one has two columns
 # Characters that every terminal draws one column wide (unless Unicode calls them wide), and two.
 _ONE = re.compile("[\u0020-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u2dff]*")
 _TWO = re.compile("[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3]")
@@ -43,7 +43,7 @@ _SEEN_ON_BLANKS = frozenset("4579")
 
 
 class Canvas:
-    """Two layers of cells: the drawn frame, and what the terminal shows."""
+    """The cells of the drawn frame and those that the terminal shows."""
 
     def __init__(self, colours: str | None, ascii_only: bool) -> None:
         """`colours`: "standard", "256" or "truecolor", as in rich.console.Console.color_system; None: no colours."""
@@ -58,27 +58,27 @@ class Canvas:
         self._touched: set[int] = set()
 
     def resize(self, width: int, height: int) -> None:
-        """Sets a new size and forgets what the terminal shows."""
+        """Sets a new size. The next frame is sent completely."""
         self.size = (width, height)
         self._drawn = [([" "] * width, [_NO_LOOK] * width) for _ in range(height)]
         self.forget()
 
     def forget(self) -> None:
-        """Sends the next frame in full."""
+        """Makes the next frame be sent completely, because the terminal's content is unknown."""
         height = self.size[1]
         self._shown = [([], []) for _ in range(height)]
         self._touched = set(range(height))
 
     def put(self, update: CompositorUpdate) -> None:
-        """Draws a Textual frame."""
+        """Draws a frame of Textual into the cells."""
         for y, x, strip in _pieces(update):
             if 0 <= y < self.size[1]:
                 self._put(y, x, strip)
 
     def difference(self, erases: bool = False) -> str:
-        """The escape sequences that turn what the terminal shows into the drawn frame; "" if they are equal. `erases`:
-        the terminal erases with the current background colour, as modern terminals do, so many blanks take few
-        bytes."""
+        """The escape sequences that make the terminal show the drawn frame; "" if it does already. `erases`: whether
+        the terminal erases with the current background colour (as modern ones do), so that blanks can be erased instead
+        of sent."""
         runs: list[_Run] = []
         for y in sorted(self._touched):
             drawn, shown = self._drawn[y], self._shown[y]
@@ -86,7 +86,7 @@ class Canvas:
                 runs += _runs(y, drawn, shown)
                 self._shown[y] = (drawn[0].copy(), drawn[1].copy())
         self._touched.clear()
-        if not all(_ONE.fullmatch("".join(run[3])) for run in runs):  # what may cover the next one has to come first
+        if not all(_ONE.fullmatch("".join(run[3])) for run in runs):  # wide characters may cover the next run
             return _written(runs, erases)
         order = {look: i for i, look in enumerate(dict.fromkeys(run[0] for run in runs))}
         by_look = sorted(runs, key=lambda run: order[run[0]])
@@ -107,7 +107,7 @@ class Canvas:
                 cells = cells[: max(0, width - x)]
                 cells[-1:] = [" " if cell and self._wide(cell[0]) == 2 else cell for cell in cells[-1:]]
             end = x + len(cells)
-            if cells and texts[x] == "":  # half of a wide character that is now covered
+            if cells and texts[x] == "":  # the right half of a wide character whose left half was overwritten
                 texts[x - 1] = " "
             if cells and end < width and texts[end] == "":
                 texts[end] = " "
@@ -122,10 +122,10 @@ class Canvas:
         return wide
 
     def _cells(self, text: str) -> list[str]:
-        """One string per cell: "" after a wide character; combining characters are appended to their base character.
-        There are as many as `rich.cells.cell_len` says, which the layout of the widgets uses."""
+        """Splits text into cells: "" follows a wide character, and combining characters are appended to their base
+        character. The number of cells is that of `rich.cells.cell_len`, which the layout of the widgets uses."""
         cells: list[str] = []
-        base, widened = -1, ""  # cell index of the last base character; the character while one more may widen it
+        base, widened = -1, ""  # index of the last base character's cell; the character, if the next one may widen it
         characters = iter(text)
         for character in characters:
             wide = self._wide(character)
@@ -147,10 +147,10 @@ class Canvas:
 
 
 def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
-    """The changes in a row as runs of one look; a few unchanged cells within a run cost less than a cursor movement."""
+    """The changed cells of a row as runs with the same look; a run may include a few unchanged cells (_NEAR)."""
     (texts, looks), (old_texts, old_looks) = drawn, shown
     known, width = len(old_texts), len(texts)
-    covered = 0  # columns up to here may be hidden by a character that the terminal draws wider than expected
+    covered = 0  # columns before this may be hidden by a character that the terminal draws wider than expected
 
     def same(x: int) -> bool:
         if x < covered or x >= known or texts[x] != old_texts[x]:
@@ -163,7 +163,7 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
             x += 1
             continue
         start = x
-        while start and texts[start] == "":  # the right half of a wide character
+        while start and texts[start] == "":  # includes the left half of a wide character
             start -= 1
         end = probe = x + 1
         while probe < width and probe - end <= _NEAR:
@@ -181,13 +181,13 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
 
 
 def _same_blank(one: Look, other: Look) -> bool:
-    """Whether a blank looks the same in both: only the background colour of a blank is visible."""
+    """Whether a blank looks the same with both looks, of which only the background colour is visible."""
     return one[1] == other[1] and not _SEEN_ON_BLANKS.intersection(one[2] + other[2])
 
 
 def _written(runs: Iterable[_Run], erases: bool) -> str:
-    """Writes runs in this order. A character on whose width terminals disagree is written over blanks, and the cursor
-    is positioned anew after it."""
+    """The escape sequences for runs in this order. Before a character whose width differs between terminals, blanks are
+    written, and after it the cursor is positioned again."""
     out: list[str] = []
     pen = _Pen(out)
     for look, y, x, cells in runs:
@@ -201,7 +201,7 @@ def _written(runs: Iterable[_Run], erases: bool) -> str:
                 blank = _blanks(cells, at - x)
                 if blank >= (_ERASED if at - x + blank < len(cells) else _ERASED_LAST):
                     pen.to(at, y)
-                    pen.write(f"\x1b[{blank}X", look)  # the cursor stays
+                    pen.write(f"\x1b[{blank}X", look)  # erases without moving the cursor
                     blank -= 1
                     continue
                 blank = 0
@@ -221,12 +221,11 @@ def _written(runs: Iterable[_Run], erases: bool) -> str:
 
 
 def _blanks(cells: list[str], start: int) -> int:
-    """Number of blanks from `start` on."""
     return next((i for i, cell in enumerate(cells[start:]) if cell != " "), len(cells) - start)
 
 
 def _widest(cell: str) -> int:
-    """The most columns that a terminal may need for a cell."""
+    """The largest number of columns in which a terminal may draw a cell."""
     categories = (unicodedata.category(character) for character in cell)
     return 1 if _ONE.fullmatch(cell) else sum(0 if category == "Mn" else 2 for category in categories)
 
@@ -267,8 +266,8 @@ class Pace:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.answers = False  # the terminal answers queries
-        self._asked_at = 0.0  # 0: no answer is outstanding
-        self._quiet_until = 0.0  # for frames not caused by user input
+        self._asked_at = 0.0  # time of the query that has not been answered; 0: none
+        self._quiet_until = 0.0  # no frame before this time, unless user input caused it
         self._wanted_at = 0.0  # time of the last user input
 
     def ready(self) -> bool:
@@ -277,15 +276,15 @@ class Pace:
             return False
         try:
             return bool(select.select([], [self._fd], [], 0)[1])
-        except (OSError, ValueError):  # closed meanwhile; the write will raise
+        except (OSError, ValueError):  # the terminal was closed, so writing will raise
             return True
 
     def wanted(self) -> None:
-        """Notes user input (key, mouse, resize), which causes the following frames."""
+        """Notes user input (key, mouse, resize), so that the next frames are sent at once."""
         self._wanted_at = time.monotonic()
 
     def due(self) -> bool:
-        """Whether a frame not caused by user input may be drawn."""
+        """Whether a frame that no user input caused may be drawn."""
         return time.monotonic() >= self._quiet_until
 
     def calm(self) -> bool:
@@ -304,7 +303,7 @@ class Pace:
 
 
 def framed(changes: str, cursor: tuple[int, int], at_once: bool, ask: bool) -> str:
-    """One frame, ready to be written. `cursor`: column and row of the input cursor."""
+    """The bytes of a frame. `cursor`: column and row of the text cursor."""
     text = f"{changes}\x1b[{cursor[1] + 1};{cursor[0] + 1}H"
     if at_once and len(text) > _AT_ONCE:
         text = f"{_BEGIN}{text}{_END}"
@@ -320,7 +319,7 @@ def _pieces(update: CompositorUpdate) -> Iterator[tuple[int, int, Strip]]:
                 yield y, x, strip
                 x += strip.cell_length
     elif isinstance(update, ChopsUpdate):
-        # Left and right of a span a row may be bare background, because unchanged widgets are not rendered.
+        # Only the spans of a row are valid, because Textual renders only changed widgets.
         for y, left, right in update.spans:
             for x, strip in update.chops[y].items():
                 if strip is not None and x < right and x + strip.cell_length > left:
@@ -344,7 +343,7 @@ def _change(before: Look, after: Look) -> str:
     """The shortest SGR sequence that changes one look into another."""
     had, has = (set(filter(None, look[2].split(";"))) for look in (before, after))
     ends = {_ENDS[code] for code in had - has}
-    begins = {code for code in has if code not in had or _ENDS[code] in ends}  # bold and dim end with the same code
+    begins = {code for code in has if code not in had or _ENDS[code] in ends}  # the code that ends bold also ends dim
     colours = [b for a, b in zip(before[:2], after[:2], strict=True) if a != b]
     anew = ["0", *sorted(has), *(code for code in after[:2] if code not in ("39", "49"))]
     codes = min([*sorted(ends), *sorted(begins), *colours], anew, key=lambda codes: len(";".join(codes)))

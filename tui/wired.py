@@ -1,4 +1,4 @@
-"""Screens whose frames are sent by tui/wire.py: only changed cells, at the terminal's pace."""
+"""The base class of our apps, which sends frames with tui/wire.py: only changed cells, as fast as the terminal can."""
 
 import os
 import select
@@ -22,22 +22,22 @@ from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
-_LOOK_S = 2.0  # polling interval of the terminal
+_LOOK_S = 2.0  # seconds between two checks whether the terminal still exists
 
 
 class _Paper(Screen[None]):
-    """The bottom screen, below all others."""
+    """The bottom screen."""
 
     AUTO_FOCUS = ""  # each screen sets its own focus
 
     def _compositor_refresh(self) -> None:
-        """Composes a frame, unless the app is blank."""
+        """Composes a frame, unless nothing should be drawn yet (`blank`)."""
         if not getattr(self.app, "blank", False):
             super()._compositor_refresh()
 
 
 def _seen(node: DOMNode) -> Iterator[DOMNode]:
-    """The node and its descendants, except those that a ContentSwitcher hides."""
+    """The node and its descendants, without those that a ContentSwitcher hides."""
     yield node
     for child in node.children:
         if child.display or not isinstance(node, ContentSwitcher):
@@ -47,11 +47,11 @@ def _seen(node: DOMNode) -> Iterator[DOMNode]:
 class Wired(App[Outcome]):
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
-        self.blank = False  # true: incomplete screen, so no frames composed
+        self.blank = False  # whether no frames are composed, because the screen is incomplete
         self._canvas = Canvas(None if self.no_color else self.console.color_system, ascii_only)
         self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # Textual draws on stderr
         self.sheets = Sheets(self)
-        self._late = False  # a frame waits until the terminal is ready
+        self._late = False  # whether a frame waits until the terminal is ready
 
     def on_mount(self) -> None:
         self.animation_level = "none"
@@ -60,7 +60,7 @@ class Wired(App[Outcome]):
             self.set_interval(_LOOK_S, self._end_with_the_terminal)
 
     def _end_with_the_terminal(self) -> None:
-        """Sends the kernel's SIGHUP: Textual only sees endless end-of-file from a terminal that is gone."""
+        """Sends SIGHUP to this process if the terminal no longer exists, since Textual does not notice that."""
         looked = select.poll()
         looked.register(0, select.POLLIN)
         if any(seen & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, seen in looked.poll(0)):
@@ -71,13 +71,13 @@ class Wired(App[Outcome]):
         return _Paper(id="_default")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette of a screen: our actions, without Textual's own commands."""
+        """The palette's commands: the screen's actions, without Textual's own commands."""
         for action, place in self.offered(screen):
             below = f"key {keys_of(action)}" + (f"; {action.verb}" if action.verb else "")
             yield SystemCommand(action.says, below, partial(self.run_action, action.does, place))
 
     def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
-        """The actions of a screen, and where their methods are."""
+        """The actions of a screen, each with the object that has its method."""
         return ()
 
     def appear(self) -> None:
@@ -101,7 +101,7 @@ class Wired(App[Outcome]):
             self._pace.wanted()
         await super().on_event(event)
         if isinstance(event, events.Resize) and event.size == self._canvas.size:
-            self._canvas.forget()  # other sizes, or a shell while this process was stopped, have changed the terminal
+            self._canvas.forget()  # a resize, or other programs while this one was stopped, changed the terminal
             self._send()
 
     def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
@@ -110,12 +110,12 @@ class Wired(App[Outcome]):
         self._send()
 
     def action_redraw(self) -> None:
-        """Redraws everything, whatever else wrote on this terminal."""
+        """Redraws the whole screen, for example after other programs wrote to the terminal."""
         self._canvas.forget()
         self.screen.refresh()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Replaces Textual's method, which sends whole widgets, by one that sends only changed cells."""
+        """Overrides Textual's method, which sends whole widgets, to send only changed cells."""
         if self.is_headless or not isinstance(renderable, CompositorUpdate):
             super()._display(screen, renderable)
             return

@@ -1,4 +1,4 @@
-"""Exports the winner of a session, or any configuration of a job, to run elsewhere."""
+"""Exports the launch of a session's winner, or of any configuration of a job, to run outside AutoScout."""
 
 import itertools
 import shlex
@@ -17,11 +17,12 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
-    """The winner of a session, or the winner with other values for some knobs (which was then not measured).
+    """The launch of a session's winner. `assignments`: other values for some of its knobs; the result was then not
+    measured.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
-    # Imported here because screens also use this module, and must not wait for numpy.
+    # Imported here, because screens use this module, too, and should not wait for the import of numpy.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
@@ -42,7 +43,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
 
 def of_job(job: Job, assignments: list[str]) -> Launch:
-    """The launch of a configuration, given by name or as KNOB=VALUE; without assignments, of the reference.
+    """The launch of a job's configuration. `assignments`: its name or KNOB=VALUE …; the reference if empty.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration."""
     from autoscout.space.explain import completed, parse
@@ -56,7 +57,7 @@ def of_job(job: Job, assignments: list[str]) -> Launch:
 
 
 def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
-    """The hosts of the winner's last experiment; [] on one host."""
+    """The hosts on which the configuration `name` was measured last; [] if it was only one."""
     from kb import journal as journals
     from kb.store import journalled
 
@@ -67,7 +68,7 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
 
 
 def _allowing(job: Job, named: list[str]) -> Job:
-    """The job with permission for the named knobs: naming a knob that needs permission grants it, for this launch."""
+    """The job with permission for the named knobs, because naming a knob that needs permission grants it here."""
     from autoscout.targets.jobs import declared
 
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
@@ -83,8 +84,8 @@ def launch(
     checkpoint: str = "",
     environment: dict[str, str] | None = None,
 ) -> Launch:
-    """`environment`: versions and devices of the measurement. Errors: AutoscoutError (exit 2) for a target that has no
-    launch command yet."""
+    """The launch of a configuration. `environment`: versions and devices with which it was measured. Errors:
+    AutoscoutError (exit 2) if the target has no launch command."""
     target = target_of(job)
     found = _without_secrets(target.as_measured(target.launch(job, configuration), environment or {}))
     return msgspec.structs.replace(
@@ -99,7 +100,8 @@ def launch(
 
 
 def _without_secrets(found: Launch) -> Launch:
-    """Removes secrets and lists each as missing. A secret variable is not set, so that the shell's own value counts."""
+    """Removes secrets from the launch and lists them as missing. A variable with a secret is not set, so that the
+    shell's own value is used."""
     environment = secrets.without(found.environment)
     unset = [name for name, value in environment.items() if secrets.HIDDEN in value]
     program = secrets.words(found.program)
@@ -122,7 +124,7 @@ def _of_flag(flag: str, value: Any) -> Any:
 
 
 def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str, Any]:
-    """Fields of the launch that name its nodes' kinds of device, if the job has several kinds."""
+    """Fields of the launch for a job with several kinds of device, {} for other jobs."""
     if len({node.device for node in job.cluster.nodes}) == 1:
         return {}
     kinds = [door.plain(node.device) for node in used_nodes(job, configuration)]
@@ -134,8 +136,8 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
 
 
 def flags_against(job: Job, configuration: Configuration, reference: Configuration) -> str:
-    """The flags that only the configuration's launch has, and those that only the reference's has; "" if they launch
-    alike."""
+    """The difference between two launches, as text: flags of the configuration that the reference lacks or has with
+    other values, then "without" and flags that only the reference has; "" if there is none."""
     ours, theirs = (_by_flag(launch(job, each, "", "")) for each in (configuration, reference))
     gone = [flag for flag, *_ in theirs if flag not in {name for name, *_ in ours}]
     fresh = [shlex.join(each) for each in ours if each not in theirs]
@@ -143,7 +145,7 @@ def flags_against(job: Job, configuration: Configuration, reference: Configurati
 
 
 def _by_flag(found: Launch) -> list[list[str]]:
-    """The words of a launch, each flag with what follows it."""
+    """The words of a launch, grouped by flag: each group begins with a flag."""
     groups: list[list[str]] = [[]]
     for word in [*found.program, *itertools.chain(*words(found))]:
         if word.startswith("--"):
@@ -153,12 +155,13 @@ def _by_flag(found: Launch) -> list[list[str]]:
 
 
 def written(job: Job, found: Launch, form: str) -> str:
-    """The launch in a format. Errors: AutoscoutError (exit 2) if the job's target does not have that format."""
+    """The launch as text in a format. Errors: AutoscoutError (exit 2) if the job's target lacks this format."""
     return render(target_of(job), found, form)
 
 
 def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
-    """Seconds until the exported launch worked on this machine; `soak`: long enough for a checkpoint and an evaluation.
+    """Runs the exported launch on this machine and returns seconds until it worked. `soak`: whether to run it until it
+    has written a checkpoint and evaluated.
 
     Errors: AutoscoutError (exit 2) if it cannot be started here, (exit 1) if it does not start, with the cause.
     """

@@ -1,6 +1,5 @@
-"""A session's verdict as one sentence of at most 30 words: the gain, how sure it is, and what would decide it.
-
-The evidence is in `Best.evidence`; this sentence repeats none of the statistics.
+"""A session's verdict as one sentence of at most 30 words: the gain, whether it is proven, and if not, how many more
+rounds would decide. The statistics are in `Recommendation.evidence`.
 """
 
 import math
@@ -13,14 +12,15 @@ from autoscout.job.words import several
 from kb.journal import Confirmed
 
 _SPEEDS = ("_s", "_ms", "_rps", "_per_gpu")  # endings of metrics whose improvement is called "faster"
-_LIKELY = 0.75  # probability from which "probably" is the usual word; below it the word would mislead
-_NOTICED = 1.005  # a ratio of costs below this would be printed as 0 %
+_LIKELY = 0.75  # smallest probability that is called "probably"
+_NOTICED = 1.005  # smallest ratio of costs that is not printed as 0 %
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a headline. `reference`: a name for what the gain is measured against; `tried`: number of measured
-    configurations; `gain`: cost of the reference / cost of the best; `left`: probability that a configuration at least
-    1 % better was not found; `round_s`: seconds for one more round of the best and the reference."""
+    """The data of a headline. `reference`: how the reference is called; `tried`: number of measured configurations;
+    `gain`: cost of the reference / cost of the best; `kept`: whether the reference is recommended; `designed`: whether
+    costs come from a deterministic model; `left`: probability that a configuration at least 1 % better was not found;
+    `round_s`: seconds for one more round of the best and the reference."""
 
     objective: Objective
     reference: str
@@ -34,9 +34,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def headline(found: Verdict) -> str:
-    """At most 30 words.
-
-    Example: "33 % faster than your present launch, sure (95 %: 21 to 44 %)"."""
+    """The sentence, such as "33 % faster than your present launch, sure (95 %: 21 to 44 %)"."""
     seen, gain, c = several(found.tried, "configuration"), found.gain, found.confirmed
     if found.designed:
         better = "" if gain is None or found.kept else f", {_better(found, gain)}"
@@ -59,7 +57,7 @@ def headline(found: Verdict) -> str:
 
 
 def _better(found: Verdict, gain: float) -> str:
-    """ "33 % faster than …", "12 % less peak_memory_gib than …"; from a factor of 2 on as a ratio."""
+    """The gain as text: "33 % faster than …", "2.4 × as fast as …", "12 % less peak_memory_gib than …"."""
     objective, reference = found.objective, found.reference
     if objective.metric.endswith(_SPEEDS):
         much = f"{gain:.1f} × as fast as" if gain >= 2 else f"{_percent(gain)} % faster than"

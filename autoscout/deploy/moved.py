@@ -1,14 +1,15 @@
-"""Detects whether a stream of numbers has left its band, and since when: a Shiryaev-Roberts e-detector (Shin, Ramdas
-and Rinaldo 2024).
+"""Detects whether streams of numbers have changed by more than a tolerated factor (a band), and since when, with a
+Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2024).
 
     z = ± log(now / usual), cut off at −CUT and at FAR bands
     M ← (M + 1) · (1 + λ (z − band) / ((CUT + 1) band))
 
-There is one M for each stream, each direction and each bet λ. While the mean of z, given all before, is at most the
-band, each factor has a mean of at most 1, and M a mean of at most the number of observations, whatever the distribution
-of z. The same holds for the mean of all M, so a false alarm at `calm` comes only after `calm` observations on average.
-Only the lower cut limits the bets: with 4 on both sides, a load of 7 times the usual one would need 32 observations, as
-many as one of twice the usual.
+There is one M for each stream, each direction and each bet λ. As long as the conditional mean of z, given earlier
+observations, is at most the band, each factor has a mean of at most 1, so the mean of M is at most the number of
+observations, whatever the distribution of z. The same is true for the mean of all M, so if the alarm threshold is
+`calm`, the first false alarm comes after at least `calm` observations on average. Only the lower bound CUT limits the
+bets. If 4 were also the upper bound, a load of 7 times the usual one would need 32 observations, as many as twice the
+usual one.
 """
 
 import math
@@ -16,23 +17,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-CUT, FAR = 4.0, 16.0  # bands
+CUT, FAR = 4.0, 16.0  # lower and upper bound on z, in units of the band
 _BETS = np.array([0.2, 0.5, 0.95])
 
 
 class BandWatch:
-    """`band`: tolerated |log(now / usual)|, such as log(1.2); `calm`: lower bound of the mean number of observations
-    before a false alarm."""
+    """`band`: tolerated |log(now / usual)|, such as log(1.2); `calm`: the mean number of observations before a false
+    alarm is at least this."""
 
     def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:
         self._streams, self._band, self._calm = list(streams), band, calm
         self.seen = 0
         self._sums = np.zeros((len(self._streams), 2, len(_BETS)))
-        self._best = np.ones_like(self._sums)  # the same if only the likeliest start counts: CUSUM
+        self._best = np.ones_like(self._sums)  # CUSUM: the factors' product from the most probable change on
         self._starts = np.zeros(self._sums.shape, int)
 
     def see(self, logs: Mapping[str, float]) -> bool:
-        """Adds one observation of some of the streams; returns whether they moved."""
+        """Adds one observation of some of the streams (log(now / usual) by name); returns whether there is an alarm."""
         for i, stream in enumerate(self._streams):
             if stream not in logs:
                 continue
@@ -46,12 +47,12 @@ class BandWatch:
 
     @property
     def share(self) -> float:
-        """The statistic as a share of the alarm threshold: 1 is an alarm."""
+        """The statistic / the alarm threshold; from 1 on there is an alarm."""
         return float(self._sums.mean()) / self._calm
 
     @property
     def since(self) -> int:
-        """Number of observations before the likeliest change."""
+        """Number of observations before the most probable time of the change."""
         return int(self._starts.flat[int(np.argmax(self._sums))])
 
 

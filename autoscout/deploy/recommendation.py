@@ -23,8 +23,8 @@ from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
 
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
-    otherwise the median) and the range over all runs."""
+    """A configuration with its correct measurements. `value`: the objective's metric, from the final rounds if there
+    were any, otherwise the median; `lowest`, `highest`: over all runs; `metrics`: of the median run."""
 
     name: str
     configuration: dict[str, Value]
@@ -43,8 +43,8 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """Today's launch; given only if the gain is stated against an expert recipe, because that was better. `ratio`:
-    today's cost / the best's cost; `in_turns`: whether the two ran alternately."""
+    """The user's present launch, if the gain is stated over an expert recipe that was better. `ratio`: cost of the
+    present launch / cost of the best; `in_turns`: whether the two were measured alternately in rounds."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -63,16 +63,16 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # a description of the default
+    reference: str  # how the default is called
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
-    low: float | None  # 95 % interval, if both were re-measured alternately
+    low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
     high: float | None
     evidence: str
     changes: list[KnobChange]
     checkpoint: str = ""  # whether a running training can continue with the best configuration
     present: Present | None = None
-    open: bool = False  # the rounds of re-measurement did not decide
+    open: bool = False  # whether the final rounds left the verdict undecided
     disturbed: str = ""  # a sentence on other load on the machine during the measurement
 
 
@@ -89,8 +89,8 @@ def best_of_session(kb: Path, session: str) -> Recommendation:
 
 
 def best_of_job(kb: Path, job: Job) -> Recommendation:
-    """Uses all measurements of the job on the hardware and versions that measured it last, as far as this job's cluster
-    and limits allow them. The newest session with the same goal confirms the result."""
+    """The recommendation from all measurements of the job with the hardware and versions that were used last,
+    restricted to this job's cluster and limits. The verdict is that of the newest session with the same objective."""
     space = JobSpace.of_job(job)
     default = space.reference
     known = [
@@ -122,13 +122,14 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    with_losses = {session for session, m in rows if m.losses}  # without losses, a study's runs keep their status
+    with_losses = {session for session, m in rows if m.losses}  # other sessions (of a Study) cannot be checked again
     rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows that are comparable. A confirmation that trains exactly like the user's own launch has its own context."""
+    """Rows with this context, which are comparable. The final rounds have their own context if they train exactly like
+    the user's launch, not only like the search."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -137,7 +138,7 @@ def _tried(rows: list[tuple[str, Measurement]]) -> int:
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
-    """A session's confirmation, if it had the same objective, cluster and limits; None also if its folder is gone."""
+    """A session's verdict, if its objective, cluster and limits are the job's; None also if its folder is missing."""
     path = store.session_folder(kb, session) / "journal.jsonl"
     if not path.is_file():
         return None
@@ -155,9 +156,9 @@ def _best(
     left: float | None = None,
     short: Sequence[Measurement] = (),
 ) -> Recommendation:
-    """`recipes`: the first is the default; `rows`: all of one context; `tried`: number of measured configurations;
-    `left`: probability that a configuration at least 1 % better was not found; `short`: runs that were ended early,
-    which count only for the worst seen."""
+    """`recipes`: the default, then further expert recipes; `rows`: measurements with the same context; `tried`: number
+    of measured configurations; `left`: probability that a configuration at least 1 % better was not found; `short`:
+    runs that were ended early, which are only used for the worst configuration."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -229,7 +230,7 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """A sentence if the median run was disturbed; single disturbed runs were already repeated."""
+    """A sentence if other load disturbed the median run; single disturbed runs have been repeated."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < BUSY:
@@ -241,7 +242,7 @@ def _disturbed(measured: list[Measurement]) -> str:
 
 
 def _median_costs(job: Job, groups: dict[str, list[Measurement]]) -> dict[str, float]:
-    """Median cost of each configuration that ran and had no wrong run."""
+    """Median cost of each configuration that ran, unless one of its runs failed the equivalence check."""
     costs = {
         key: [c for m in group if (c := cost(job.objective, m)) is not None]
         for key, group in groups.items()
@@ -256,7 +257,7 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe against which the gain is stated: that of the finalists, else the best measured."""
+    """The recipe over which the gain is stated: that of the final rounds, else the one with the best measurement."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -298,7 +299,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence names the rival
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence already contains the rival
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"
@@ -309,7 +310,7 @@ def _next_best(confirmed: Confirmed) -> str:
 
 
 def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
-    """A clause about a configuration that noise cannot distinguish from the winner, and that changes more."""
+    """A clause if a rival is as good as the winner within noise, but changes more knobs of the default; else ""."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
         return ""
@@ -334,7 +335,7 @@ def _times(ratio: float, low: float | None, high: float | None) -> str:
 
 
 def changed_knobs(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
-    """Changed knobs in the job's order, with their meanings if the job states them."""
+    """The knobs that differ, in the job's order, with their descriptions if the job has them."""
     meaning_of = meanings(job)
     return [
         KnobChange(name, default.knobs.get(name), best.knobs.get(name), meaning_of.get(name, ""))
@@ -344,7 +345,7 @@ def changed_knobs(job: Job, default: Configuration, best: Configuration) -> list
 
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
-    """Measurements that count, whether the session made them or took them from the knowledge base."""
+    """Measurements of a session, or taken from the knowledge base by it, whose configurations may be recommended."""
     found = (e.measurement for e in past if isinstance(e, ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

@@ -1,4 +1,4 @@
-"""Writes a launch for a shell, as data, or for Slurm. A target may add formats."""
+"""Writes a launch as a shell command, JSON, YAML or a Slurm script. A target may add formats."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ from kb.records import AutoscoutError
 
 
 def render(target: Target, launch: Launch, form: str) -> str:
-    """Errors: AutoscoutError (exit 2) if the target does not have that format."""
+    """The launch as text in a format. Errors: AutoscoutError (exit 2) if the target does not have this format."""
     known = formats(target)
     if form not in known:
         raise AutoscoutError(f"--format '{form}'{nearest_name(form, known)}", 2)
@@ -45,7 +45,7 @@ def yaml(launch: Launch) -> str:
 
 
 def command(launch: Launch) -> str:
-    """The command to type; with several nodes, once on each, with HEAD and NODE set."""
+    """A shell command; for several nodes, it has to be run once on each, with HEAD and NODE set."""
     lines = [*heading(launch), *exports(launch)]
     if not launch.ranks:
         return "\n".join([*lines, program_lines(launch)]) + "\n"
@@ -61,7 +61,7 @@ def command(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """One task per node, which starts the node's ranks."""
+    """A Slurm script with one task per node, which starts the node's ranks."""
     lines = batch_head(launch)
     if not launch.ranks:
         return "\n".join([*lines, f"{srun(launch)} {program_lines(launch)}"]) + "\n"

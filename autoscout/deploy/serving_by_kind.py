@@ -1,7 +1,8 @@
-"""Serving with several kinds of device: each kind has its own engines, behind a router that weights them.
+"""Serving with several kinds of device: each kind has its own engines, behind a router that distributes requests by
+weight.
 
-An engine never spans kinds (rule H3), so a session measures each kind alone. Together they serve the sum of their rates
-if requests are split in proportion to these rates; otherwise one kind's queue grows while the others are idle.
+An engine never uses several kinds (rule H3), so a session measures each kind alone. Together they serve the sum of
+their rates if requests are distributed in proportion to these; otherwise one kind's queue grows while others are idle.
 """
 
 import statistics
@@ -28,7 +29,8 @@ _LISTEN = 8080
 
 
 class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device with all its engines. `rate`: requests per second; `weight`: its share of them in per cent."""
+    """One kind of device with its engines. `rate`: requests per second that these serve; `weight`: their share of all
+    requests in per cent."""
 
     kind: str
     devices: int
@@ -41,9 +43,10 @@ class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[ServedKind]:
-    """For each kind of device the best measured configuration, else the guide's with a predicted rate.
+    """For each kind of device the best measured configuration, or if there is none, the expert recipe with its
+    predicted rate.
 
-    Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
+    Errors: AutoscoutError (exit 2) if the job does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""
     job = store.session_started(kb, session).job
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
@@ -59,7 +62,7 @@ def fleet(kb: Path, session: str) -> list[ServedKind]:
 
 
 def shares(rates: list[float]) -> list[int]:
-    """The rates' shares in whole per cent (largest remainders), each at least 1."""
+    """Each rate's share of their sum in whole per cent (by largest remainders), at least 1."""
     exact = [100 * rate / sum(rates) for rate in rates]
     whole = [max(1, int(share)) for share in exact]
     order = sorted(range(len(rates)), key=lambda i: exact[i] - whole[i], reverse=True)
@@ -69,7 +72,7 @@ def shares(rates: list[float]) -> list[int]:
 
 
 def router(kb: Path, session: str) -> str:
-    """An nginx configuration, preceded by each kind's launch. The user fills in the addresses."""
+    """An nginx configuration, preceded by each kind's launch as a comment. The user has to insert the addresses."""
     served = fleet(kb, session)
     job = store.session_started(kb, session).job
     of = {True: "measured", False: "predicted"}
@@ -101,7 +104,7 @@ def router(kb: Path, session: str) -> str:
 
 
 def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> ServedKind | None:
-    """None if no configuration serves on that kind."""
+    """The configuration for one kind of device; None if no configuration serves on it."""
     job = space.job
 
     def alone(configuration: Configuration) -> bool:
@@ -133,14 +136,14 @@ def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> S
 
 
 def _advised(space: JobSpace, kind: str) -> Configuration | None:
-    """The guide's configuration for a cluster of that kind alone."""
+    """The expert recipe for a cluster with only this kind of device."""
     job = space.job
     nodes = [node for node in job.cluster.nodes if node.device == kind]
     own = msgspec.structs.replace(job, cluster=msgspec.structs.replace(job.cluster, nodes=nodes))
     counts = dict.fromkeys(device_counts(job), 0) | device_counts(own)
     try:
         advised = list(target_of(job).recipes(JobSpace.of_job(own)))
-    except AutoscoutError:  # the model does not fit there
+    except AutoscoutError:  # the model does not fit on this kind
         return None
     found = (Configuration({**counts, **recipe.knobs}) for recipe in advised)
     return next((configuration for configuration in found if space.is_valid(configuration)), None)

@@ -1,6 +1,6 @@
-"""Writes a script for `sbatch`, or a Kubernetes JobSet, that runs a whole session elsewhere.
+"""Writes a script for `sbatch`, or a Kubernetes JobSet, that runs a whole session on a cluster.
 
-Both set the session's name, so that they resume the session when they are started again (after preemption, the time
+Both fix the session's name, so that they resume the session when they are started again (after preemption, the time
 limit or a pod's eviction).
 """
 
@@ -19,14 +19,14 @@ from kb import door
 from kb.records import AutoscoutError, Job
 from kb.store import sessions_folder
 
-_WARNED_S = 120  # lead time of the signal, so that the running experiment can finish
-_SLACK_S = 1800.0  # added for preparation and the final rounds
+_WARNED_S = 120  # seconds before the time limit when Slurm sends a signal, so that the running experiment can finish
+_SLACK_S = 1800.0  # seconds added to the time limit for preparation and the final rounds
 _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: those given for `autoscout tune`. Errors: AutoscoutError (exit 2) for differing nodes, or other
-    hosts."""
+    """`options`: of `autoscout tune`. Errors: AutoscoutError (exit 2) if the nodes differ, or `cluster.hosts` does not
+    suit the form."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
@@ -78,7 +78,8 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
 
 
 def _jobset(job: Job, file: Path, options: list[str]) -> str:
-    """A JobSet whose head runs the session. Further nodes form a Ray cluster with the head, and end with it."""
+    """A JobSet whose head pod runs the session. Pods of further nodes form a Ray cluster with the head, and end when it
+    ends."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
     unit = "cpus" if is_cpu(node.device) else "gpus"

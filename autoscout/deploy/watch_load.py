@@ -1,7 +1,8 @@
-"""Checks again and again whether a winner is still right, and reports each change of the answer (`when --watch`).
+"""Watches whether a winner is still right (`when --watch`), and reports each change of the answer.
 
-When a stream leaves its band (moved.py), all readings since then are compared with the tuned load (when.py), and their
-level becomes the usual one. So the answer changes falsely only after a stream's false alarm, once in CALM readings.
+When a metric leaves its band (moved.py), all readings since then are compared with the load for which the winner was
+tuned (when.py), and the metric's new level becomes its usual one. So the answer only changes falsely after a false
+alarm, of which there is one in CALM readings on average.
 """
 
 import math
@@ -14,14 +15,14 @@ from autoscout.deploy.moved import BandWatch, log_ratio
 from autoscout.deploy.when import StillRight, Winner
 from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
 
-EVERY_S = 5.0  # between two readings
-CALM = round(7 * 24 * 3600 / EVERY_S)  # readings: one false alarm a week
-_KEPT = 720  # windows that are kept for a comparison: two hours of a busy server
+EVERY_S = 5.0  # seconds between two readings
+CALM = round(7 * 24 * 3600 / EVERY_S)  # number of readings in a week
+_KEPT = 720  # number of windows (time between two compared readings) that are kept for a comparison
 
 
 class WinnerWatch:
-    """`answer`: the last answer; `changes`: how often the answer changed; `now`: the last window's numbers / the tuned
-    ones; `restarts`: how often the server or the log restarted."""
+    """`answer`: the last answer; `changes`: number of changes of the answer; `now`: metric → its last value / the value
+    for which the winner was tuned; `restarts`: number of restarts of the server or of the log."""
 
     def __init__(self, winner: Winner, band: float) -> None:
         self.winner, self._band = winner, math.log1p(band)
@@ -32,7 +33,7 @@ class WinnerWatch:
         self._usual: dict[str, float] = {}
 
     def _if_changed(self, found: StillRight) -> StillRight | None:
-        """Returns the answer if it is the first one or has changed. Its numbers are the usual ones from now on."""
+        """Returns the answer if it is the first one or has changed. Its values become the usual ones."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
@@ -48,16 +49,16 @@ class WinnerWatch:
 
 
 class ServerWatch(WinnerWatch):
-    """Watches a server. `first_s`: seconds of the first comparison."""
+    """Watches a server. `first_s`: seconds of readings for the first answer."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
         super().__init__(winner, when.MOVED)
         self._kb, self._first_s = kb, first_s
-        # (time, reading) at each window's end.
+        # (time, reading) at the end of each window
         self._ends: deque[tuple[float, MetricsReading]] = deque(maxlen=_KEPT + 1)
 
     def see(self, reading: MetricsReading, at: float) -> StillRight | None:
-        """Adds a reading; `at`: seconds of any clock. Returns the answer if it must be reported."""
+        """Adds a reading; `at`: its time in seconds, by any clock. Returns the answer if it has to be reported."""
         since, before = self._ends[-1] if self._ends else (at, reading)
         self.restarts += (again := restarted(before, reading))
         if again or not self._ends:
@@ -79,7 +80,7 @@ class ServerWatch(WinnerWatch):
         return self._look(self.moved.since, reading, at) if alarm else None
 
     def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
-        """Compares all windows after the first `since`. Returns None also if too few requests have been answered."""
+        """Compares all windows except the first `since`; None also if too few requests have been answered in them."""
         windows = self.moved.seen - since if self.moved else 0
         began, start = self._ends[-min(windows + 1, len(self._ends))]
         if answered(start, reading) < FEWEST:
@@ -91,15 +92,15 @@ class ServerWatch(WinnerWatch):
 
 
 class LogWatch(WinnerWatch):
-    """Watches the steps of a training job."""
+    """Watches the step times of a training job."""
 
     def __init__(self, winner: Winner) -> None:
         super().__init__(winner, when.SLOWER)
-        self._steps: list[float] = []  # seconds, since the last comparison
+        self._steps: list[float] = []  # step times in seconds since the last comparison
         self._count = 0
 
     def see(self, steps: list[float]) -> StillRight | None:
-        """`steps`: seconds of all steps of the log so far. Returns the answer if it must be reported."""
+        """`steps`: seconds of all steps in the log so far. Returns the answer if it has to be reported."""
         if again := len(steps) < self._count:
             self._steps, self._count = [], 0
         self.restarts += again

@@ -21,17 +21,17 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # relative change of a load's rate or mean lengths from which the best configuration is predicted again
-_BETTER = 0.03  # predicted gain from which a rival is named
-SLOWER = 0.05  # a winner is doubted if the interval of its relative slowdown lies entirely above this
+MOVED = 0.2  # if the load's rate or mean lengths change by more than this share, the best configuration is predicted
+_BETTER = 0.03  # smallest predicted gain with which another configuration is recommended
+SLOWER = 0.05  # a winner is probably not right if the interval of its relative slowdown lies entirely above this
 STEP = "step_time_s"
-FEWEST = 20  # steps that a log needs for a comparison
+FEWEST = 20  # smallest number of steps for a comparison
 
 Kind = Literal["still right", "probably not", "not known"]
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's winner. `measured`: its runs that were ok; `spent_s`: wall seconds of the session."""
+    """A session's winner. `measured`: its successful runs; `spent_s`: wall time of all experiments of the session."""
 
     job: Job
     name: str
@@ -41,7 +41,7 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """A number then and now."""
+    """A value when the winner was tuned (`then`) and `now`."""
 
     name: str
     then: float
@@ -49,8 +49,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StillRight(msgspec.Struct, frozen=True, kw_only=True):
-    """`rival`: the configuration that is predicted to be better today, by `gain` (a ratio of costs above 1); "" if
-    there is none. `pays_back_s`: seconds after which that gain has paid for tuning again, at the session's cost."""
+    """Whether a winner is still right. `rival`: the configuration that is predicted to be better now, "" if there is
+    none; `gain`: cost of the winner / cost of the rival; `pays_back_s`: seconds after which that gain has saved as much
+    time as the session took."""
 
     kind: Kind
     sentence: str
@@ -61,7 +62,7 @@ class StillRight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def winner_of(kb: Path, session: str) -> Winner:
-    """Errors: AutoscoutError (exit 2) if there is no such session, or it has no winner."""
+    """The winner of a session. Errors: AutoscoutError (exit 2) if there is no such session, or it has no winner."""
     events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     started, confirmed = ended_with(events, session)
     ended = [e.measurement for e in events if isinstance(e, journals.ExperimentEnded)]
@@ -75,7 +76,7 @@ def winner_of(kb: Path, session: str) -> Winner:
 
 
 def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
-    """Checks a serving job's winner under a load that was just observed."""
+    """Checks a serving job's winner for the load that was observed on a server."""
     today = _today(winner.job, load)
     changes = moves(winner.job, load)
     moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
@@ -110,14 +111,14 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
-    """The configuration of today's space that acts like the winner. A cache that this load never fills acts like one of
-    the size that it does fill, and the space contains only the latter."""
+    """The configuration in the space for today's load that behaves like the winner. For example, a cache larger than
+    this load can fill behaves like the largest one that it fills, and the space only contains the latter."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 
 
 def _today(job: Job, load: ServedLoad) -> Job:
-    """The job under that load. A job with users keeps their number; otherwise requests arrive at the measured rate."""
+    """The job with the observed load: a job with `concurrency` keeps it, others get the measured request rate."""
     now = traffic_of(load)
     if job.traffic.concurrency:
         now = msgspec.structs.replace(now, rate=0.0, concurrency=job.traffic.concurrency)
@@ -125,7 +126,7 @@ def _today(job: Job, load: ServedLoad) -> Job:
 
 
 def moves(then: Job, load: ServedLoad) -> list[Changed]:
-    """Changes of the mean lengths, and of the rate if the winner was tuned for one."""
+    """The changes of the mean lengths, and of the request rate if the winner was tuned for one."""
     now = _today(then, load)
     lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
     found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
@@ -151,7 +152,7 @@ def tuned_step(winner: Winner) -> float:
 
 
 def of_steps(winner: Winner, steps: list[float]) -> StillRight:
-    """Checks the winner by some step times in seconds. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by step times in seconds. Errors: AutoscoutError (exit 2)."""
     change = Changed(name=STEP, then=tuned_step(winner), now=statistics.median(steps))
     half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1

@@ -1,5 +1,5 @@
-"""Classifies an exception if the log shows no known symptom. The rows of failures.toml are tried from the top, and the
-first match gives the class and the reason."""
+"""Classifies a rank's exception when the text of its log matches no known symptom (symptoms.py). The exception rows of
+failures.toml are tried from the top, and the first match gives the failure class and the reason."""
 
 import re
 from functools import cache
@@ -13,7 +13,8 @@ MESSAGE = "Message"  # the exception type given to an error line without an exce
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception. `file`: the last frame's file, "" if unknown; `stepped`: whether a step was completed before."""
+    """An exception from a log. `file`: source file of the last traceback frame, "" if unknown; `stepped`: whether the
+    run had completed a training step before it."""
 
     type: str
     message: str
@@ -22,7 +23,8 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExceptionRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Patterns to search for; a pattern that is absent always matches. `before`: only before the first step."""
+    """A row of failures.toml: regular expressions for an exception's type, message and source file (an empty list
+    matches everything). `before`: the row applies only before the first training step."""
 
     symptom: str
     types: tuple[str, ...] = ()
@@ -59,18 +61,19 @@ def _compiled() -> list[tuple[ExceptionRow, re.Pattern[str], re.Pattern[str], re
 
 
 def below(file: str) -> bool:
-    """Whether a file lies below the framework: driver, loader, file system, network."""
-    return _compiled()[-1][3].search(file) is not None  # the last row is about files below the framework
+    """Whether a source file belongs to a layer below the training framework: driver, loader, file system, network."""
+    return _compiled()[-1][3].search(file) is not None  # the last row of failures.toml lists these files
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
-_HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # pdsh, mpirun
+# The host's name that pdsh and mpirun print before each line.
+_HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")
 _COMPLAINT = re.compile(r"(?i:\b(?:error|failed|fatal|critical)\b)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
-# pydantic names the field and the problem on the next two lines.
+# pydantic's errors continue on two more lines: the name of the field, then its problem.
 _FIELD = re.compile(r"\d+ validation errors? for \S+(?:: \S+)?")
 _VALUE = re.compile(r" \[type=\w+, input_value=(.*), input_type=\w+\]$")
 _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the following|ambiguous|invalid).*)$")
@@ -106,6 +109,5 @@ def first(text: str, stepped: bool) -> Found | None:
 
 
 def raised(error: RankError, stepped: bool) -> Raised:
-    """The exception that a rank recorded."""
     frames = _FRAME.findall(error.traceback)
     return Raised(type=error.type, message=error.message, file=frames[-1] if frames else "", stepped=stepped)

@@ -24,8 +24,8 @@ from kb import dates
 from kb.records import Job, Measurement
 from kb.sharing import hosts
 
-# Share of CPU time from which the work of others is named: at 15 %, one of eight ranks on eight CPUs loses more than a
-# CPU of its own.
+# Share of CPU time used by other processes above which they are reported: at 15 %, eight ranks on eight CPUs lack more
+# than one CPU.
 BUSY = 0.15
 _LOOK_S = 0.3
 _EVERY_S = 2.0
@@ -37,8 +37,8 @@ SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """CPU-seconds since boot over all CPUs: total, busy, stolen by other machines, used by our processes; and seconds
-    in which some process waited for a CPU."""
+    """Since boot, CPU-seconds of all CPUs: in total, busy, given to other virtual machines (steal), used by our
+    processes; and `waited`: seconds in which some process waited for a CPU."""
 
     total: float = 0.0
     busy: float = 0.0
@@ -60,7 +60,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class MachineWatch:
-    """Watches the machine from construction to `ended`."""
+    """Records the machine's conditions from construction until `ended` is called."""
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), counters()
@@ -97,7 +97,7 @@ class MachineWatch:
 
 
 def busy_now(job: Job) -> str:
-    """How much others use this machine, in words, where it measures the job on CPUs; "" if it is little."""
+    """A sentence on how much of this machine's CPUs others use; "" if it is little, or the job does not run on them."""
     if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
         return ""
     before = counters()
@@ -108,13 +108,12 @@ def busy_now(job: Job) -> str:
 
 
 def foreign_share(before: Counters, now: Counters) -> float:
-    """Share of all CPU time between two looks that processes used that are not ours."""
+    """Share of all CPU time between two readings that was used by processes other than ours."""
     total, foreign = now.total - before.total, (now.busy - before.busy) - (now.ours - before.ours)
     return min(max(foreign / total, 0.0), 1.0) if total > 0 else 0.0
 
 
 def parsed(table: str) -> list[Sample]:
-    """The complete rows of nvidia-smi's CSV."""
     rows = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -142,7 +141,7 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
     """Adds peak_memory_gib to a training run that does not report it: the largest increase on the fullest of its
     `devices` GPUs, if this machine has no other GPUs. Samples suffice, because a caching allocator keeps its memory."""
-    first: dict[int, float] = {}  # GPU → GiB that others hold
+    first: dict[int, float] = {}  # GPU → GiB in use before the run, by other processes
     for sample in samples:
         first.setdefault(sample.index, sample.memory_gib)
     peak = max((s.memory_gib - first[s.index] for s in samples), default=0.0)

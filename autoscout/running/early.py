@@ -1,9 +1,9 @@
 """Decides whether a run may end early: it can no longer win, or its cost is known as precisely as one run allows.
 
-A run reports its cost per iteration. It is ended when it is slower than the best by more than noise explains: noise
-within its iterations, and between two runs of one configuration. If the noise does not change, the risk of wrongly
-giving up a configuration is the tail of a normal distribution beyond `ending.Z`, about 1 in 1000. Such a run has
-fidelity "short": the search learns from it, but it is never recommended.
+A run reports its cost per iteration. It is ended when it is slower than the best configuration by more than noise
+explains: the noise between its iterations, and between two runs of one configuration. If the noise does not change, the
+risk of wrongly giving up a configuration is the tail of a normal distribution beyond `ending.Z` standard deviations,
+about 1 in 1000. A run that was ended early has fidelity "short": the search learns from it, but never recommends it.
 """
 
 import itertools
@@ -22,8 +22,8 @@ _SPREAD = 0.03  # prior relative spread between runs of one configuration; it ha
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What a run has to beat: the `cost` of the best (inf: the run is never given up, as in the final rounds);
-    `spread`: relative standard deviation between runs of one configuration."""
+    """The limit above which a run is ended early. `cost`: of the best configuration so far (inf: the run is measured to
+    its end, as in the final rounds); `spread`: relative standard deviation between runs of one configuration."""
 
     cost: float
     spread: float = _SPREAD
@@ -34,7 +34,7 @@ class Aimed(Protocol):
     """A profiler that can end its runs early."""
 
     def aim(self, bar: Bar | None) -> None:
-        """Sets what the next run has to beat; None: measure it in full."""
+        """Sets the limit above which the next run is ended early; None: measure the run in full."""
         ...
 
 
@@ -44,8 +44,8 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """Why a run may end, "" if it may not: its mean is settled after `wanted` iterations (after fewer if `wanted` is at
-    most `ending.USUAL`, and in a search after fewest), or its time is up."""
+    """Why a run may end because its mean cost is precise enough, or its time is up; "" if it must continue. A run needs
+    `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search `SEARCHED`)."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
@@ -68,8 +68,8 @@ def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
 
 
 def bar(objective: Objective, measurements: Iterable[Measurement], gives_up: bool) -> Bar | None:
-    """The bar from a session's measurements so far; None before anything ran. `gives_up`: the next run may be given
-    up."""
+    """The limit for the next run, from a session's measurements so far; None before anything ran. `gives_up`: whether
+    the next run may be ended because it cannot win."""
     by_id: dict[str, list[float]] = {}
     for m in measurements:
         c = cost(objective, m)

@@ -15,14 +15,14 @@ import msgspec
 from kb.records import Guard, Measurement
 
 # Tolerated relative deviations: (first loss, later losses, first gradient norm, later norms), for a model of width 1024
-# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; the table is in
-# docs/lab/gpu-check.md, made by tests/tools/guard_table.py.
+# and depth 8; they grow with the square root of width × depth. From the measurements in fixtures/recorded/guard.csv,
+# shown in docs/lab/gpu-check.md (a table written by tests/tools/guard_table.py).
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
-# The smallest accepted share of a greedy answer's tokens before the first one that differs. Engines with the same
-# number format gave equal answers, whatever their batch limits, block sizes and speculation. With an 8-bit KV cache,
-# answers of random weights diverged after a tenth to a fifth of their tokens. An engine that computes something else
-# differs from the first token on.
+# The smallest accepted share of a greedy answer's tokens before the first token that differs from the reference's. In
+# measurements with the same number format, answers were equal whatever the batch limit, block size and speculation;
+# with an 8-bit KV cache, answers of random weights diverged after a tenth to a fifth of their tokens. A wrong engine
+# diverges at the first token.
 GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
@@ -37,18 +37,19 @@ class Check(Protocol):
     """Decides whether two runs computed the same."""
 
     def flaw(self, measured: Measurement) -> str:
-        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
+        """Why a run's own numbers are wrong (NaN, for example), regardless of other runs; "" if they may be right."""
         ...
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """How the two differ; "" if they agree."""
+        """How the results of the two runs differ; "" if they agree."""
         ...
 
 
 class Losses:
     """For training: compares the first losses and gradient norms, within the tolerance of a number format.
 
-    The first loss and norm are computed from the same weights; later ones also carry the rounding of a small step."""
+    The first loss and norm are computed from identical weights; later ones also differ by the rounding errors of the
+    optimizer steps in between."""
 
     def __init__(self, dtype: str, hidden: int = 0, layers: int = 0) -> None:
         grown = math.sqrt(max(1.0, hidden / _WIDTH) * max(1.0, layers / _DEPTH)) if dtype != "fp32" else 1.0
@@ -77,7 +78,7 @@ class Answers:
 
 
 class IfTold:
-    """For runs that may not report what they computed: applies another check if both runs report it."""
+    """For runs that may not report losses: applies another check if both runs report them, and else accepts the run."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -90,7 +91,7 @@ class IfTold:
 
 
 class Floor:
-    """For runs with a score from the user's own quality check: applies the check's limit, then another check."""
+    """For runs with a score from the user's own quality check (`guard`): applies its limits, then another check."""
 
     def __init__(self, check: Check, guard: Guard) -> None:
         self._check, self._guard = check, guard
@@ -108,7 +109,7 @@ class Floor:
 
 
 def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
-    """The measurement; with status "wrong" and the evidence if it is "ok" but does not agree."""
+    """Returns the measurement; if it is "ok" but disagrees with the reference, with status "wrong" and evidence."""
     if measured.status != "ok":
         return measured
     evidence = check.compare(reference, measured)
@@ -116,10 +117,11 @@ def judge(check: Check, reference: Measurement, measured: Measurement) -> Measur
 
 
 class Reference:
-    """The run that others are compared with: the expert default's if it works, else the first that another confirms.
+    """The run with which others are compared: that of the expert default if it works, else the first run that a run of
+    another configuration agrees with (a repeat would agree even if both were wrong).
 
-    Until then, a wrong first run could make all correct ones look wrong, so runs that disagree with it are kept as
-    challengers. Only a run of another configuration can support a run: a repeat would agree even if both are wrong.
+    Before that agreement, the first run may be wrong and make correct runs look wrong, so runs that disagree with it
+    are kept as alternative references.
     """
 
     def __init__(self, check: Check, default_id: str) -> None:
@@ -131,7 +133,6 @@ class Reference:
         self._challengers: list[Measurement] = []
 
     def judge(self, measurement: Measurement) -> Measurement:
-        """The measurement; with status "wrong" and the evidence if it is "ok" but does not agree."""
         if measurement.status != "ok":
             return measurement
         reference = self.measurement
@@ -169,14 +170,13 @@ def _differ(one: Measurement, other: Measurement) -> bool:
 
 
 def _flaw(what: str, found: list[float]) -> str:
-    """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
     if len(found) < _COMPARED:
         return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
     return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
 
 
 def _compare_answers(reference: Measurement, measured: Measurement) -> str:
-    """How greedy answers differ; "" if they agree. Both have the same prompts and the same number of tokens each."""
+    """How greedy answers to the same prompts differ; "" if they agree. All answers have the same number of tokens."""
     expected, found = reference.losses, measured.losses
     if len(found) != len(expected):
         return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
@@ -199,7 +199,8 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """How two series differ; "" if they agree. `tolerances`: for steps 0, 3, 6 …, and for the others."""
+    """How two series differ; "" if they agree. `tolerances`: for values 0, 3, 6 … (the first step of each series of
+    _COMPARED steps), and for the others."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

@@ -2,10 +2,11 @@
 
     python -m autoscout.running.every_host SPEC.json
 
-If the command fails first on another host, that host's log is printed last, instead of the secondary errors of the
-others. The host that failed first is recorded in the folder's file `failed` ("HOST<tab>OOM kills by its kernel"), a
-lost host in `lost` ("HOST<tab>why"). If a signal ended the command, the exit code is a shell's, 128 + n. When this
-process ends, everything on all hosts ends.
+If the command fails on another host first, that host's log is printed at the end, because the errors of the remaining
+hosts only follow from that failure. The experiment's folder gets a file `failed` with the host that failed first
+("HOST<tab>number of OOM kills by its kernel"), and a file `lost` with a host to which the connection was lost
+("HOST<tab>reason"). If signal n ended the command, the exit code is 128 + n, as in a shell. When this process ends, all
+processes that it started on the hosts end.
 """
 
 import base64
@@ -26,14 +27,15 @@ from autoscout.running.node_agents import NodeAgent, heard, packed, started, wai
 NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values that only the host knows
 LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
-_OTHERS_S = 2.0  # grace for the other hosts after the first failure
+_OTHERS_S = 2.0  # time that the other hosts get after the first failure, to log their errors
 _ENDING_S = 20.0
 _TAIL = 2**16
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """`python`: the command that starts the agents; `hosts`: as in a job's cluster; `variables`: added to the host's
-    own environment for the command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
+    """The experiment to run. `python`: command that starts an interpreter on each host; `hosts`: as in a job's cluster;
+    `variables`: environment variables of the command besides those of the host; `visible`: whether to set
+    CUDA_VISIBLE_DEVICES."""
 
     hosts: str
     placement: Placement
@@ -44,7 +46,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: dict[str, str]
     visible: bool
-    by_kind: dict[str, dict[str, str]] = {}  # kind of device → replacements in words and variables on its hosts
+    by_kind: dict[str, dict[str, str]] = {}  # kind of device → text to replace in command and variables on its hosts
     grace_s: float = 5.0
 
 
@@ -121,7 +123,7 @@ class _Run:
         }
         return {
             "folder": spec.folder,
-            "shared": False,  # output is sent in any case
+            "shared": False,  # makes the agent send the output, even if the host shares our folder
             "files": files,
             "environment": variables,
             "meet": address,

@@ -10,26 +10,27 @@ from kb.records import Configuration, Measurement
 
 
 class Profiler(Protocol):
-    """The part of a target that a session needs. Runs one experiment at a time."""
+    """Runs the experiments of a session, one at a time; each target has its own implementation."""
 
     def environment(self) -> dict[str, str]:
         """Versions and devices, without starting an experiment. Errors: AutoscoutError."""
         ...
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment; failures are measurements. Errors: AutoscoutError if none is possible at all."""
+        """Runs one experiment; a failed run is returned as a measurement, too. Errors: AutoscoutError if this machine
+        cannot run any experiment."""
         ...
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished after its session was killed."""
+        """The measurement of an experiment that finished after its session was killed; None if it did not finish."""
         ...
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
+        """Ends the running experiment (if none is running, the next one); safe in signal handlers and all threads."""
         ...
 
     def close(self) -> None:
-        """Ends every process kept alive."""
+        """Ends the processes that are kept alive between experiments."""
         ...
 
 
@@ -38,7 +39,7 @@ class Confirming(Protocol):
     """A profiler whose confirmation runs differ from those of the search."""
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs are those of the final confirmation."""
+        """Sets whether the next runs are those of the final confirmation."""
         ...
 
 
@@ -47,7 +48,7 @@ class Placed(Protocol):
     """A profiler that can choose from more devices than the job asks for."""
 
     def place(self, elsewhere: bool) -> None:
-        """Whether to use other devices than usual for the next run, if some are free."""
+        """Sets whether the next run uses other devices than usual, if some are free."""
         ...
 
 
@@ -62,8 +63,8 @@ class OnHosts(Protocol):
 
 class Launcher(Protocol):
     """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`
-    becomes true. `unfit` (known after `start`): it does not work on this machine, so each rank needs a fresh
-    process."""
+    becomes true. `unfit`, set by `start`: this launcher does not work on this machine, so the target has to use one
+    that starts a new process for each rank."""
 
     @property
     def unfit(self) -> bool: ...

@@ -43,24 +43,23 @@ def of_program(program: str, path: str) -> str:
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:
-    """Hash of everything that makes measurements comparable: workload, versions, devices, worker and layers.
-
-    A command prefix may change the run in ways that the environment does not show (a container, a CPU binding).
+    """Hash of everything that has to be equal for measurements to be comparable: workload, versions, devices, measuring
+    code, and the command prefix (a container or a CPU binding changes runs, but is not part of the environment).
     """
     compared = {key: value for key, value in environment.items() if key not in NOT_COMPARED}
     return content_hash([job.id, compared, job.launch.transformer_engine, secrets.words(job.launch.command_prefix)])
 
 
 def own_variables(job: Job) -> dict[str, str]:
-    """The variables that the job sets, as a hash for an environment, since they may affect measurements. Secrets are
-    left out, since another token does not change the machine."""
+    """An entry for a measurement's environment with the hash of the variables that the job sets, since they may affect
+    measurements. Secrets do not count, since they do not affect them."""
     return {"variables": content_hash(secrets.without(job.launch.environment))} if job.launch.environment else {}
 
 
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
-    """The JSON object on the last line that a command prints. Errors: AutoscoutError (exit 2)."""
+    """Runs a command and returns the JSON object on its last line of output. Errors: AutoscoutError (exit 2)."""
     with results.writing("temporary files"):
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - later failures have other causes
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - `writing` is only for errors of creating it
     with output:
         try:
             process = subprocess.Popen(
@@ -94,7 +93,7 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
 
 
 def _why(program: str, error: OSError) -> str:
-    """The error's text; if access to the program is denied, also its owner."""
+    """The error as text; if access to the program was denied, also whose file it is."""
     reason = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
         return reason
@@ -106,7 +105,7 @@ def _why(program: str, error: OSError) -> str:
 
 
 def hash_of(files: Iterable[Path]) -> str:
-    """Hash of the measuring code: measurements by different versions of it cannot be compared."""
+    """Hash of the code that measures, because measurements by different versions of it are not comparable."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from autoscout.running.node_agents import NodeAgent, wait_for
 
 _ASK_S = 60.0
-# Prefixes of those of our variables that ranks on other hosts also get; all others are the host's own.
+# Prefixes of the environment variables that ranks on other hosts get from us; they inherit all others from their host.
 ALLOWED = (
     *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
     *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),
@@ -14,13 +14,14 @@ ALLOWED = (
 
 
 def allowed() -> dict[str, str]:
-    """Our variables that go to other hosts."""
+    """Our environment variables that ranks on other hosts also get."""
     return {name: value for name, value in os.environ.items() if name.startswith(ALLOWED)}
 
 
 def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Callable[[], bool]) -> tuple[str, int]:
-    """An address of the first host that all others can reach, and a free port there. ("", 0) if there is none; then a
-    host that cannot reach it is marked as lost. `known`: cache of addresses by hosts."""
+    """An address of the first host that all other hosts can reach, and a free port of that host; ("", 0) if there is
+    none, in which case one of the hosts that cannot reach the first is marked as lost. `known`: cache, by the names of
+    all hosts."""
     first, others = agents[0], agents[1:]
     key = tuple(agent.host for agent in agents)
     if key not in known:

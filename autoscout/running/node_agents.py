@@ -1,7 +1,7 @@
 """The controller's side of the agents on an experiment's hosts (worker/agent.py).
 
-Agents only need the ranks' interpreter on their host, because our scripts are sent to them. They end when we do,
-however we end, because their stdin then closes.
+A host needs no AutoScout, only the interpreter of the ranks, because the agent's scripts are sent to it. When this
+process ends, for whatever reason, the agents' stdin closes, and they end, too.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ agent.main(home)
 
 
 def packed(folders: Iterable[Path]) -> bytes:
-    """The scripts in these folders, as an archive for the agents."""
+    """The scripts in these folders as an archive, which is sent to the hosts."""
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in dict.fromkeys([processes.WORKER, *folders]):
@@ -61,7 +61,7 @@ def packed(folders: Iterable[Path]) -> bytes:
 
 
 def sent(path: Path) -> str:
-    """The path of a packed script on a node."""
+    """The path of a script on a host, after its archive was unpacked there."""
     return f"{{agent}}/{_place(path)}"
 
 
@@ -71,7 +71,7 @@ def _place(path: Path) -> Path:
 
 
 class NodeAgent:
-    """The agent of one host. `lost`: why it was given up, or ""."""
+    """Our connection to the agent on one host. `lost`: why the connection was given up, "" if it is open."""
 
     def __init__(self, way: Way, host: str, python: list[str], archive: bytes) -> None:
         self.host, self.lost = host, ""
@@ -105,7 +105,7 @@ class NodeAgent:
         self._flush()
 
     def heard(self) -> list[dict[str, Any]]:
-        """Its messages since the last call; never blocks."""
+        """The agent's messages since the last call; never blocks."""
         try:
             while data := os.read(self.out, _PIECE):
                 self._buffer += data
@@ -119,7 +119,7 @@ class NodeAgent:
         for line in filter(None, lines):
             try:
                 found.append(json.loads(line))
-            except ValueError:  # not our output, but a login shell's
+            except ValueError:  # a line that the host's login shell printed
                 continue
         for message in found:
             if "hello" in message:
@@ -132,7 +132,7 @@ class NodeAgent:
         return found
 
     def end(self) -> None:
-        """Ends the agent and everything it started."""
+        """Ends the agent and all processes that it started."""
         self._closed.set()
         with self._writing:
             if self._process.stdin is not None and not self._process.stdin.closed:
@@ -183,8 +183,8 @@ def heard(
     stopping: Callable[[], bool],
     also: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> dict[str, Any]:
-    """Each agent's message under `word`, by host, without agents that were lost or did not answer in time. `also` is
-    called with all other messages."""
+    """Waits for a message with the key `word` from each agent. Returns host → its value, without agents that were lost
+    or did not answer in time; `also` is called with all other messages."""
     waiting = [agent for agent in agents if not agent.lost]
     found: dict[str, Any] = {}
     until = time.monotonic() + within_s
@@ -213,5 +213,5 @@ def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: C
 
 
 def started(agents: Iterable[NodeAgent], stopping: Callable[[], bool]) -> None:
-    """Waits until each agent has answered or is lost."""
+    """Waits until each agent has sent its first message or is lost."""
     wait_for([agent for agent in agents if not agent.hello and not agent.lost], "hello", _START_S, stopping)

@@ -2,8 +2,9 @@
 
     short = in use + tried to allocate − the device's memory       (GiB)
 
-"In use" is what the process itself held, so memory of other processes does not count; if a message lacks it, `short` is
-what it tried to allocate less what was free. Covers PyTorch (CUDA, HIP and XPU; before 2.1 and since), XLA and vLLM.
+"In use" is the memory of the process itself, so memory of other processes does not count; if a message lacks this
+number, `short` is the size of the allocation that failed minus the free memory. Covers messages of PyTorch (CUDA, HIP
+and XPU; before 2.1 and since), XLA and vLLM.
 """
 
 import re
@@ -19,11 +20,11 @@ _SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?"
 
 
 def _form(pattern: str, short: Callable[..., float]) -> tuple[re.Pattern[str], Callable[..., float]]:
-    """A form of message. `short`: computes GiB from the sizes in the pattern, None if the message lacks them."""
+    """One form of an out-of-memory message. `short`: computes the missing GiB from the sizes that `pattern` matches."""
     return re.compile(pattern.replace("SIZE", _SIZE), re.DOTALL), short
 
 
-_SOME = r"(?:(?!Tried to allocate).){0,600}?"  # within one message
+_SOME = r"(?:(?!Tried to allocate).){0,600}?"  # any text that does not reach into the next message
 _FORMS = [
     # PyTorch since 2.1
     _form(

@@ -23,11 +23,11 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     launcher_code: int | None = None  # exit code of the launcher, if it ended by itself
     output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
-    hosts: dict[int, str] = {}  # rank → host, if there are several hosts
+    hosts: dict[int, str] = {}  # rank → host; empty if all ranks ran on one host
     oom_kills: int = 0  # processes killed by the kernels of other hosts for lack of memory
 
 
-# Errors of a rank that failed because another one died: never the root cause.
+# Messages of errors that a rank raises only because another rank has died, so they are never the root cause.
 _SECONDARY = (
     "gloo/transport",  # connections closed, reset or refused
     "connectFullMesh failed",
@@ -39,16 +39,16 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
-# torch's store lost its server or a client: a secondary error if a rank was killed, otherwise the network failed.
+# Exceptions of torch's store on a lost connection: if a rank was killed, that is the cause, otherwise the network.
 _STORE = ("DistNetworkError", "DistStoreError")
-# A collective that timed out is a secondary error, too; if there is no other error, the ranks hang.
+# Messages of a collective that timed out. If another rank has failed, that is the cause; otherwise the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
     *("AssertionError", "ValueError", "RuntimeError", "NotImplementedError", "TypeError"),
     *("IndexError", "KeyError", "NameError", "AttributeError"),
 )
-# Errors of a device or its libraries, for which the log may show the cause.
+# Messages of errors in a device or its libraries; their cause may be in the log.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
 _NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -60,11 +60,11 @@ _COLLECTIVE = re.compile(
 
 
 def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: processes that this kernel killed
-    during the run for lack of memory.
+    """(status, evidence) of an experiment without a complete result. `oom_kills`: number of processes that this
+    machine's kernel killed during the run for lack of memory.
 
-    Causes in order of precedence: a rank that failed by itself, then a machine fault or lack of memory in any log, then
-    a rank that died; ranks that timed out waiting for others come last.
+    The cause is the first of these that is found: an exception in a rank that does not follow from another rank's
+    failure, a machine fault or lack of memory in any log, a rank that died, a collective that timed out.
     """
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -151,7 +151,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         found = spoken
     if found is None and error.phase == "import":  # the configuration has not been read yet
         found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
-    if found is None and error.phase == "groups" and not error.in_megatron:  # torch's own rendezvous
+    if found is None and error.phase == "groups" and not error.in_megatron:  # in torch's rendezvous
         found = symptoms.Found(symptoms.STARTING, f"{error.type}: {error.message}")
     if found is not None:
         if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):
@@ -165,7 +165,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return spoken.symptom.status, _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
         return "error", _sentence(error, folder)
-    # Many of Megatron's checks, and unsupported combinations that it does not check, fail in the first step.
+    # A configuration that Megatron does not support may pass its checks and only fail in the first training step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
     raised_there = error.type != "RuntimeError" or "/megatron/" in raised.file
     refused = raised_there and not causes.below(raised.file) and (error.phase in _REFUSING_PHASES or first_step)
@@ -175,12 +175,12 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
 def _of_symptom(
     found: symptoms.Found, who: str, text: str, memory: dict[str, float], folder: Path
 ) -> tuple[Status, str]:
-    """`text`: where the symptom was found."""
+    """(status, evidence) by a symptom. `who`: which process it is about; `text`: the text that contains it."""
     symptom, cause = found.symptom, f"{who}: {_trim(found.line)}"
     if others := symptoms.taken_by_others(text, memory):
         symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
     elif symptom is symptoms.BY_OTHERS:
-        return "oom", f"{cause} (logs: {folder})"  # no other process used the device, so the request exceeds its memory
+        return "oom", f"{cause} (logs: {folder})"  # no other process used the device, so its memory is too small
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
     if not symptom.signs:
@@ -217,7 +217,7 @@ def _of_signal(who: str, number: int, oom_kills: int, output: str, log: str) -> 
     name = signal.Signals(number).name
     if number == signal.SIGKILL and oom_kills:
         return "oom", f"{who} was killed by the kernel, which ran out of memory ({name}; log: {log})"
-    if number == signal.SIGBUS:  # mapped memory that could not be provided
+    if number == signal.SIGBUS:  # the kernel had no page for mapped memory, typically because /dev/shm is full
         return "infrastructure", symptoms.sentence(symptoms.SHARED_MEMORY, f"{who} crashed with {name}; log: {log}")
     if number in _FROM_INSIDE:
         return "error", f"{who} crashed with {name}{': ' + _trim(output) if output else ''} (log: {log})"

@@ -1,7 +1,6 @@
-"""Runs an experiment on several hosts: an agent on each starts its ranks, and they meet at an address of the first.
-
-A placement has the hosts and the ranks on each. A host that does not share the experiment's folder receives the ranks'
-input files, and sends back their output files.
+"""Runs an experiment on several hosts: an agent on each host starts the host's ranks, whose rendezvous is an address of
+the first host. A host that does not share the experiment's folder receives the ranks' input files and sends back their
+output files.
 """
 
 import base64
@@ -23,19 +22,19 @@ from autoscout.running.outcome import RunOutcome
 from autoscout.running.roster import Roster
 from kb.records import AutoscoutError, Job, Node
 
-_START_LIMIT_S = 300.0  # imports, on a busy machine
+_START_LIMIT_S = 300.0  # time limit of the ranks' imports, which are slow on a busy machine
 _LOOK_S = 60.0
-_OTHERS_S = 1.0  # grace after the first failed host, so that the others can report
+_OTHERS_S = 1.0  # time that the other hosts get after the first failure, to report their errors
 _ENDING_S = 20.0
 _SKEW_S = 30.0  # largest tolerated clock difference
 _ROOM_GIB = 0.5
-_ADDED = ("gpus", "gpu_memory_gib")  # keys of the environment that list all hosts' devices, host by host
+_ADDED = ("gpus", "gpu_memory_gib")  # environment keys whose values for all hosts are concatenated
 _MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 class OverHosts:
-    """A launcher (interfaces.Launcher) for one experiment at a time. All methods raise AutoscoutError if no hosts are
-    left. `warm`: on each host, ranks are forked from a process that has done their imports.
+    """A launcher (interfaces.Launcher) for one experiment at a time. All methods may raise AutoscoutError, for example
+    if too few hosts are left. `warm`: on each host, ranks are forked from a process that has done their imports.
     """
 
     unfit = False
@@ -107,7 +106,6 @@ class OverHosts:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
 
     def close(self) -> None:
-        """Ends the agents and everything they run."""
         for agent in self._agents.values():
             agent.end()
         self._agents.clear()
@@ -194,7 +192,7 @@ class OverHosts:
         began, failed_at, ended_at, timed_out = time.monotonic(), math.inf, math.inf, False
 
         def over() -> bool:
-            """Whether to stop waiting; ends the remaining hosts once one has failed or time is up."""
+            """Whether to stop waiting. Ends the ranks on the remaining hosts once a host has failed or time is up."""
             nonlocal failed_at, ended_at, timed_out
             now = time.monotonic()
             if any(agent.lost for agent in agents) or any(map(_failed, ended.values())):
@@ -213,7 +211,7 @@ class OverHosts:
             ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
         for agent in waiting:
-            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when told to"
+            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when stopped"
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
@@ -268,7 +266,7 @@ class OverHosts:
         return wait_for(agents, "looked", _LOOK_S, lambda: False)
 
     def _lost(self, agents: list[NodeAgent]) -> str:
-        """A sentence on what happened to lost hosts, which is noted in the roster; "" if none was lost."""
+        """Counts the failures of lost hosts in the roster; returns a sentence about them, "" if none was lost."""
         return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
 
 
@@ -291,7 +289,7 @@ def _failed(ended: dict[str, Any]) -> bool:
 
 
 def _kept(folder: Path, message: dict[str, Any]) -> None:
-    """Appends a piece of a file sent back by a host."""
+    """Appends a piece of an output file that a host has sent."""
     if "file" in message:
         path = folder / Path(message["file"]).name
         with results.writing(path), open(path, "ab") as file:
@@ -299,7 +297,6 @@ def _kept(folder: Path, message: dict[str, Any]) -> None:
 
 
 def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
-    """The name of a file that differs on the other host; "" if none does."""
     return next((name for name, content in first.items() if other[name] != content), "")
 
 
@@ -309,13 +306,13 @@ def _parsed(host: str, output: str) -> dict[str, str]:
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
         raise AutoscoutError(
-            f"{host}: its interpreter does not describe itself (it printed {output[-200:]!r})", 2
+            f"{host}: its interpreter printed no description of its packages (but {output[-200:]!r})", 2
         ) from None
     return {str(name): str(value) for name, value in found.items()}
 
 
 def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, str] | None:
-    """The first version that differs: (name, on the first host, on the other)."""
+    """The first version that differs: (name, version on the first host, version on the other host)."""
     for name in dict.fromkeys([*first, *other]):
         if name not in _MAY_DIFFER and first.get(name) != other.get(name):
             return name, first.get(name, ""), other.get(name, "")
@@ -323,7 +320,7 @@ def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, st
 
 
 def _together(environments: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
-    """Combined environment: the first host's versions, all devices, and the number of ranks per host."""
+    """One environment for all hosts: the first host's versions, all devices, and the number of ranks on each host."""
     found = dict(environments[0][1])
     for name in _ADDED:
         if name in found:

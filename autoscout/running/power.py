@@ -24,14 +24,14 @@ _LIMIT_S = 30.0
 
 
 def left_path() -> Path:
-    """Shared by all users of the machine, like the lock of its devices."""
+    """The file with the previous limits, the same for all users of the machine."""
     return Path(tempfile.gettempdir()) / "autoscout-power.json"
 
 
 @contextlib.contextmanager
 def capped(configuration: Configuration) -> Iterator[None]:
-    """Applies the configuration's limit while an experiment runs, to the GPUs in CUDA_VISIBLE_DEVICES (all if unset);
-    the caller must hold the machine. Errors: AutoscoutError if the driver refuses."""
+    """Applies the configuration's limit to the GPUs in CUDA_VISIBLE_DEVICES (all if unset) while an experiment runs;
+    the caller must hold the lock of the whole machine. Errors: AutoscoutError if the driver refuses."""
     restore()
     share = float(configuration.knobs.get(KNOB, 100)) / 100
     if share == 1.0:
@@ -51,8 +51,8 @@ def capped(configuration: Configuration) -> Iterator[None]:
 
 
 def restore() -> None:
-    """Restores the limits recorded by us or by a holder that was killed. Trusts only files of root or of this user,
-    since the folder is world-writable. Errors: AutoscoutError if the driver refuses."""
+    """Restores the limits that were recorded by this process or one that was killed. Trusts only files of root or of
+    this user, since the folder is world-writable. Errors: AutoscoutError if the driver refuses."""
     try:
         if left_path().stat().st_uid not in (0, os.geteuid()):
             return
@@ -67,7 +67,7 @@ def restore() -> None:
 
 
 def refused() -> str:
-    """Why no limit can be set here, "" if one can; found out by setting the current limits again."""
+    """Why power limits cannot be set on this machine, "" if they can; tries to set the current limits once more."""
     try:
         for index, (now, _, _) in _limits().items():
             _set(index, now)

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 
 WORKER = Path(__file__).parent / "worker"  # scripts that run under the target's interpreter
 _TICK_S = 0.05
-_GONE_LIMIT_S = 10.0  # after SIGKILL: releasing GPU memory takes a while
+_GONE_LIMIT_S = 10.0  # how long a process may take to end after SIGKILL, since it has to release GPU memory
 
 
 class Owned(Protocol):
-    """A process that we started, with Popen's interface; it leads its own session."""
+    """A process that we started, with Popen's interface. It is the leader of its own session (setsid)."""
 
     @property
     def pid(self) -> int: ...
@@ -29,7 +29,7 @@ class Owned(Protocol):
 
 
 def leashed(command: list[str]) -> list[str]:
-    """The command, tied to the calling thread: the kernel kills it when the thread ends, for any reason."""
+    """A command that runs `command` and is killed by the kernel when the calling thread ends, for any reason."""
     return [sys.executable, str(WORKER / "leash.py"), str(os.getpid()), *command]
 
 
@@ -50,10 +50,9 @@ def exited(process: Owned, within_s: float) -> bool:
 
 
 def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> None:
-    """SIGTERM to the process, SIGKILL to its whole family after `grace_s`, then waits until all are gone.
-
-    Only then their memory is free for the next experiment. The process must lead its own session
-    (start_new_session=True). `seen`: earlier family members that can no longer be found from the process.
+    """Sends SIGTERM to the process, after `grace_s` SIGKILL to all processes of its `family`, and waits until they have
+    ended, because only then is their memory free for the next experiment. The process must lead its own session
+    (start_new_session=True). `seen`: processes found in its family earlier, which may since have been orphaned.
     """
     members = (seen or {}) | family(process.pid)
     if process.poll() is None:
@@ -64,7 +63,7 @@ def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> N
         members |= family(process.pid)
         living = [pid for pid, started in members.items() if _lives(pid, started)]
         for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as root (with sudo)
                 os.kill(pid, signal.SIGKILL)
         if process.poll() is not None and not living:
             return
@@ -139,7 +138,7 @@ class _Stat(NamedTuple):
     parent: int
     session: int
     started: str
-    ended: bool  # no longer holds memory
+    ended: bool  # a zombie that no longer holds memory
 
 
 def _lives(pid: int, started: str) -> bool:

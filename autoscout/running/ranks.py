@@ -1,4 +1,4 @@
-"""Finds stragglers, ranks for which the others wait, by each device's time for the same arithmetic alone."""
+"""Finds stragglers (ranks for which others wait) by each device's time for the same arithmetic without collectives."""
 
 import statistics
 
@@ -6,7 +6,7 @@ import msgspec
 
 from kb.records import Measurement
 
-SLOWED = 1.3  # a device is reported as slow if it takes this many times as long as its peers
+SLOWED = 1.3  # a device is reported as slow if it takes at least this many times as long as the other devices
 
 
 class Slowest(msgspec.Struct, frozen=True):
@@ -14,9 +14,9 @@ class Slowest(msgspec.Struct, frozen=True):
     device, if there are any)."""
 
     rank: int
-    device: str  # "host:kind:index"; "" unknown
+    device: str  # "host:kind:index"; "": unknown
     times: float
-    alike: bool  # compared with its own kind of device
+    alike: bool  # whether it was compared with ranks on the same kind of device
 
     @property
     def sentence(self) -> str:
@@ -47,11 +47,10 @@ def _against_peers(rank: int, alone: list[float], devices: list[str]) -> Slowest
 
 
 def slowed(measurement: Measurement) -> str:
-    """Which rank is slower than its own kind by at least SLOWED, in words; "" if none is."""
+    """A sentence on the slowest rank if it is slower than the same kind of device by at least SLOWED; else ""."""
     found = slowest(measurement)
     return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
 
 
 def kind(device: str) -> str:
-    """The kind in "host:kind:index"."""
     return ":".join(device.split(":")[1:-1])

@@ -13,7 +13,7 @@ _LONGEST_S = 0.05
 
 
 class Replay:
-    """Answers repeats of a configuration in recorded order, then from the start again.
+    """Returns the recorded measurements of a configuration one after the other, then from the first one again.
 
     Errors: AutoscoutError if `launch.recorded` is not the journal of a session with the same workload.
     """
@@ -21,7 +21,9 @@ class Replay:
     def __init__(self, job: Job) -> None:
         path = Path(job.launch.recorded)
         if not job.launch.recorded:
-            raise AutoscoutError('launch.recorded: name the journal that the "replay" launcher answers from', 2)
+            raise AutoscoutError(
+                'launch.recorded: give the journal whose measurements the "replay" launcher returns', 2
+            )
         self._job = job
         self._environment: dict[str, str] | None = None
         self._recorded: dict[str, list[Measurement]] = {}
@@ -41,8 +43,9 @@ class Replay:
         return self._environment or {}
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """The recorded measurement with the current time; nothing is written to `folder`. Earlier requests are counted
-        in the session's own journal, so that a resumed session gets the same answers as an uninterrupted one.
+        """The recorded measurement, with the current time; nothing is written to `folder`. The number of earlier
+        requests is read from the running session's own journal, so that a resumed session gets the same measurements as
+        an uninterrupted one.
         """
         context = interpreter.context_of(self._job, self.environment())
         recorded = self._recorded.get(configuration.id)
@@ -62,7 +65,7 @@ class Replay:
         return msgspec.structs.replace(found, name=name, context=context, at=dates.now())
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Always None: no process could have finished by itself."""
+        """Always None, since no experiment can finish without its session."""
         return None
 
     def interrupt(self) -> None:

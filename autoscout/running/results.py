@@ -18,7 +18,7 @@ _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behi
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of experiment.json that describes the experiment, as opposed to the worker's input."""
+    """The description of the experiment in experiment.json, which also contains the worker's input."""
 
     configuration: Configuration
     name: str
@@ -28,22 +28,23 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception in one rank. `phase`: import, groups, config, build or train; `steps`: iterations done."""
+    """An exception that a rank recorded. `phase`: import, groups (process groups are created), config, build (of the
+    model) or train; `steps`: number of completed iterations."""
 
     rank: int = -1
     type: str
     message: str
     traceback: str
-    in_megatron: bool  # raised in Megatron's code or below it
+    in_megatron: bool  # whether Megatron's code is in the traceback
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # its device's free_gib before its first allocation, total_gib, peak reserved_gib
+    memory: dict[str, float] = {}  # of its device: free_gib before the first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager
 def writing(place: Path | str) -> Iterator[None]:
-    """Turns OSError (disk full, …) into AutoscoutError."""
+    """Raises AutoscoutError in place of OSError (a full disk, for example)."""
     try:
         yield
     except OSError as error:
@@ -67,7 +68,8 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
 
 
 def in_context(found: Measurement, about: About, started: float, cost_s: float, devices: int) -> Measurement:
-    """Adds context and cost to `found`. `started`: unix time; `cost_s`: seconds on each of the `devices`."""
+    """Adds the experiment's description and cost to a measurement. `started`: unix time; `cost_s`: seconds of wall
+    time; `devices`: number of devices in use."""
     return msgspec.structs.replace(
         found,
         context=about.context,
@@ -79,7 +81,6 @@ def in_context(found: Measurement, about: About, started: float, cost_s: float, 
 
 
 def errors(folder: Path) -> list[RankError]:
-    """The ranks' recorded exceptions, earliest first."""
     found = []
     for path in folder.glob("rank-*.error.json"):
         error = msgspec.json.decode(path.read_bytes(), type=RankError)
@@ -88,7 +89,7 @@ def errors(folder: Path) -> list[RankError]:
 
 
 def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
-    """Rank (-1: the launcher) → the last MiB of its output."""
+    """Rank (-1: the launcher) → the last `last` bytes of its output."""
     found = {}
     for path in folder.glob("*.log"):
         number = path.stem.removeprefix("rank-")

@@ -1,4 +1,4 @@
-"""Keeps which hosts experiments run on, and which of them have failed."""
+"""Chooses the hosts of the next experiment, and avoids hosts that have failed."""
 
 import contextlib
 import sys
@@ -12,8 +12,9 @@ DRAINED = 2  # failures after which a host is no longer used
 
 
 class Roster:
-    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: if the job
-    mixes kinds of device, the subset of its nodes that they use; empty: the first ranks."""
+    """`placement`: hosts and devices of the next experiments; None: the first hosts that have not failed. `nodes`: the
+    job's nodes that the next experiments use, if the job has several kinds of device; empty: the first nodes with
+    enough devices."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None
@@ -27,11 +28,10 @@ class Roster:
         return [host for host, failures in self._failures.items() if len(failures) >= DRAINED]
 
     def chosen(self, ranks: int) -> Placement:
-        """Where the next `ranks` ranks run. Errors: AutoscoutError if too few hosts are left."""
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
-        with contextlib.suppress(AutoscoutError):  # a host that failed once is used only if there is no other
+        with contextlib.suppress(AutoscoutError):  # hosts that failed once are used only if there are no others
             return self._chosen(ranks, frozenset(self._failures))
         try:
             return self._chosen(ranks, drained)
@@ -48,7 +48,7 @@ class Roster:
         return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
     def note(self, host: str, message: str) -> str:
-        """Counts a host's failure and returns its `message`. With a given placement, whoever chose it counts."""
+        """Counts a host's failure, unless the caller chose the placement (and counts itself); returns the `message`."""
         if self.placement is not None:
             return message
         self._failures.setdefault(host, []).append(message)

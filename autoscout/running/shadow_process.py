@@ -1,5 +1,5 @@
-"""Puts questions about configurations to a worker script, which does not run them: one process under the target's
-interpreter, with a time limit. Each question and each answer is a file."""
+"""Runs a worker script that predicts configurations without running them (a shadow), in one process under the target's
+interpreter and with a time limit. Questions and answers are files."""
 
 import json
 import os
@@ -20,9 +20,9 @@ def shadows_of(
     environment: Mapping[str, str],
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any] | None]:
-    """The worker script's answer to each question; None for those without one at the time limit. One process answers
-    all of them; at the limit its whole process tree is ended. Errors: AutoscoutError if it ends early without an
-    answer, or files cannot be written."""
+    """The worker script's answer to each question in `asked`; None for questions that are not answered at the time
+    limit, when the script's process tree is ended. Errors: AutoscoutError if the script ends without any answer, or
+    files cannot be written."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:

@@ -34,8 +34,9 @@ class Begin(Protocol):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`code`: the command's exit code (-n: signal n), None if it did not end by itself. `left`: number of processes it
-    left running. `why`: the reason from `enough`, if that ended the command. Seconds count from the start."""
+    """How a command ended. `code`: its exit code (-n: signal n), None if we ended it. `left`: number of processes that
+    it left running. `why`: the reason from `enough`, if that ended the command. `first_output_s`: seconds from its
+    start to its first output."""
 
     code: int | None
     seconds: float
@@ -46,7 +47,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0
     peak_rss_gib: float | None = None  # of the largest process
     cpu_s: float | None = None
-    problem: str = ""  # why it was not even started
+    problem: str = ""  # why the command could not be started
 
 
 def run(
@@ -61,9 +62,9 @@ def run(
     grace_s: float = 5.0,
     begin: Begin | None = None,
 ) -> Ended:
-    """Runs a command until it ends, the limit is reached, `stopping()` is true, or `enough()` returns a reason; this is
-    called after every piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts the command, by
-    default as a new process. Errors: AutoscoutError if `folder` cannot be written."""
+    """Runs a command until it ends, the limit is reached, `stopping()` is true, or `enough()` returns a reason (it is
+    called after every piece of output, and every 0.05 s). Writes output.log into `folder`. `begin`: starts the command,
+    by default as a new process. Errors: AutoscoutError if `folder` cannot be written."""
     status = folder / "ended.json"
     with results.writing(folder):
         status.unlink(missing_ok=True)
@@ -92,7 +93,7 @@ def run(
     try:
         _follow(process, read, started, heard, end, seen)
     finally:
-        if process.poll() is None or not status.is_file():  # otherwise the supervisor has already ended all of them
+        if process.poll() is None or not status.is_file():  # otherwise the supervisor has already ended all processes
             processes.end(process, 0.0, seen)
         os.close(read)
         kept.close()
@@ -100,7 +101,7 @@ def run(
 
 
 class _End:
-    """Decides when a command must be ended, and keeps the first reason."""
+    """Decides when a command must be ended, and records the first reason."""
 
     def __init__(self, limit_s: float, stopping: Callable[[], bool], enough: Callable[[], str]) -> None:
         self._limit_s, self._stopping, self._enough = limit_s, stopping, enough
@@ -140,10 +141,10 @@ def _follow(
                 heard(output)
             elif gone in ready:
                 return
-            elif read in ready:  # end of its output
+            elif read in ready:  # end of file
                 watched = [gone]
             now = time.monotonic() - started
-            if now > looked + _LOOK_S:  # if the supervisor is killed, only this finds the command's processes
+            if now > looked + _LOOK_S:  # needed to end the command's processes if their supervisor is killed
                 looked = now
                 seen |= processes.family(process.pid)
             if end.look(now):
@@ -193,7 +194,7 @@ def _enlarge(pipe: int) -> None:
 
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # above this user's limit; the default size suffices
+    except OSError:  # the size is above this user's limit, but the default size suffices
         return
 
 

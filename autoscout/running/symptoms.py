@@ -16,7 +16,8 @@ from kb.records import Status
 
 
 class Symptom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`about`: a short description for people; `mend`: the remedy; `signs`: patterns, if the failure shows in a log."""
+    """A kind of failure. `about`: a short description for people; `mend`: the remedy; `signs`: regular expressions for
+    its lines in a log, if it has any."""
 
     status: Status
     about: str
@@ -48,7 +49,7 @@ _FULL = re.compile(
 )
 _STARTED = re.compile(r"Free memory on device \(([\d.]+)/([\d.]+) GiB\)")
 _GIB = {"Ki": 2.0**-20, "Mi": 2.0**-10, "Gi": 1.0}
-_SPARE_GIB = 1.5  # for the CUDA context, NCCL and fragmentation of the allocator
+_SPARE_GIB = 1.5  # memory for the CUDA context, NCCL and fragmentation of the allocator
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -57,8 +58,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The earliest symptom in the text; of several at the same place, the first in SYMPTOMS. A logger's warning does
-    not count, since its program continued."""
+    """The symptom that appears first in the text; of several at the same position, the first in SYMPTOMS. Lines of a
+    logger with the level WARNING are ignored, since the program continued."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _signs(), strict=True):
         matches = sign.finditer(text) if symptom in among else ()
@@ -87,12 +88,12 @@ def hung(text: str) -> str:
 
 
 def taken_by_others(text: str, memory: dict[str, float]) -> float:
-    """GiB of the device that another process held, if there would have been enough memory without it; otherwise 0.
+    """GiB of the device that other processes used, if the run would have had enough memory without them; otherwise 0.
 
-    From PyTorch's message (memory in use in total and by this process, right even in containers, whose process ids
-    differ), or from `memory`: free_gib before the rank's first allocation, total_gib and peak reserved_gib.
+    Computed from PyTorch's message (memory in use in total and by this process, which is right even in a container), or
+    from `memory`: free_gib before the rank's first allocation, total_gib and peak reserved_gib.
     """
-    if started := _STARTED.search(text):  # vLLM expects an empty device
+    if started := _STARTED.search(text):  # vLLM's message at its start, when it expects an empty device
         free, total = float(started[1]), float(started[2])
         return total - free if free < 0.9 * total else 0.0
     if match := _FULL.search(text):

@@ -15,12 +15,12 @@ MEETING_PORT = 29500  # rendezvous port on the first node
 _TICK_S = 0.05
 _LOOK_S = 1.0
 _GRACE_S = 5.0
-# torchrun's "Root Cause (first observed failure)" block; torchrun itself ended the other ranks.
+# torchrun's report of the first failure; the exit codes of the other ranks mean nothing, since torchrun ended them.
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: int) -> list[str]:
-    """The command that starts an experiment's ranks, each running `worker`; a user can run it, too."""
+    """The command that starts an experiment's ranks, each of which runs `worker`. Users can run it, too."""
     return [
         *python,
         *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
@@ -30,8 +30,9 @@ def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: i
 
 
 def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]) -> list[str]:
-    """The commands that a user starts on several nodes; `ranks`: the number on each node. One line for all nodes if
-    these are equal, with NODE set to 0, 1, …; otherwise one per node. HEAD is the first node's address."""
+    """The commands that a user runs on several nodes; `ranks`: number of ranks on each node. If all nodes have the same
+    number, this is one command, to be run with NODE set to 0, 1, … on the nodes; otherwise one command per node. HEAD
+    is the address of the first node."""
     alike = len(set(ranks)) == 1
     places = [('"$NODE"', ranks[0])] if alike else [(str(node), own) for node, own in enumerate(ranks)]
     head = shlex.join([*python, "-m", "torch.distributed.run"])
@@ -44,9 +45,9 @@ def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]
 
 
 class Torchrun:
-    """Runs one experiment at a time in its own process tree and leaves nothing running. If this process is killed, the
-    kernel kills torchrun and then the ranks. In containers that signal does not arrive; there the ranks end because
-    their stdin, a pipe from us, closes.
+    """Runs one experiment at a time in its own process tree and leaves no process running. If this process is killed,
+    the kernel kills torchrun and then the ranks; in containers, which this signal does not reach, the ranks end when
+    their stdin, a pipe from this process, closes.
     """
 
     unfit = False
@@ -59,14 +60,14 @@ class Torchrun:
         """Nothing to prepare."""
 
     def close(self) -> None:
-        """Nothing is kept between experiments."""
+        """Does nothing: no process is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
         """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if it cannot be written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
+            output = open(log, "wb")  # noqa: SIM115 - `writing` is only for errors of opening it
         with output:
             process = subprocess.Popen(
                 processes.leashed(command),
@@ -101,8 +102,8 @@ class Torchrun:
         stopping: Callable[[], bool],
         seen: dict[int, str],
     ) -> bool:
-        """Waits for the end, the limit or `stopping()`; returns whether it was the limit. Records the process family in
-        `seen`: ranks lead their own sessions, and cannot be found once torchrun is dead.
+        """Waits for the process's end, the time limit or `stopping()`; returns whether the limit was reached. Records
+        the process family in `seen`, because ranks lead their own sessions and cannot be found once torchrun has ended.
         """
         start = looked = time.monotonic()
         while process.poll() is None and not stopping():

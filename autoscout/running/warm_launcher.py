@@ -1,4 +1,5 @@
-"""The warm launcher: a process that has imported the target once forks the ranks of every experiment."""
+"""The warm launcher: a process (the zygote, worker/zygote.py) imports the target's packages once and then forks the
+ranks of every experiment, which saves the time of the imports."""
 
 import contextlib
 import json
@@ -17,14 +18,14 @@ from autoscout.running.outcome import RunOutcome
 from kb.records import Job
 
 _TICK_S = 0.05
-_START_LIMIT_S = 300.0  # imports, on a busy machine
+_START_LIMIT_S = 300.0  # time limit of the imports, which are slow on a busy machine
 _STOP_LIMIT_S = 5.0
 _ANSWER_MARGIN_S = 30.0  # added to the experiment's own time limit, which the zygote enforces
 
 
 class WarmRunner:
-    """Runs one experiment at a time. The zygote is started when it is first needed, and restarted if it died. It ends
-    when its stdin closes, also if this process is killed; its ranks die with it.
+    """Runs one experiment at a time. The zygote is started when it is first needed, and restarted if it died. It ends,
+    together with its ranks, when its stdin closes, which also happens if this process is killed.
     """
 
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
@@ -58,7 +59,6 @@ class WarmRunner:
         self.unfit = answer is not None and not answer["ready"]
 
     def close(self) -> None:
-        """Ends the zygote and everything it runs."""
         if self._process is not None:
             processes.end(self._process, 0.0)
             for pipe in (self._process.stdin, self._process.stdout):
@@ -70,8 +70,8 @@ class WarmRunner:
     def run(
         self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
     ) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: a key; the
-        experiment runs in the rank kept from the last experiment with this key, or in a new one that is then kept."""
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: a key for a
+        process that is reused: the experiment runs in the process of the last experiment with the same key, if any."""
         assert self._process is not None
         answer = None
         if self._ready:
@@ -93,7 +93,7 @@ class WarmRunner:
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the zygote died, which shows when no answer comes
+        with contextlib.suppress(BrokenPipeError):  # the zygote died, which `_answer` notices
             os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
 
     def _answer(

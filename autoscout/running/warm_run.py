@@ -1,5 +1,6 @@
-"""Starts a user's own Python script warm: from an interpreter that has done the script's imports, and forks a process
-for every run (worker/warm_script.py). The process runs the user's script, or torchrun's own code, unchanged."""
+"""Starts a user's own Python script without repeating its imports: an interpreter imports the script's packages once
+and forks a process for every run (worker/warm_script.py). That process runs the user's script, or torchrun's own code,
+unchanged."""
 
 import contextlib
 import json
@@ -20,11 +21,11 @@ from kb.records import AutoscoutError
 
 _SCRIPT = processes.WORKER / "warm_script.py"
 _TICK_S = 0.05
-_IMPORTS_S = 600.0  # imports on a busy machine, from a shared disk
+_IMPORTS_S = 600.0  # time limit of the imports, which are slow on a busy machine or from a shared disk
 
 
 def startable(line: Line) -> str:
-    """Why a command cannot be started warm; "" if it can."""
+    """Why a command cannot be forked from an interpreter that has done its imports; "" if it can."""
     if line.first == "torchrun" and line.words[1:]:
         return ""
     rest = "".join([word for word in line.words[1:2] if word != "-u"] or line.words[2:3])
@@ -34,8 +35,8 @@ def startable(line: Line) -> str:
 
 
 class WarmScript:
-    """Keeps one interpreter at a time. Libraries read environment variables on import, so a different environment needs
-    a new interpreter."""
+    """Keeps one interpreter with imported packages. A run with other environment variables needs a new interpreter,
+    because libraries read them on import."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +88,6 @@ class WarmScript:
         return _Forked(answer["pid"])
 
     def close(self) -> None:
-        """Ends the interpreter and everything it runs."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -121,7 +121,7 @@ class _Forked:
         self._gone = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """0 once it has ended; its real exit code is only in the status file."""
+        """0 if the supervisor has ended, else None; its real exit code is in the status file."""
         return 0 if select.select([self._gone], [], [], 0)[0] else None
 
     def terminate(self) -> None:

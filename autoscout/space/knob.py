@@ -200,7 +200,7 @@ def _knob_problems(knob: KnobEntry) -> list[str]:
         if len({_kind(v) for v in knob.values}) > 1:
             problems.append("values mixes switches, numbers and names")
         if any(isinstance(v, str) and not door.one_line(v) for v in knob.values):
-            problems.append("a value holds a control character")
+            problems.append("a value contains a control character")
         if len(set(knob.values)) < len(knob.values):
             problems.append("values has a duplicate")
         for key in ("default", "off"):

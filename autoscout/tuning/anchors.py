@@ -1,9 +1,10 @@
-"""Anchors: re-measurements of the reference, which track the machine's drift independently of the search. They are made
-at the start, at intervals that adapt to how far the reference moved, when several runs in a row are ended early, and in
-the final rounds.
+"""Anchors: measurements of the reference configuration that are repeated to track the machine's drift. They are made at
+the start, after an adaptive number of experiments (fewer if the reference's cost has changed), when several runs in a
+row were ended early, and in the final rounds.
 
-A reference that moved is measured again at once. If the move persists, the machine drifted, and from then on costs are
-converted to the machine's state at the session's start; else one run was disturbed.
+If the reference's cost has changed, it is measured again at once. If the change persists, the machine has drifted, and
+the costs of later runs are converted to the machine's state at the session's start; otherwise only one run was
+disturbed.
 """
 
 import math
@@ -16,25 +17,25 @@ from kb.records import Configuration, Job, Measurement
 
 _FIRST = 8  # search experiments between the first two anchors
 _MOST, _LEAST = 40, 4
-# Change of the reference: below the first value, anchors come half as often; above the second, twice as often.
+# Relative change of the reference's cost below which anchors are made half as often, and above which twice as often.
 _STEADY, _MOVED = 0.01, 0.05
-_FAR = 3.0  # a move must also exceed this many standard deviations of the reference's scatter
-_AGREE = 0.25  # largest difference, as a share of a move, between two successive anchors that confirm it
-_GIVEN_UP = 5  # after this many successive runs ended early, the machine is suspected instead of them
+_FAR = 3.0  # a change must also exceed this many standard deviations of the reference's scatter
+_AGREE = 0.25  # two successive anchors confirm a change if they differ by at most this share of it
+_GIVEN_UP = 5  # after this many successive runs that were ended early, an anchor shows whether the machine is slower
 
 
 class Anchors:
     def __init__(self, job: Job, reference: Configuration, exact: bool = False) -> None:
-        """`exact`: costs are computed, not measured, so nothing drifts."""
+        """`exact`: costs come from a deterministic model, so they do not drift."""
         self.job, self.reference, self.exact = job, reference, exact
         self._again: list[Measurement] = []  # all anchors but the first
-        self.drift = 0.0  # id → standard deviation that drift adds to a run's log-cost
-        self.doubts: dict[str, float] = {}  # id → standard deviation of the log-cost of runs while the machine drifted
-        self._since: list[str] = []  # ids of the search's runs since the last anchor that did not move
+        self.drift = 0.0  # log of (the machine's present costs / costs at the session's start)
+        self.doubts: dict[str, float] = {}  # configuration id → deviation of its log-cost if the machine drifted then
+        self._since: list[str] = []  # ids of configurations measured since the last anchor without a change
         self._logs: list[float] = []  # log-cost of each anchor, converted to the session's start
-        self._disturbed: list[float] = []  # moves of the reference that are not drift
-        self._suspect: float | None = None  # log-cost of an anchor that moved and still has to be confirmed
-        self._last = 0  # search experiments done when the last anchor was measured
+        self._disturbed: list[float] = []  # changes of the reference's log-cost that did not persist
+        self._suspect: float | None = None  # log-cost of an anchor with a change that is still to be confirmed
+        self._last = 0  # number of search experiments when the last anchor was measured
         self._every = _FIRST
         self._given_up, self._alarm = 0, _GIVEN_UP
         self._over = False
@@ -46,7 +47,7 @@ class Anchors:
 
     @property
     def again(self) -> list[Measurement]:
-        """All anchors but the first, each with the drift that it had."""
+        """All anchors but the first, each with the machine's drift at its time among its conditions."""
         now = zip(self._again, self.costs[1:], strict=True)
         return [_of_drift(m, math.log((cost(self.job.objective, m) or c) / c) + self.drift) for m, c in now]
 
@@ -57,14 +58,14 @@ class Anchors:
         return self._suspect is not None or self._given_up >= self._alarm or searched - self._last >= self._every
 
     def heard(self, measurement: Measurement) -> Measurement:
-        """Adds the present drift to the conditions of any experiment of the search."""
+        """Takes in a measurement of the search; returns it with the present drift among its conditions."""
         self._given_up = self._given_up + 1 if measurement.fidelity == "short" else 0
         self._since.append(measurement.configuration.id)
         return _of_drift(measurement, self.drift)
 
     def tell(self, measurement: Measurement, searched: int) -> bool:
-        """Takes in a measurement of the reference from this session. If it fails after having worked, there are no more
-        anchors: the final rounds show whether it still runs. Returns whether the machine drifted."""
+        """Takes in a measurement of the reference from this session. After a failure there are no more anchors, since
+        the final rounds will show whether the reference still runs. Returns whether the machine drifted."""
         if measurement.status == "infrastructure":
             self._last = searched
             return False
@@ -86,7 +87,7 @@ class Anchors:
         return moved != 0
 
     def _follow(self, log: float) -> None:
-        """Decides from the anchor that follows those so far whether the machine drifted."""
+        """Decides from the log-cost of a new anchor whether the machine drifted."""
         first, self._suspect = self._suspect, None
         usual = statistics.fmean(self._logs if first is None else self._logs[:-1]) + self.drift
         moved = log - usual

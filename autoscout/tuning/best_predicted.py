@@ -1,4 +1,4 @@
-"""Finds the configurations of the whole space that are predicted to be best, without a device."""
+"""Finds the configurations of the whole space that simulators predict to be best, without measuring any."""
 
 import itertools
 import math
@@ -26,19 +26,20 @@ from autoscout.tuning.predict import newest_context, unpriced
 from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
 _FEW = 16  # up to this many layouts are simulated one by one
-_CLIMBED = 6  # layouts in which the configuration nearest to the bounds is searched knob by knob
-_ALIKE = 0.01  # two layouts that differ less than this in predicted time and memory count as one
-_SHARES = (1.0, 0.85, 0.7, 0.5)  # shares of each bound that are tried as stricter bounds when all layouts are searched
-_SELDOM = 1e-3  # requests per second: so few that no two are served at once
+_CLIMBED = 6  # number of layouts in which a local search looks for a configuration that meets the bounds
+_ALIKE = 0.01  # configurations that differ by less than this share in predicted time and memory count as one
+_SHARES = (1.0, 0.85, 0.7, 0.5)  # if results break a bound, the search is repeated with these shares of each bound
+_SELDOM = 1e-3  # requests per second, few enough that no two are served at the same time
 _MANY = 64  # up to this many configurations are simulated one by one
-_UNLIKELY = 0.05  # a configuration that is less likely than this to meet all limits is not listed
+_UNLIKELY = 0.05  # a configuration that meets all limits with a lower probability is not listed
 _NOTHING = 1e-4  # relative change of the cost below which a knob has no effect
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """`value`: in the objective's unit, with its 90 % interval. `memory_gib`: memory of the fullest rank, given with
-    the chance that it runs out; None if no simulator models it. `kept_probability`: the chance that it meets the limit
-    that it is most likely to break; None if no limit can be predicted."""
+    """The prediction for a configuration. `value`: the objective's metric; `low`, `high`: its 90 % interval;
+    `memory_gib`: of the rank that needs most; `oom_probability`: of running out of memory (both None without a memory
+    model). `kept_probability`: of meeting the limit that is most likely to be broken (None if no limit can be
+    predicted)."""
 
     name: str
     configuration: dict[str, Value]
@@ -51,12 +52,12 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """`best`: best first; costs are divided by the chance to fit into memory. Each layout (devices and parallelism) is
-    listed at most once, unless there are too few layouts (`layouts` is false), and so is each prediction. If no
-    configuration is expected to meet the limits, the likeliest ones are listed. `searched`: size of the space.
-    `reference`: None if it is predicted not to run, or to break a constraint. `rows`: measurements of this job behind
-    the prediction. `unpriced`: settings of the listed configurations whose effect on time no simulator knows. `fits`:
-    if the reference breaks its limits at the job's load, the load at which it is expected to meet them; else ""."""
+    """`best`: best first, by cost / probability to fit into memory, with at most one configuration of each layout
+    (devices and parallelism), unless there are too few layouts (`layouts` is false). If no configuration is expected to
+    meet the limits, those with the highest probability are listed. `searched`: size of the space. `reference`: None if
+    it is predicted not to run or to break a limit. `rows`: number of this job's measurements on which the prediction
+    rests. `unpriced`: settings of the listed configurations whose effect on time no simulator knows. `fits`: if the
+    reference breaks its limits at the job's load, a sentence on the load at which it is expected to meet them."""
 
     job: str
     metric: str
@@ -80,8 +81,8 @@ def predicts(space: JobSpace) -> bool:
 
 
 def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
-    """`space`: the job's space, or a part of it. Left out are configurations that are predicted to run out of memory,
-    and those that break a constraint, unless the reference or a configuration near it may meet it.
+    """Ranks the configurations of `space`, which is the job's space or a subset. Configurations that are predicted to
+    run out of memory or to break a constraint are left out, unless none would remain.
 
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
@@ -115,8 +116,8 @@ def _doubtful(rows: list[Ranked]) -> bool:
 def _fewest(
     space: JobSpace, counts: list[Knob], predicted: "Callable[[JobSpace], _PredictedRows]", count: int
 ) -> list[Ranked]:
-    """The best configuration for each number of devices that meets the limits, fewest devices first. Each number is
-    searched separately: costs at one number are equal, so they would not lead a search to fewer devices."""
+    """The best configuration for each number of devices with which the limits can be met, fewest devices first. Each
+    number is searched separately, because all configurations with one number have the same cost."""
     numbers = sorted(itertools.product(*(map(int, knob.values) for knob in counts)), key=sum)
     found: list[Ranked] = []
     for number in filter(any, numbers):
@@ -133,10 +134,10 @@ def _fewest(
 
 
 class _PredictedRows:
-    """Predictions for rows of codes."""
+    """Predictions for configurations, given as rows of codes (indices of their knobs' values)."""
 
     def __init__(self, space: JobSpace, job: Job, simulators: Simulators, of: Job | None = None) -> None:
-        """`of`: the job whose highest rate is searched, if `job` is its variant with one request at a time."""
+        """`of`: if `job` is a variant with one request at a time (see `_alone`), the original job, else None."""
         predictor = simulators.predictor()
         if predictor is None:
             raise AutoscoutError(
@@ -145,13 +146,14 @@ class _PredictedRows:
         self.space, self.job, self.simulators, self.searched = space, job, simulators, of
         self.of_objective = as_costs(job.objective, predictor)
         placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
-        self.alike = RATES_APART - 1 if job.objective.metric == HIGHEST_RATE else _NOTHING  # relative, of equal costs
+        # Relative difference below which costs count as equal; request rates are only searched on a coarse grid.
+        self.alike = RATES_APART - 1 if job.objective.metric == HIGHEST_RATE else _NOTHING
         self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
         self.recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
 
     def costs(self, codes: np.ndarray, share: float = 1.0) -> np.ndarray:
-        """Expected cost of one successful run: the objective's cost / the chance that it fits. `share`: the share of
-        each bound that a configuration may use."""
+        """(n,) expected cost of one successful run: the objective's cost / the probability to fit into memory. `share`:
+        multiplies all bounds, to search with stricter ones."""
         columns = self.simulators.columns_of(codes)
         found = np.where(self._used(columns) <= share, self.of_objective(codes), np.inf)
         return found / self._fitting(columns)
@@ -163,7 +165,7 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # false: all are expected to break a limit
+        if np.isfinite(self.costs(chosen)).any():  # not if all are expected to break a limit
             chosen = self.plain(chosen)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
@@ -175,13 +177,13 @@ class _PredictedRows:
         return self.ranked([self.space.reference])[0] if runs else None
 
     def _chance(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) chance to meet the bound that is most likely broken; 1 without bounds."""
+        """(n,) probability to meet the bound that is most likely to be broken; 1 without bounds."""
         found = bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes))
         return np.min([np.ones(len(codes)), *(bound.chance for bound in found)], axis=0)
 
     def fitting_load(self) -> str:
-        """A sentence on the heaviest load, in halvings of the job's, at which the reference is expected to meet its
-        bounds; "" if the load cannot be scaled."""
+        """A sentence on the first load, when the job's is halved repeatedly, at which the reference is expected to meet
+        its bounds; "" if the load cannot be scaled."""
         name = "concurrency" if self.job.traffic.concurrency else "rate"
         now = load = getattr(self.job.traffic, name)
         if self.job.traffic.sessions or not now:
@@ -196,12 +198,12 @@ class _PredictedRows:
         return f"{reference_of(self.job)} is not expected to meet its limits even with {name} = {load:g}"
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
-        """The factor by which a configuration misses the bound that it misses most; inf if it does not run."""
+        """(n,) factor by which a configuration misses its tightest bound (≤ 1: met); inf if it does not run."""
         used = self._used(self.simulators.columns_of(codes))
         return np.where(np.isfinite(self.of_objective(codes)), used, np.inf)
 
     def _used(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """How much of its tightest bound a configuration uses, as a share; 0 without bounds."""
+        """(n,) ratio of the predicted metric to its bound, for the tightest bound; 0 without bounds."""
         from autoscout.search.belief.limits import closeness  # imports scipy
 
         most = np.zeros(1)
@@ -212,9 +214,10 @@ class _PredictedRows:
         return most
 
     def chosen(self, count: int) -> np.ndarray:
-        """The codes of the best configuration of each layout, and of others if there are fewer than `count` layouts. A
-        few configurations are simulated more exactly than many at once. If the chosen ones then break a bound, the best
-        of those farther from it are tried, and finally those nearest to it."""
+        """(n, knobs) codes of the best configuration of each layout, and of others if there are fewer than `count`
+        layouts. Many configurations are first simulated together, less exactly than the few best ones afterwards. If
+        all of these then break a bound, the search is repeated with stricter bounds, and at last for the smallest
+        shortfall."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
@@ -236,7 +239,8 @@ class _PredictedRows:
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _alone(self) -> "_PredictedRows":
-        """Predictions for requests that come one at a time; if these break the limits, every rate does."""
+        """Predictions for a load of one request at a time: a configuration that breaks a limit at this load breaks it
+        at every request rate."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
@@ -246,7 +250,7 @@ class _PredictedRows:
         )
 
     def _nearer(self, row: np.ndarray) -> np.ndarray:
-        """The configuration in the row's layout that misses the bounds least, found knob by knob, simulated exactly."""
+        """The configuration with the row's layout that misses the bounds least, by a local search over single knobs."""
         missed = self.shortfall(row[None])[0]
         while missed > 1:
             neighbours = around(self.space, row[None])
@@ -261,7 +265,8 @@ class _PredictedRows:
         return row
 
     def _first_ones(self, order: Costs, count: int) -> np.ndarray:
-        """The best rows of each layout. In a large space all are simulated in the same way, to be comparable."""
+        """The best rows of each layout. In a large space, even a few rows are simulated with the method for many, so
+        that their costs are comparable."""
 
         def of_many(codes: np.ndarray) -> np.ndarray:
             return order(np.resize(codes, (max(len(codes), _MANY), codes.shape[1])))[: len(codes)]
@@ -271,12 +276,12 @@ class _PredictedRows:
         codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
         first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
         if len(first) < count:
-            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # dearer than the row before
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # not equal to the row before
             first = np.concatenate([first, np.setdiff1d(dearer, first)])
         return codes[first[: max(2 * count, _FEW)]]
 
     def _kept(self, codes: np.ndarray) -> np.ndarray:
-        """The rows that meet all bounds, best first; among equally good ones those farthest from their bounds first."""
+        """The rows that meet all bounds, by cost; rows of equal cost by the distance to their bounds, largest first."""
         if not len(codes):
             return codes
         cost = self.costs(codes)
@@ -297,7 +302,8 @@ class _PredictedRows:
         return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p, k) for c, v, span, g, p, k in each]
 
     def unlike(self, codes: np.ndarray) -> np.ndarray:
-        """Drops rows with the same prediction as an earlier row. Searched rates are coarse, so rows often share one."""
+        """Drops rows with the same prediction as an earlier row, except for request rates, which are so coarse that
+        different rows often have the same one."""
         if self.job.objective.metric == HIGHEST_RATE:
             return codes
         found: list[tuple[int, Ranked]] = []
@@ -307,17 +313,20 @@ class _PredictedRows:
         return codes[[i for i, _ in found]]
 
     def plain(self, codes: np.ndarray) -> np.ndarray:
-        """Configurations of the same layouts, as similar to the reference as possible at the same cost, best first."""
+        """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
+        sorts the rows by cost."""
         nearest = np.array([self._nearest(row, self.costs) for row in codes])
-        costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
+        # One call per row, because single rows are simulated more exactly.
+        costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]
         same = np.array(costs[1]) <= np.array(costs[0]) * (1 + self.alike)
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
-        """The configuration of the row's layout nearest to the reference that is as good: directly, or knob by knob.
-        Searched rates are coarse, so a nearer configuration may have a better one; otherwise the ranking lists both."""
+        """The configuration of the row's layout and cost that is nearest to the reference. Request rates are so coarse
+        that a nearer configuration may even be better; with other metrics, a better one is a different entry of the
+        ranking."""
 
-        def cost(one: np.ndarray) -> float:  # the search for a rate starts at the neighbouring one
+        def cost(one: np.ndarray) -> float:  # with `row`, because the search for a rate starts at the previous row's
             return float(order(np.array([row, one]))[1])
 
         least = cost(row)
@@ -336,13 +345,13 @@ class _PredictedRows:
             row, least = nearer[0], min(least, nearer[1])
 
     def _last(self, row: np.ndarray) -> np.ndarray:
-        """The configuration nearest to the reference in the row's layout that single moves reach."""
+        """The configuration of the row's layout that repeated steps towards the reference reach."""
         while len(nearer := self._towards_reference(row)):
             row = nearer[0]
         return row
 
     def _towards_reference(self, row: np.ndarray) -> np.ndarray:
-        """Configurations of the row's layout that are one move nearer to the reference; the nearest first."""
+        """Neighbours of the row with the same layout and fewer differences from the reference, fewest first."""
         reference = self.recipes[0]
         free = np.isin(np.arange(len(row)), self.layout, invert=True)
         beside = around(self.space, row[None])
@@ -356,7 +365,7 @@ class _PredictedRows:
         return f"no configuration of {self.job.name} is predicted to run within its memory and its constraints"
 
     def _missed(self, codes: np.ndarray) -> str:
-        """The prediction, as a sentence, for the configuration that comes nearest."""
+        """A sentence on the limits that the configuration with the smallest shortfall is predicted to break."""
         nearest = self._nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
         missed = [
             f"{bound.text} is predicted {bound.predicted.value[0]:,.4g}"

@@ -1,4 +1,4 @@
-"""Lists the points between a good and a bad side, in order, as sides of a bisection (sides.py)."""
+"""Lists the versions between a good and a bad one, in order, for a bisection."""
 
 import contextlib
 import difflib
@@ -14,7 +14,8 @@ from kb.records import AutoscoutError, Job
 
 
 class BisectPoint(msgspec.Struct, frozen=True):
-    """`label`: the name of the change that leads here; `side`: as in sides.py."""
+    """A version of the job. `label`: the change from the previous version; `side`: the text that defines this version
+    (sides.py)."""
 
     label: str
     side: str
@@ -22,7 +23,7 @@ class BisectPoint(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> Iterator[list[BisectPoint]]:
-    """From the good point to the bad one, both included. Errors: AutoscoutError (exit 2)."""
+    """The versions from the good to the bad one, both included. Errors: AutoscoutError (exit 2)."""
     package, equals, _ = good.partition("==")
     if equals and bad.startswith(f"{package}=="):
         wanted = [good, *(v if "==" in v else f"{package}=={v}" for v in versions), bad]
@@ -37,7 +38,7 @@ def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> It
 
 
 def _settings(old: Path, new: Path, folder: Path) -> list[BisectPoint]:
-    """The old file with its first changes, one more at each point; the last point is the new file."""
+    """Versions of a settings file: the old file, then one more of its changed blocks each, up to the new file."""
     before, after = old.read_text().splitlines(), new.read_text().splitlines()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]

@@ -1,7 +1,8 @@
-"""Finds which of many changes made a job slower. Runs points in pairs (changepoint.py) until one change is probably it.
+"""Finds which of many successive changes made a job slower. Measures pairs of versions (points, between.py), which are
+chosen by changepoint.py, until one change is probably the cause.
 
-A point that does not run is left out, so that the change lies between its neighbours that do. Each point is a session
-of its own, so all measurements are in the knowledge base."""
+A point that does not run is left out, so its change and the next one cannot be told apart. Each point has its own
+session, so all measurements are in the knowledge base."""
 
 import contextlib
 import math
@@ -22,12 +23,13 @@ from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job, Measurement
 
 _OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
-_LIKELY = 0.02  # from this probability on, another change is named, too
+_LIKELY = 0.02  # smallest probability with which further changes are reported as suspects
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """`label`: the first point with the change; `skipped`: number of points before it that did not run, and may contain
-    the change instead."""
+    """A change that may be the cause. `label`: the first point with the change; `before`: the last point without it;
+    `p`: its probability; `skipped`: number of points between these two that did not run, whose changes may be the cause
+    instead."""
 
     label: str
     before: str
@@ -89,14 +91,14 @@ def bisect(
             before, p = p, _of_suspects(search, broken)
             first = max(p, key=p.__getitem__)
             on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[first].label}")
-            twice = min(p[first], before.get(first, 0.0))  # a burst of others' load can outlast one pair
+            twice = min(p[first], before.get(first, 0.0))  # since a burst of other load may distort a whole pair
             if twice >= sure and len(search.pairs) > changepoint.FIRST:
                 break
     return _bisected(points, search, broken, pair, sure)
 
 
 class OpenPoints:
-    """The points that ran last, each with its checkout or environment and its process."""
+    """The points that ran last, each with its checkout or environment and its process, ready to run again."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class OpenPoints:
     ) -> None:
         self._points, self._job, self._kb, self._wheels = points, job, kb, wheels
         self._on_note, self._stop = on_note, stop
-        self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # the last entry ran last
+        self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # ordered by their last run
 
     def run(self, point: int) -> Measurement:
         """Runs a point once more. Errors: AutoscoutError if it does not start."""
@@ -126,7 +128,7 @@ class OpenPoints:
             made = held.enter_context(side(self._points[point].side, self._job, self._kb, self._wheels))
             each = opened(held, made, self._kb, self._on_note, self._stop, "bisect")
             held.callback(self._ended, each)
-            each.run()  # the first run is not counted
+            each.run()  # not used, since caches and compilation make the first run slower
             return each, held.pop_all()
 
     def _ended(self, each: GateSide) -> None:
@@ -146,7 +148,7 @@ def _named(points: Sequence[BisectPoint], both: tuple[int, int]) -> str:
 
 
 def _of_suspects(search: ChangeSearch, broken: dict[int, str]) -> dict[int, float]:
-    """A point that runs → probability that the change is between the previous point that runs and this one."""
+    """Each point that runs → probability that the cause lies between the previous point that runs and this one."""
     found, together = {}, 0.0
     for point, p in enumerate(search.p.tolist(), 1):
         together += p

@@ -20,7 +20,8 @@ _OF_NO_LOAD = ("peak_memory_gib", "kv_cache_tokens")
 
 
 class Bounded(NamedTuple):
-    """A constraint, with its predicted metric for many configurations; `kept` is true without a finite prediction."""
+    """A constraint with the predictions of its metric for n configurations. `kept`: (n,) whether each meets it, true
+    without a finite prediction."""
 
     text: str
     predicted: Prediction
@@ -28,7 +29,7 @@ class Bounded(NamedTuple):
 
     @property
     def chance(self) -> np.ndarray:
-        """(n,) probability that the constraint is met, from the error that the prediction claims."""
+        """(n,) probability that the constraint is met, if the prediction's error is as large as it states."""
         _, compare, bound = constraint(self.text)
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.log(bound / self.predicted.value) / self.predicted.error * (1 if compare == "<=" else -1)
@@ -47,8 +48,9 @@ def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
 
 
 def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predictor]:
-    """Predicts how close a job's configurations come to its bounds, in the form of search/strategy.py."""
-    from autoscout.search.belief.foreseen import MEMORY  # imported here: it loads scipy, which predictions do not need
+    """For each bound that a simulator predicts, a predictor of how close configurations come to it (search/strategy.py
+    defines the scale)."""
+    from autoscout.search.belief.foreseen import MEMORY  # imported here, because it loads scipy
 
     found: dict[str, Predictor] = {}
     if fullness := simulators.fullness(space):
@@ -74,8 +76,8 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
 
 
 def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
-    """The first simulator that predicts the constraint's metric without measured rows; None if the metric depends on
-    the load and the rate is searched."""
+    """The first simulator that predicts the constraint's metric without measured rows; None if there is none, or if the
+    metric depends on the load of a job whose highest request rate is searched."""
     metric = constraint(text)[0]
     if job.objective.metric == HIGHEST_RATE and metric not in _OF_NO_LOAD:
         return None

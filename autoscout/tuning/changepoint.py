@@ -2,12 +2,13 @@
 
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + s + ε,    ε ~ N(0, σ²),  p_r ~ N(0, ρ σ²)
 
-Point 0 is before all changes, point n after the last, and each change has the same prior probability. s is 0 except in
-a share of slow runs: these have the machine's second speed, or are each slower by their own amount; both runs of a pair
-may be slow together, for example during a burst of other load. None of these values is known beforehand. The posterior
-is a sample of all unknowns but the change, whose probabilities follow in closed form: particles that each pair
-reweights (Chopin 2002) and that differential evolution moves (ter Braak 2006). The next pair is the most informative
-about which change it is (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
+Point 0 is before all changes, point n after the last; each change has the same prior probability of being the cause. δ
+is the slowdown, p_r an effect that is common to both runs of a pair. s is 0 except in a share of slow runs, in which it
+is either the excess of the machine's second speed or has a random size; both runs of a pair may be slow together, for
+example during a burst of other load. All these values are unknown. Their posterior is represented by particles, which
+are reweighted by each pair (Chopin 2002) and moved by differential evolution (ter Braak 2006); given a particle, the
+probability of each change follows in closed form. The next pair is the most informative about the change (probabilistic
+bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
 
 import math
@@ -16,28 +17,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIRST = 3  # pairs of the two ends that come before pairs in between
+FIRST = 3  # number of pairs of the first and the last point, before pairs of points in between
 _PARTICLES = 600
 _MOVES = 3  # moves of each particle after each reweighting
-_KEPT = 0.5  # effective share of the particles below which a pair is added in several steps
-_JUMP = 0.2  # share of moves by a whole difference of two particles, which change between modes
+_KEPT = 0.5  # smallest share of effective particles after a reweighting; a pair that would leave less needs more steps
+_JUMP = 0.2  # share of moves by the full difference of two particles, with which a particle can reach another mode
 _TINY = 1e-300
 
 Pair = tuple[int, int, float, float]  # the earlier and the later point, and their log costs
 
 
 class _Unknowns(NamedTuple):
-    """(particles,) each; level and amounts are log costs. The priors are uniform from _LOW to _HIGH."""
+    """The unknowns of the model, each of shape (particles,). The priors are uniform from _LOW to _HIGH."""
 
-    level: np.ndarray  # about the median of the first pairs
-    noise: np.ndarray  # log σ: clocks are not more precise than 2e-4
-    delta: np.ndarray  # log δ: noisy comparisons cannot find less than 1 %
-    drift: np.ndarray  # log ρ, from no drift to a drift that hides everything else
-    slow: np.ndarray  # square root of the share of slow runs, so that a small share is likelier than a large one
-    second: np.ndarray  # log of the second speed's excess
-    own: np.ndarray  # log of the mean, and of the deviation, of the other slow runs' excess
+    level: np.ndarray  # log cost of point 0, minus the median of the first pairs
+    noise: np.ndarray  # log σ; σ is at least 2e-4, the precision of clocks
+    delta: np.ndarray  # log δ; δ is at least 1 %, since noise would hide less
+    drift: np.ndarray  # log ρ, from negligible drift to drift that hides everything else
+    slow: np.ndarray  # square root of the share of slow runs, which makes small shares likelier a priori
+    second: np.ndarray  # log of s in runs at the second speed
+    own: np.ndarray  # log of the mean (and standard deviation) of s in the other slow runs
     shared: np.ndarray  # share of the second speed among slow runs
-    together: np.ndarray  # probability that both runs of a pair are slow for the same reason
+    together: np.ndarray  # probability that the runs of a pair are slow (or not) together, not independently
 
 
 _LOW = np.array([-2, *np.log([2e-4, 0.01, 0.01]), 0, *np.log([0.01, 0.01]), 0, 0])
@@ -45,14 +46,14 @@ _HIGH = np.array([2, *np.log([0.3, 3.4, 100]), 0.95, *np.log([1.5, 1.5]), 1, 1])
 
 
 class ChangeSearch:
-    """`p`: (changes,) probability that it is each change; change k, from 0, leads from point k to point k + 1."""
+    """`p`: (changes,) probability that the change is the cause; change k, from 0, leads from point k to point k + 1."""
 
     def __init__(self, changes: int, pairs: Iterable[Pair] = ()) -> None:
         self.p = np.full(changes, 1 / changes)
         self.pairs: list[Pair] = []
         self._changes = np.arange(changes)
         self._rng = np.random.default_rng(51)
-        self._particles = self._rng.random((_PARTICLES, len(_LOW)))  # 0 stands for _LOW, 1 for _HIGH
+        self._particles = self._rng.random((_PARTICLES, len(_LOW)))  # scaled so that 0 is _LOW and 1 is _HIGH
         for each in pairs:
             self.see(each)
 
@@ -65,7 +66,7 @@ class ChangeSearch:
         points = np.array([each[:2] for each in self.pairs])
         after = (points[:, :, None] > self._changes).sum(axis=1)  # (pairs, changes): points after the change
         self._after = (after[:, None] == np.arange(3)[:, None]).reshape(-1, len(self._changes)).astype(float)
-        share = np.ones(len(self.pairs))  # exponent of each pair's likelihood
+        share = np.ones(len(self.pairs))  # exponent of each pair's likelihood, below 1 until it is added in full
         new = slice(0 if len(share) == FIRST else -1, None)
         share[new] = 0.0
         while share[-1] < 1:
@@ -75,7 +76,7 @@ class ChangeSearch:
         self.p = self._weights.sum(axis=0)
 
     def _reweight(self, share: np.ndarray, new: slice) -> None:
-        """Adds as much of the new pairs' likelihood as leaves enough particles with weight; resamples by it."""
+        """Raises the exponent of the new pairs' likelihood as far as enough particles keep weight; resamples them."""
         each, more = self._of_pairs(self._particles), 1 - share[-1]
         before = _of_any(self._of_changes(each, share))
         while True:
@@ -99,7 +100,7 @@ class ChangeSearch:
             one, other = moved[rng.choice(others, (2, len(mine)))]
             size = len(mine), 1
             by = np.where(rng.random(size) < _JUMP, 1.0, rng.uniform(0.2, 0.7, size))
-            there = rng.random((len(mine), len(_LOW))) < rng.choice([0.3, 0.6, 1.0], size)  # some of the unknowns
+            there = rng.random((len(mine), len(_LOW))) < rng.choice([0.3, 0.6, 1.0], size)  # unknowns that are moved
             to = moved[mine] + there * by * (one - other) + 1e-4 * rng.standard_normal(one.shape)
             to = np.abs(to)
             to = np.where(to > 1, 2 - to, to)  # reflected at the ends of the prior
@@ -111,7 +112,7 @@ class ChangeSearch:
         return logs
 
     def _of_pairs(self, particles: np.ndarray) -> np.ndarray:
-        """(particles, pairs, 3): log likelihood of each pair if none, the later or both points are after the change."""
+        """(particles, pairs, 3) log likelihood of each pair, if neither, the later or both points have the change."""
         these = _unknowns(particles)
         centre, spread, weight = _kinds(these)
         after = np.array([[0, 0], [0, 1], [1, 1]])
@@ -130,11 +131,11 @@ class ChangeSearch:
         return (of_pairs * share[:, None]).reshape(len(of_pairs), -1) @ self._after
 
     def next_pair(self, broken: Collection[int] = ()) -> tuple[int, int]:
-        """The two points of the next pair, none of them `broken` (they do not run); the two ends at first.
+        """The two points of the next pair, without `broken` points, which do not run; at first the two ends.
 
-        Each change predicts the cost of every point. The next pair are the two points whose predicted costs differ
-        most between the likely changes, jointly and in units of the noise: those with the largest determinant of the
-        covariance of their costs."""
+        If a change is known to be the cause, the cost of every point is predicted. The next pair consists of the two
+        points whose predictions vary most over the likely changes, jointly and in units of the noise: those with the
+        largest determinant of the covariance of their costs."""
         changes = len(self._changes)
         if len(self.pairs) < FIRST:
             return 0, changes
@@ -152,11 +153,11 @@ class ChangeSearch:
         return int(works[low]), int(works[high])
 
     def slowdown(self, change: int) -> float:
-        """Expected log-cost after a change minus that before it, if this is the change that made it slower."""
+        """Expected increase of the log-cost by a change, given that it is the cause."""
         return float(self._expected(np.exp(_unknowns(self._particles).delta))[change])
 
     def _expected(self, values: np.ndarray) -> np.ndarray:
-        """(changes,): mean over the particles, given that each change is the one."""
+        """(changes,) mean over the particles, given that the change is the cause."""
         return values @ self._weights / np.maximum(self.p, _TINY)
 
 
@@ -165,8 +166,8 @@ def _unknowns(particles: np.ndarray) -> _Unknowns:
 
 
 def _kinds(these: _Unknowns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each particle and kind of pair: (particles, kinds, 2) the mean excess of its two runs; (particles, kinds, 3)
-    their variances and covariance; (particles, kinds) the kind's probability."""
+    """The kinds of pairs, by how each of the two runs is slow. Returns (particles, kinds, 2) the mean of s in the two
+    runs, (particles, kinds, 3) their variances and covariance, (particles, kinds) the probability of the kind."""
     slow, together, noise = these.slow**2, these.together, np.exp(2 * these.noise)
     excess = np.exp(np.array([np.full(len(noise), -np.inf), these.second, these.own]))
     varies = excess**2 * np.array([0, 0, 1])[:, None]
@@ -189,5 +190,5 @@ def _kinds(these: _Unknowns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _of_any(logs: np.ndarray) -> np.ndarray:
-    """(particles,): log likelihood, whichever change it is."""
+    """(particles,) log likelihood, summed over the changes."""
     return np.logaddexp.reduce(logs, axis=1)

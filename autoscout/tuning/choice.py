@@ -1,9 +1,10 @@
-"""The posterior over the finalists, from the search and the rounds together. The choice, which has to be made in any
-case, and the value of further rounds follow from it. Claims rest on the rounds alone (evidence.py).
+"""The posterior of the finalists' costs, from the search and the final rounds together. It determines which finalist is
+recommended, which has to be decided in any case, and the value of further rounds. Claims rest on the rounds alone
+(evidence.py).
 
     log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
 
-Both know log-costs only up to a common level. A posterior is not distorted by interim looks.
+Both are known only up to a common additive constant. A posterior stays valid if it is inspected after every round.
 """
 
 import math
@@ -16,9 +17,9 @@ from scipy.special import stdtr
 from autoscout.tuning.evidence import Fit, expected_excess
 from autoscout.tuning.modes import EXPECTED
 
-_DOUBTED = 2.0  # factor by which the search's standard deviations may be too small
-_LEAST = 1e-4  # smallest standard deviation
-_COMMON = 100.0  # prior variance of the common level
+_DOUBTED = 2.0  # factor by which the search may underestimate its standard deviations
+_LEAST = 1e-4  # lower bound on standard deviations
+_COMMON = 100.0  # prior variance of the common constant
 _BLIND = 0.1  # default standard deviation of one log cost
 
 Beliefs = Mapping[str, tuple[float, float]]  # configuration id → (log-cost above the best, its standard deviation)
@@ -30,7 +31,7 @@ def doubted(deviation: float) -> float:
 
 
 class FinalChoice(msgspec.Struct, frozen=True):
-    """`level`: configuration id → expected log-cost, up to a common level; `covariance`: of these; `dof`: degrees of
+    """`level`: configuration id → expected log-cost, up to a common constant; `covariance`: of these; `dof`: degrees of
     freedom of the noise estimate."""
 
     level: dict[str, float]
@@ -38,21 +39,19 @@ class FinalChoice(msgspec.Struct, frozen=True):
     dof: int
 
     def gap(self, one: str, other: str) -> tuple[float, float]:
-        """Expected log(cost of the one / cost of the other), above 0 if the other is cheaper, and its standard
-        deviation."""
+        """Mean and standard deviation of log(cost of `one` / cost of `other`); above 0, `other` is cheaper."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
         variance = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
         return self.level[one] - self.level[other], max(math.sqrt(max(variance, 0.0)), 1e-12)
 
     def p_better(self, one: str, other: str) -> float:
-        """The probability that the other is cheaper."""
         mean, deviation = self.gap(one, other)
         return float(stdtr(self.dof, mean / deviation)) if self.dof else 0.5
 
     def gain(self, leader: str, name: str, known: float = 1.0) -> float:
-        """Expected gain of being able to choose `name` instead of `leader` once more is known; `known`: 1 is
-        everything, 0 nothing more."""
+        """Expected gain if `name` can be chosen instead of `leader` after more measurements. `known`: the share of the
+        remaining variance that they remove."""
         mean, deviation = self.gap(leader, name)
         return expected_excess(mean, max(deviation * math.sqrt(known), 1e-9))
 
@@ -62,7 +61,8 @@ class FinalChoice(msgspec.Struct, frozen=True):
 
 
 def choice(fit: Fit, believed: Beliefs) -> FinalChoice:
-    """Combines rounds and search; the search's belief weighs at most as much as one measurement, however sure it is."""
+    """Combines rounds and search. A belief of the search counts at most as much as one measurement, because the search
+    may be overconfident."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]

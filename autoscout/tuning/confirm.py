@@ -1,8 +1,8 @@
-"""The end of a session: is the winner really better than the reference, and by how much?
+"""The end of a session: decides whether the winner is really better than the reference, and by how much.
 
-The best of many single measurements is partly luck. So the finalists are chosen by the search's posterior, they and the
-reference are measured again in rounds (trial.py), and only these new measurements decide. An open question is reported
-as undecided, with the gain expected of more rounds.
+The best of many single measurements is partly luck. So the finalists are chosen by the search's posterior, and they and
+the reference are measured again in rounds (trial.py); only these new measurements count. If they do not suffice, the
+verdict is "undecided", with the gain that more rounds are expected to bring.
 """
 
 import math
@@ -19,20 +19,20 @@ from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
-FINALISTS, _MOST = 3, 6  # number of finalists by the posterior: usually, and at most
-_FOR = 5  # there is one more finalist for every this many measured configurations
-# Noise may have changed the order of configurations within this factor of the best single measurement.
+FINALISTS, _MOST = 3, 6  # smallest and largest limit on the number of finalists by the posterior
+_FOR = 5  # between these, the limit is the number of measured configurations divided by this
+# Configurations within this factor of the best single measurement may really be better, because of noise.
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
-_STEEP = math.log(1.05)  # median extra log cost of the neighbours of a sharp peak
-_ASKED = 0.01  # gain for which the required number of rounds is reported if none is visible
+_STEEP = math.log(1.05)  # an optimum is a sharp peak if its neighbours' median log-cost is higher by more than this
+_ASKED = 0.01  # the number of rounds that is reported as necessary is for a gain of at least this
 
 
 def finalists(
     job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement], quiet: bool = False
 ) -> list[Configuration]:
-    """The configurations that may be the best, by the search's posterior, and the default if it works at all; best
-    first. `quiet`: the reference's repeats agree as closely as on a dedicated system."""
+    """The configurations that may be the best, by the search's posterior, best first; then the default, if it ran.
+    `quiet`: whether the reference's repeats agree as closely as on a dedicated system."""
     costs = {m.configuration.id: c for m in measured if (c := cost(job.objective, m)) is not None}
     believed = [b for b in ranking.believed if b.configuration.id in costs]
     if not believed:
@@ -53,19 +53,19 @@ def finalists(
 
 
 def _least(costs: dict[str, float], quiet: bool) -> list[str]:
-    """The cheapest configurations by single measurements, whatever the posterior says: two more rounds cost less than
-    missing the best."""
+    """The cheapest configurations by single measurements, regardless of the posterior: measuring them in two rounds
+    costs less than missing the best one."""
     least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
     return [name for name in least if costs[name] <= (_WITHIN_QUIET if quiet else _WITHIN) * costs[least[0]]]
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
-    """A round's costs; failures are left out, including those caused by the machine."""
+    """The costs of a round, without failed measurements."""
     return [(m.configuration.id, c) for m in measured if (c := cost(job.objective, m)) is not None]
 
 
 def failed(job: Job, rounds: Sequence[Sequence[Measurement]]) -> set[str]:
-    """Configurations that failed in a round through their own fault, and so are no longer finalists."""
+    """Ids of configurations that failed in a round, except by a fault of the machine; they are no longer finalists."""
     return {
         m.configuration.id
         for row in rounds
@@ -83,10 +83,10 @@ def verdict(
     around: dict[str, Around] | None = None,
     today: Configuration | None = None,
 ) -> Confirmed | None:
-    """The claim and the recommendation; None if nothing ran. Only proven gains are claimed. The recommendation is the
-    cheapest proven configuration, else the one with the lowest posterior mean, whatever its probability, because
-    something has to be chosen. Ties go to the one nearest the default. `around`: predictions for the finalists'
-    neighbours; `today`: the user's present launch."""
+    """The claim about the gain and the recommendation; None if nothing ran. A gain is only claimed if it is proven. The
+    cheapest configuration with a proven gain is recommended, else the one with the lowest posterior mean, because one
+    has to be recommended; ties go to the one nearest the default. `around`: predictions for the finalists' neighbours;
+    `today`: the user's present launch."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
     rounds = [row for row in rounds if row]
@@ -112,7 +112,9 @@ def verdict(
         sentence += _over_today(fit.contrast(present, winner), chosen.p_better(present, winner), present, rounds)
     if fit.slow:
         runs = sum(map(len, rounds))
-        sentence += f"; {fit.slow} of {runs} runs were at a slower speed of the machine, so its usual speed is compared"
+        sentence += (
+            f"; {fit.slow} of {runs} runs were slow because of the machine, so runs at its usual speed are compared"
+        )
     if len(last) > 1 and fit.dof:
         sentence += _left(chosen.left(winner, last))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
@@ -148,7 +150,8 @@ def _chosen(
     configurations: dict[str, Configuration],
     default: Configuration,
 ) -> str:
-    """The choice among `names`; the default if nothing probably beats it, or the difference is tiny."""
+    """Which of the configurations `names` to recommend: the best, or the default if none is probably better than it or
+    the difference is negligible."""
     best = min(names, key=chosen.level.__getitem__)
     if default.id in fit.level:
         against = fit.contrast(default.id, best)
@@ -159,13 +162,14 @@ def _chosen(
 
 
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
-    """A configuration's mean cost over all rounds, even if it was not measured in each, from the fit's ratios."""
+    """A configuration's mean cost over all rounds; rounds without it are filled in by the fit."""
     common = [math.log(c) - fit.level[found] for row in rounds for found, c in row]
     return factor(fit.level[name] + sum(common) / len(common))
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
-    """The kind of verdict on the reference's best rival if nothing is proven; `here`: whether the reference ran."""
+    """The verdict's kind if no gain is proven. `against`: the best other configuration against the reference; `here`:
+    whether the reference ran."""
     if against is None:
         return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
@@ -174,7 +178,7 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Rounds needed in all to prove the observed difference (or 1 %, if that is larger); None if it is decided."""
+    """Total number of rounds needed to prove the observed difference (at least 1 %); None if it is decided."""
     if against is None or kind != "undecided" or not math.isfinite(against.error) or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))
@@ -212,29 +216,29 @@ def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> s
 def _sentence(
     name: str, reference: str, numbers: str, against: Contrast | None, kind: str, more: int | None, chosen: bool
 ) -> str:
-    """`name` against the `reference`, in words; `chosen`: whether it is recommended."""
+    """The verdict on `name` against the `reference`; `chosen`: whether `name` is recommended."""
     if against is None and name:
-        return f"{name} has nothing to be compared with: {reference}, the reference, did not run in {numbers}"
+        return f"{name} cannot be compared: the reference, {reference}, did not run in {numbers}"
     if against is None:
         return f"nothing else ran or is believed to be better than {reference}"
     if kind == "faster":
         return f"{name} is faster than {reference}: {numbers}"
     if kind == "slower":
-        return f"nothing is faster than {reference}: the next, {name}, is at {numbers}"
+        return f"nothing is faster than {reference}; the gain of the next best, {name}, is {numbers}"
     if kind == "equal":
         return f"{name} and {reference} differ by less than 1 %: {numbers}"
     wanted = f"; {more} rounds would decide" if more else ""
     done = "it is the better guess" if chosen else f"{reference} is kept"
-    return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
+    return f"undecided: the gain of {name} over {reference} is {numbers}, so {done}{wanted}"
 
 
 def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequence[Round]) -> str:
     together = sum(today in dict(row) for row in rounds)
-    return f"; over the present launch it is {_numbers(over, p_better, together)}"
+    return f"; its gain over the present launch is {_numbers(over, p_better, together)}"
 
 
 def _left(excess: float) -> str:
-    """`excess`: expected extra cost of the choice over the best of the last round."""
+    """`excess`: expected relative cost of the recommended configuration above the best one of the last round."""
     least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
     return f"; on average, more rounds would improve the choice by at most {least}"
 
@@ -258,7 +262,8 @@ def _chance(p: float) -> str:
 
 
 def nothing_worked(job: Job, measured: Collection[Measurement], what: str = "configuration", when: str = "") -> str:
-    """A sentence on why there is nothing to recommend, with an example. `what`, `when`: what was measured, and when."""
+    """A sentence on why there is nothing to recommend, with an example. `what`: noun for what was measured; `when`: its
+    stage, such as " in the final rounds"."""
     failures: dict[str, int] = {}
     for m in measured:
         failures[m.status] = failures.get(m.status, 0) + 1

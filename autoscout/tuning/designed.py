@@ -1,5 +1,5 @@
-"""The end of a session on a deterministic cost model, where evaluating again gives the same value. So there are no
-anchors, repeats or rounds; no interval is claimed, and the result is reported as it is."""
+"""The end of a session whose costs come from a deterministic model. Evaluating a configuration again gives the same
+value, so there are no anchors, repeats or final rounds, and the result has no interval."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,13 @@ _SAME = 1e-6  # relative cost difference treated as a tie; ties go to the config
 
 
 def exact(job: Job, tape: Tape) -> bool:
-    """Whether measuring again is pointless. A recorded session that did measure again is resumed in the same way."""
+    """Whether repeated measurements are pointless; false for the journal of an older session that contains some."""
     return target_of(job).designs and not tape.measured_again
 
 
 def compared(job: Job, space: Space, done: Sequence[Measurement], reference: Configuration) -> Confirmed:
-    """`done`: one answer for each configuration. Errors: AutoscoutError (exit 3) if nothing worked."""
+    """The verdict on the best configuration. `done`: one measurement per configuration. Errors: AutoscoutError (exit 3)
+    if nothing worked."""
     found = [(c, m) for m in done if (c := cost(job.objective, m)) is not None]
     if not found:
         raise AutoscoutError(nothing_worked(job, done), 3)

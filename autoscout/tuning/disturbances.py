@@ -1,8 +1,9 @@
-"""A run that the machine disturbed is repeated once, at once, and the less disturbed of the two counts; both are kept.
-A run whose host was lost is run again, on other hosts if there are any.
+"""Decides which runs to repeat. A run that other load disturbed is immediately repeated once, and the less disturbed
+one of the two runs counts; both are stored. A run whose host was lost is repeated, on other hosts if there are any.
 
-Disturbed means that others used more of the machine than is usual in this session. An absolute bound would repeat every
-run on a machine that is always shared, without effect; there only the final rounds and their noise estimate help.
+A run counts as disturbed if other processes used more of the machine than is usual in this session. With an absolute
+limit, every run on a machine that is always shared would be repeated without effect; there, only the noise estimate of
+the final rounds helps.
 """
 
 import statistics
@@ -13,14 +14,14 @@ from kb.records import Measurement
 
 # Condition → largest accepted excess over the session's median.
 _TOO_FAR = {"foreign_cpu_share": 0.15, "steal_share": 0.05, "throttled": 0.5}
-_KNOWN = 3  # runs needed before one can be called an outlier
-_SHARE = 0.25  # largest share of runs spent on repeats
-_ELSEWHERE = 2  # restarts after a lost host
+_KNOWN = 3  # number of runs needed before a run can count as disturbed
+_SHARE = 0.25  # largest number of repeats, as a share of all runs
+_ELSEWHERE = 2  # number of restarts of an experiment after lost hosts
 
 
 class Disturbances:
     def __init__(self, exact: bool = False) -> None:
-        """`exact`: costs are computed, not measured, so nothing disturbs them."""
+        """`exact`: costs come from a deterministic model, so nothing disturbs them."""
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
@@ -28,7 +29,7 @@ class Disturbances:
         self._lost: Counter[str] = Counter()  # configuration → consecutive runs whose host was lost
 
     def again(self, purpose: str, measurement: Measurement) -> bool:
-        """Whether to repeat this run before it counts."""
+        """Whether to repeat this run, so that it is not used yet."""
         if self._exact:
             return False
         if HOST_LOST in measurement.conditions:
@@ -48,7 +49,7 @@ class Disturbances:
         return True
 
     def settled(self, purpose: str, measurement: Measurement) -> tuple[str, Measurement]:
-        """The purpose and the run that count, after a repeat."""
+        """Of a run and its repeat, the measurement to use, with the purpose of the first run."""
         if purpose != "repeat" or measurement.configuration.id not in self._held:
             return purpose, measurement
         wanted, first = self._held.pop(measurement.configuration.id)
@@ -65,7 +66,7 @@ class Disturbances:
         return self._lost[which] <= _ELSEWHERE
 
     def _excess(self, measurement: Measurement) -> float:
-        """The largest excess over the median, as a multiple of its bound."""
+        """The largest excess of a condition over the session's median, as a multiple of the accepted excess."""
         found = [0.0]
         for name, bound in _TOO_FAR.items():
             usual = self._seen[name]

@@ -1,13 +1,14 @@
-"""The tuning loop as an ask/tell state machine: callers ask what to run and tell the result, until nothing is left.
+"""The tuning loop as an ask/tell state machine: the caller asks which experiment to run and tells its result, until
+there are no more experiments.
 
-    ask ──► search: orders of a person, then the strategy; known or predicted results return at once
-        │           └─ now and then the reference again (anchors.py)
+    ask ──► search: the user's orders, then the strategy (results that are known or predicted need no experiment);
+        │           at intervals, the reference again (anchors.py)
         └─► confirm: the finalists and the default, in rounds
-    tell ─► the strategy, once all of a batch is there
+    tell ─► the strategy, once all results of a batch have arrived
 
-It starts no process and never blocks, so `tune` (one slot or many), a Python `Study` and a resumed session drive the
-same machine: each result resumes the generator that asked for it. Every step is on the tape; the same results in the
-same order give the same decisions.
+The engine starts no process and never blocks, so that the same code serves `tune` (with one or several experiments at a
+time), a Python `Study` and a resumed session. Each result resumes the generator that asked for it. Every decision is
+recorded (tape.py), and the same results in the same order lead to the same decisions.
 """
 
 import time
@@ -79,8 +80,8 @@ class Engine:
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.device_s = 0.0  # device-seconds of the search's experiments
-        self.begun_at: float | None = None  # monotonic time of the first experiment, without preparation before
-        self.waited_s = 0.0  # seconds of waiting for devices that others used; these do not count either
+        self.begun_at: float | None = None  # monotonic time of the first experiment's start, when `wall_s` begins
+        self.waited_s = 0.0  # seconds of waiting for devices in use by others, which do not count for `wall_s`
         self.confirmed: Confirmed | None = None
         self.reason, self.paused = "", False  # why the search ended; whether the user paused it
         learns = self.kind is not None and self.kind.learns
@@ -104,7 +105,7 @@ class Engine:
         self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite, self.proposals.deaf)
         self._strategy: Strategy | None = None
         self._step = 0
-        self._waiting: dict[int, Asking] = {}  # generator by the number of the experiment it waits for
+        self._waiting: dict[int, Asking] = {}  # number of a running experiment → the generator that needs its result
         self._ready = Ready(tape)
         self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # orders not yet carried out
@@ -119,7 +120,7 @@ class Engine:
         return self._over and not self._waiting
 
     def ask(self, place: Place = anywhere) -> Experiment | None:
-        """The next experiment to start; None if there is none now: no room, others running, paused, or over."""
+        """The next experiment to start; None while other experiments must end first, when paused, and when over."""
         began = time.perf_counter()
         try:
             while not self._over:
@@ -134,7 +135,6 @@ class Engine:
             self._took(began)
 
     def ask_for(self, configuration: Configuration, purpose: str = "profile") -> Experiment:
-        """One experiment of a session without a search."""
         return self._started(configuration, purpose)
 
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
@@ -157,7 +157,7 @@ class Engine:
         self.evaluator.measured(measurement)
         of_reference = purpose in (*_SEARCH_PURPOSES, "anchor") and experiment.configuration == self.started.default
         if of_reference and self.anchors.tell(measurement, self.searched) and self._strategy is not None:
-            self._strategy = self._begun()  # the machine drifted, so some measurements are now in doubt
+            self._strategy = self._begun()  # the machine drifted, so some earlier measurements are less certain now
         if purpose in _SEARCH_PURPOSES:
             paid = charged(measurement)
             self.searched -= not paid
@@ -171,13 +171,13 @@ class Engine:
         return measurement
 
     def _more(self) -> bool:
-        """Queues more experiments; False if something has to end first."""
+        """Queues more experiments; False if a running experiment has to end first."""
         if self._confirming:
             if not self._waiting:
                 self._over = True
             return self._over
         if self._waiting and not (self.kind and self.kind.several and self.started.default.id in self.evaluator.done):
-            return False  # nothing runs before the reference, with which all others are compared
+            return False  # the reference is measured first, because all others are compared with it
         if self.reason:
             return not self._waiting and not self._ready and self._begin_confirming()
         return self._search_on()
@@ -247,7 +247,7 @@ class Engine:
         return self._strategy
 
     def _begun(self, space: Space | None = None) -> Strategy:
-        """A new strategy over the allowed space, given everything known so far."""
+        """A new strategy for the allowed space, which learns from everything measured so far."""
         assert self.kind is not None
         s, allowed = self.started, space or self.space
         predictors = {**self.evaluator.predictors(allowed), **self.simulators} if self.kind.asks_simulators else {}
@@ -282,17 +282,17 @@ class Engine:
         ordered = target_of(self.job).in_turn(self.job, batch)
         measurements, switched = yield from self.evaluator.evaluate(ordered, step)
         if switched:
-            if self.started.fidelity == "simulate":  # a recommendation must have been profiled
+            if self.started.fidelity == "simulate":  # only measured configurations may be recommended
                 self.limit = min(self.limit, self.searched + self.hyper.top_k)
             self._searching.switch_to_profiling()
         measurements = [self.evaluator.as_today(m) for m in measurements]
         by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
-        self._searching.tell([by_id[c.id] for c in batch])  # a new strategy if the user narrowed the space
+        self._searching.tell([by_id[c.id] for c in batch])  # not always the strategy that asked for this batch
         for measurement in measurements:
             self._note_best(measurement)
 
     def _of_recipe(self, recipe: Configuration) -> Asking:
-        """Measures another expert recipe before the search continues, since the search has to beat the best of them."""
+        """Measures a further expert recipe before the search continues, since a gain is stated over the best recipe."""
         if not self.steering.allowed.is_valid(recipe):
             return
         measurement = yield from self.evaluator.run_now(recipe)
@@ -321,13 +321,12 @@ class Engine:
             self._end_search("converged")
         elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:
             self._end_search("device_time")
-        elif self._late and self.evaluator.done:  # the reference at least is always measured
+        elif self._late and self.evaluator.done:  # the reference is measured even if the limit has passed
             self._end_search("wall")
         return not self.reason
 
     @property
     def _late(self) -> bool:
-        """Whether the wall-clock limit has passed."""
         begun = self.begun_at is not None and time.monotonic() - self.begun_at - self.waited_s > self.wall_s
         return begun and not self.tape.replaying
 
@@ -359,7 +358,7 @@ class Engine:
                 return True
             waited = len(self._ready)
             self._obey(order)
-            if len(self._ready) > waited:  # later orders wait until it has ended
+            if len(self._ready) > waited:  # later orders wait until the experiment of this one has ended
                 return True
         self._orders = None
         return not self.paused or self.tape.replaying
@@ -374,12 +373,12 @@ class Engine:
             self._ready.begin(self._ordered(order))
         elif order.what in PROPOSING:
             self.proposals.obey(order, self.steering, self._best_configuration(), self._searching)
-        elif order.what in ("pin", "exclude"):  # a new search of the remaining space, which keeps everything learned
+        elif order.what in ("pin", "exclude"):  # a new strategy for the remaining space, with all measurements
             self._strategy = self._begun(self.steering.narrow(order))
 
     def _ordered(self, order: Order) -> Asking:
-        """Runs one experiment that the user asked for. A learning strategy learns from it as from any other, unless the
-        default has not been measured yet, because it begins there."""
+        """Runs one experiment that the user asked for. A strategy that learns also gets this result, unless the default
+        has not been measured yet, because strategies need the default's result first."""
         begun, before = self.started.default.id in self.evaluator.done, self.experiments
         if order.what == "validate":
             wanted = self.evaluator.favourite()
@@ -407,8 +406,8 @@ class Engine:
 
     def _confirm(self) -> Asking:
         """Measures the finalists and the reference again in rounds, so that no recommendation rests on one lucky run.
-        The rounds are not charged to the budget; there is only one once the wall-clock limit has passed, and none for
-        designs (designed.py)."""
+        The rounds do not count towards the budget. After the wall-clock limit there is only one round, and on a
+        deterministic cost model none (designed.py)."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds

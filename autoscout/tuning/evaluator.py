@@ -1,11 +1,11 @@
-"""The paper's synthesizer and fidelity controller (§3.3). For each configuration that the search asks for, it takes the
-cheapest way to an answer (known measurements, the simulators, or an experiment) and journals the reason.
+"""The paper's synthesizer and fidelity controller (§3.3). Answers each configuration of the search in the cheapest way
+that is good enough (from an earlier measurement, by the simulators, or with an experiment) and journals the reason.
 
-`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they replace
-experiments while fidelity is "predicted"; then one configuration is also profiled every τ-th iteration. Once the MAPE
-of the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that
-queries the simulators itself has done so for the whole space before it asks for an experiment, so they replace none:
-every experiment is a check of them, and the switch records that they are no longer trusted.
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. If the strategy does not query simulators itself, they replace
+experiments while fidelity is "predicted", and every τ-th iteration one configuration is also profiled. Once the MAPE of
+the last checks exceeds ε, or there has been no better prediction for a while, everything is profiled. If the strategy
+queries the simulators itself (for the whole space, before it asks for an experiment), they replace no experiment: every
+experiment is a check of the simulators, and the switch of fidelity only records that they are no longer trusted.
 """
 
 import math
@@ -36,8 +36,8 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class WantedExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment to run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: whether to use devices other
-    than usual, if there are any."""
+    """An experiment that should be run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: whether to use
+    other devices than usual, if there are any."""
 
     configuration: Configuration
     purpose: str
@@ -45,7 +45,7 @@ class WantedExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """`folder` is relative to the session's; `elsewhere`: as in WantedExperiment."""
+    """A started experiment. `folder`: relative to the session's folder; `elsewhere`: as in WantedExperiment."""
 
     number: int
     purpose: str
@@ -59,7 +59,7 @@ Running = Generator[WantedExperiment, Measurement, Measurement]
 
 
 def wanted(configuration: Configuration, purpose: str) -> Generator[WantedExperiment, Measurement, None]:
-    """One experiment whose result no caller uses."""
+    """Asks for one experiment and ignores its result."""
     yield WantedExperiment(configuration=configuration, purpose=purpose)
 
 
@@ -79,11 +79,11 @@ class Evaluator:
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
         doubts: Mapping[str, float] = {},
     ) -> None:
-        """`judge` runs the equivalence check on the KB's measurements against this session's reference; `remembered`:
-        (session, measurement) of this job, hardware and versions from the KB, oldest first; `stand_in`: simulators
-        answer instead of experiments, as in the paper; otherwise the strategy queries them itself (`predictors`), and
-        `past` holds other jobs' measurements, on which they are fitted; `doubts`: configuration id → standard deviation
-        that drift added to its measured log-cost. Errors: AutoscoutError if only simulators are wanted but missing."""
+        """`judge`: runs the equivalence check of this session on a measurement from the KB; `remembered`: (session,
+        measurement) of this job, hardware and versions in the KB, oldest first; `stand_in`: whether simulators replace
+        experiments, as in the paper (otherwise the strategy queries them itself); `past`: other jobs' measurements, on
+        which simulators are fitted, too; `doubts`: configuration id → standard deviation that drift adds to its
+        measured log-cost. Errors: AutoscoutError if `mode` is "simulate" and there are no simulators."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default, self.stand_in, self._past = default, stand_in, past
         self._judge, self._doubts = judge, doubts
@@ -128,7 +128,7 @@ class Evaluator:
         if known := self.done.get(configuration.id):
             return known
         if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
-            # A value from an earlier session is not enough here, because all others are compared with it.
+            # The default is measured again in each session, because all others are compared with it.
             return (yield from self._run(configuration, "anchor"))
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
@@ -139,14 +139,14 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
-        if measurement.status == "infrastructure":  # not the configuration's fault: try once more
+        if measurement.status == "infrastructure":  # a fault of the machine, so it is tried once more
             measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
-        """The knowledge base's answer, since nothing is measured twice for the same job, hardware and versions."""
+        """An earlier session's measurement with the same job, hardware and versions, which replaces an experiment."""
         if recorded := self.tape.recorded(Answered, configuration):
             self._answered[configuration.id] = recorded.measured_by
             return self._judge(recorded.measurement)
@@ -157,14 +157,14 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def measured(self, measurement: Measurement) -> None:
-        """Learns from an experiment of this session, which also calibrates values of earlier sessions to today."""
+        """Takes in an experiment of this session, which also serves to rescale measurements of earlier sessions."""
         if SETTINGS not in measurement.environment:
             self._periods.tell(measurement)
         self._answered.pop(measurement.configuration.id, None)
 
     def as_today(self, measurement: Measurement) -> Measurement:
-        """The measurement as the search gets it: a value of an earlier session is rescaled to this one; its remaining
-        uncertainty, or that of a machine that drifted, is added."""
+        """The measurement as the search gets it: rescaled to this session if it is from an earlier one, with the
+        remaining uncertainty of the rescaling, or of the machine's drift, among its conditions."""
         session = self._answered.get(measurement.configuration.id)
         if session is not None:
             return self._periods.as_today(session, measurement)
@@ -172,7 +172,7 @@ class Evaluator:
         return measurement if doubt is None else doubted(measurement, doubt)
 
     def today(self) -> list[Measurement]:
-        """Everything known, rescaled to today."""
+        """All measurements that this session knows, as the search gets them."""
         return [self.as_today(m) for m in self.done.values()]
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
@@ -182,7 +182,7 @@ class Evaluator:
         event = self.tape.recorded(Simulated, configuration)
         verdict = self._guard.verdict(configuration.knobs)
         if event is None and not verdict.simulate and self.mode == "adaptive":
-            return None  # the simulators are wrong in this region, even if not overall
+            return None  # the simulators are too inaccurate in this region of the space
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
             if not math.isfinite(predicted):
@@ -202,10 +202,10 @@ class Evaluator:
         return simulated
 
     def predictors(self, space: Space) -> dict[str, Predictor]:
-        """Predictors that the strategy may query on any rows of codes of `space`, for free.
+        """Predictors that the strategy may query for any configurations of `space` (rows of codes), at no cost.
 
-        They stay as fitted on earlier sessions: the strategy's own posterior learns their residuals on this session's
-        rows, which would look too small if the predictors had been fitted on these rows.
+        They are fitted on earlier sessions only: the strategy's posterior estimates their error from this session's
+        measurements, and would underestimate it if they had been fitted on the same measurements.
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
@@ -214,15 +214,15 @@ class Evaluator:
         return foreseen(self.job, self._ensemble, space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
-        """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals
-        lack these checks, and are resumed without them."""
+        """Records the predictions' error after the switch to profiling, when it decides nothing any more. Older
+        journals lack these checks, so they are resumed without them."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:
                 self._judge_simulators(m, self._ensemble.predict(m.configuration), step)
 
     def _compare(self, measurements: list[Measurement], step: int) -> bool:
-        """Compares each experiment of the batch with its prediction. Returns whether fidelity switched."""
+        """Checks the simulators with each experiment of the batch. Returns whether fidelity switched to profiling."""
         if self._ensemble is None:
             return False
         for measurement in measurements:
@@ -234,9 +234,9 @@ class Evaluator:
         )
 
     def _judge_simulators(self, real: Measurement, predictions: tuple[float, dict[str, float]], step: int) -> None:
-        """`predictions`: the ensemble's, and each member's. Not checked are predictions that are not finite, forecasts
-        of shadows, and runs that failed through no fault of their configuration. Older journals, in which these counted
-        as checks, are resumed as they are."""
+        """Records a check of the simulators by a measurement. `predictions`: the ensemble's, and each member's.
+        Predictions that are not finite, forecasts of shadow runs, and failures that the configuration did not cause are
+        not checks; in older journals they were, so these are resumed with them."""
         assert self._ensemble is not None
         nothing = real.fidelity == "shadow" or real.status in ("infrastructure", "killed")
         if nothing and not (self.tape.replaying and self.tape.next_is(Checked)):
@@ -264,7 +264,7 @@ class Evaluator:
     def _check(
         self, measurements: list[Measurement], step: int
     ) -> Generator[WantedExperiment, Measurement, tuple[list[Measurement], bool]]:
-        """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
+        """Profiles the configuration of the batch with the best prediction, to check the simulators."""
         simulated = [m for m in measurements if m.fidelity == "predicted"]
         if not simulated or self._ensemble is None:
             return measurements, False
@@ -293,12 +293,12 @@ class Evaluator:
         return self.fidelity == "predicted" and self._switch(step, why)
 
     def run_now(self, configuration: Configuration, again: bool = False) -> Running:
-        """An experiment that the strategy did not ask for; a known configuration is run only with `again`."""
+        """Runs a configuration that the strategy did not ask for; one with a known result only if `again` is set."""
         known = None if again else self.done.get(configuration.id) or self._answer(configuration)
         return known or (yield from self._run(configuration, "search"))
 
     def favourite(self) -> Configuration | None:
-        """The best predicted configuration among those not measured yet; None if the simulators predict nothing."""
+        """The configuration with the best prediction that has not been measured yet; None if there is none."""
         if self._ensemble is None:
             return None
         metric, objective = self.job.objective.metric, self.job.objective
@@ -314,7 +314,6 @@ class Evaluator:
         return next((c for c in rows if c.id not in self.done), None)
 
     def validate(self, configuration: Configuration, step: int) -> Running:
-        """Profiles a configuration and compares it with its prediction."""
         assert self._ensemble is not None
         predicted = self._ensemble.predict(configuration)
         real = yield from self.run_now(configuration)
@@ -336,8 +335,8 @@ class Evaluator:
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
-    """One measurement per configuration: the median of those that ran (if one computed something wrong, that one, to be
-    checked again), else the latest permanent failure."""
+    """One measurement per configuration: a wrong one if there is any (it will be checked against this session's
+    reference), else the median of the successful ones, else the latest permanent failure."""
     by_id: dict[str, list[tuple[str, Measurement]]] = {}
     for session, m in remembered:
         by_id.setdefault(m.configuration.id, []).append((session, m))
@@ -346,7 +345,7 @@ def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list
         metric = job.objective.metric
         wrong = [row for row in rows if row[1].status == "wrong"]
         good = [row for row in rows if row[1].status == "ok"]
-        full = [row for row in good if row[1].fidelity == "measured"]  # not ended early
+        full = [row for row in good if row[1].fidelity == "measured"]  # without runs that were ended early
         ran = sorted(full or good, key=lambda r: r[1].metrics.get(metric, float("inf")))
         final = [row for row in rows if _final(job, row[1])]
         if wrong:

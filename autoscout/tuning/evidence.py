@@ -1,13 +1,14 @@
-"""Inference from rounds of measurements: paired log-ratios with intervals that stay valid under interim looks.
+"""Inference from the final rounds: ratios of costs with intervals that stay valid under interim looks, that is,
+although it is decided after several rounds whether to continue.
 
     log cost of configuration x in round r = a_x + p_r + ε        (a randomised block design; Fisher 1935)
 
-A round measures every configuration once, in a new random order, so that machine drift (p_r) affects all alike and
-drift within a round becomes noise. Least squares gives a_reference − a_x, Student's t its interval. Looks are planned:
-each spends a share of the 5 % (alpha spending: Lan and DeMets 1983, with Bonferroni's bound over looks), divided
-equally among the configurations compared with the reference (Bonferroni; Dunnett 1955 has the exact, slightly narrower
-one). All intervals hold jointly with a probability of 95 %, whenever the session stops. docs/statistics.md has
-simulated error rates.
+A round measures every configuration once, in a new random order, so that the machine's drift between rounds (p_r)
+affects all configurations alike, and drift within a round becomes noise. Least squares estimates a_reference − a_x, and
+Student's t distribution gives its interval. Looks are planned: each gets a share of the error probability of 5 % (alpha
+spending: Lan and DeMets 1983, with Bonferroni's bound over looks), divided equally among the configurations that are
+compared with the reference (Bonferroni; Dunnett 1955 has the exact, slightly narrower intervals). With a probability of
+95 %, all intervals are right, whenever the session stops. docs/statistics.md has simulated error rates.
 """
 
 import math
@@ -21,7 +22,7 @@ from autoscout.tuning.modes import Division
 from autoscout.tuning.repeats import FLOOR, Noise
 
 LEVEL = 0.95
-_STILL = 0.006  # if the reference scatters less than this, most of the 5 % error budget is spent at the first look
+_STILL = 0.006  # if the reference scatters less than this, the first look gets most of the error probability
 _WIDEST = 700.0  # largest logarithm whose exponential fits in a double
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent
@@ -31,8 +32,9 @@ _UNKNOWN = Noise()
 
 
 class Contrast(msgspec.Struct, frozen=True):
-    """log(cost of the one) − log(cost of the other): above 0 the other is cheaper. `error`: its standard error, with
-    `dof` degrees of freedom; `share`: the part of the 5 % error budget that this look spends on it."""
+    """A comparison of two configurations. `log`: log(cost of the first / cost of the second); above 0 the second is
+    cheaper. `error`: its standard error, with `dof` degrees of freedom; `share`: its share of the error probability of
+    5 %."""
 
     log: float
     error: float
@@ -54,14 +56,14 @@ class Contrast(msgspec.Struct, frozen=True):
 
 
 def quantile(share: float, dof: int) -> float:
-    """Two-sided quantile of Student's t at `share` of the 5 %."""
+    """Two-sided quantile of Student's t distribution for `share` of the error probability of 5 %."""
     return float(stdtrit(dof, 1 - (1 - LEVEL) * share / 2)) if dof and share else math.inf
 
 
 def plan(limit: int, noise: Noise) -> dict[int, float]:
-    """Number of rounds at a look → its share of the 5 %. The plan may depend on the reference's scatter before the
-    first round, which is independent of the rounds: a quiet machine should decide at the first look; on others only
-    large gains stop early, and most of the 5 % is kept for the end."""
+    """The looks: number of rounds → share of the error probability of 5 %. The plan may depend on the reference's
+    scatter before the first round, because that is independent of the rounds: on a quiet machine the first look should
+    decide; on others only large gains end the rounds early, and most of the 5 % is left for the last look."""
     if limit < 3:
         return {2: 1.0}
     quiet = 0.8 if noise.dof and noise.squares / noise.dof <= _STILL**2 else 0.4 if not noise.dof else 0.1
@@ -71,9 +73,10 @@ def plan(limit: int, noise: Noise) -> dict[int, float]:
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """`level`: configuration id → log-cost, up to a common level; `covariance`: of the levels, for noise of 1; `noise`:
-    standard deviation of one log-cost, with `dof` degrees of freedom; `share`: part of the 5 % for each comparison with
-    the reference. `others`: by other divisions of the runs into usual and slow ones; `slow`: number of slow runs."""
+    """Estimates from the rounds. `level`: configuration id → log-cost, up to a common constant; `covariance`: of the
+    levels, in units of noise²; `noise`: standard deviation of one log-cost, with `dof` degrees of freedom; `share`:
+    share of the error probability of 5 % for each comparison with the reference. `others`: fits for other plausible
+    divisions of the runs into usual and slow ones (modes.py); `slow`: number of slow runs."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -86,11 +89,11 @@ class Fit(msgspec.Struct, frozen=True):
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine is quiet; one with two speeds is not, however closely runs at the usual speed repeat."""
+        """Whether repeats scatter as little as on a dedicated system; False if there were slow runs."""
         return not self.slow and Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
-        """The difference, with an interval that covers the intervals of all divisions."""
+        """Compares two configurations, with an interval that contains the intervals of all plausible divisions."""
         own = self.likeliest(one, other)
         usual = quantile(own.share, own.dof)
         if not self.others or not math.isfinite(usual):
@@ -101,7 +104,7 @@ class Fit(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(own, error=half / usual)
 
     def likeliest(self, one: str, other: str) -> Contrast:
-        """The difference by the likeliest division alone."""
+        """Compares two configurations by the most probable division alone."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
         v = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
@@ -110,7 +113,8 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """(k names; (n, k + rounds) the configuration and the round of each run, one-hot; (n,) log-costs)."""
+    """Returns k configuration ids, (n, k + rounds) one-hot columns of each run's configuration and round, and (n,)
+    log-costs."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))
     rows = [(names.index(name), r, math.log(c)) for r, row in enumerate(rounds) for name, c in row]
     n, k = len(rows), len(names)
@@ -122,13 +126,13 @@ def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarra
 
 
 def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN, slow: Division | None = None) -> Fit:
-    """Least squares over all rounds; `share`: see Fit; `noise`: known from outside the rounds, and pooled with theirs.
-    Pooling never lowers the variance below that of the rounds alone. `slow`: which runs were slow."""
+    """Least squares over all rounds. `share`: as in Fit; `noise`: an estimate from other runs, which is pooled with
+    that of the rounds (but never lowers the variance below that of the rounds alone); `slow`: which runs were slow."""
     names, design, y = design_of(rounds)
     k = len(names)
     if slow is not None and slow.shared:
         design = np.column_stack([design, slow.slow])
-    elif slow is not None:  # each slow run gets its own column, so it has no say
+    elif slow is not None:  # each slow run gets its own column, so that it does not affect the estimates
         design = np.column_stack([design, np.eye(len(y))[:, slow.slow]])
     values, vectors = np.linalg.eigh(design.T @ design)
     known = values > 1e-9 * values[-1]
@@ -166,7 +170,7 @@ def expected_excess(mean: float, deviation: float) -> float:
 
 
 def ratio(slower: Sequence[float], faster: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean over pairs of slower / faster, and its 95 % interval for a single look."""
+    """Geometric mean of slower / faster over pairs, and its 95 % interval, which assumes a single look."""
     logs = np.log(slower) - np.log(faster)
     mean = float(logs.mean())
     if len(logs) < 2:

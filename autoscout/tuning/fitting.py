@@ -1,5 +1,5 @@
-"""Checks before any run whether some configuration of a job's space fits into device memory; if none does, says what
-would be needed."""
+"""Predicts before the first run whether any configuration of a job fits into device memory, and if none does, how much
+memory is missing."""
 
 import contextlib
 import math
@@ -18,13 +18,14 @@ _FREEING = ("offload", "fsdp")  # knobs that free memory, if a job allows them
 
 
 def does_not_fit(space: JobSpace) -> str:
-    """A sentence if no configuration fits, or training does but not the reference together with its engine; else ""."""
+    """A sentence if no configuration fits, or if the reference of an RL job does not fit together with the inference
+    engine on its devices; else ""."""
     return fits_nowhere(space) or beside_engine(space, space.reference)
 
 
 def fits_nowhere(space: JobSpace) -> str:
-    """A sentence on how much memory is missing, and what would make a configuration fit; "" if the memory model finds a
-    recipe or another configuration that fits, or there is no model."""
+    """A sentence on how much memory is missing, and what would help; "" if the memory model finds a configuration that
+    fits, or there is no memory model."""
     frugal = _frugal(space)
     if frugal is None:
         return ""
@@ -40,7 +41,7 @@ def fits_nowhere(space: JobSpace) -> str:
 
 
 def beside_engine(space: JobSpace, configuration: Configuration) -> str:
-    """A sentence if training fits, but not together with the engine that generates answers on its devices; else ""."""
+    """A sentence if training would fit alone, but not together with the inference engine on its devices; else ""."""
     model = memory_of(space.job, space, []) if space.job.task == "rl" else None
     if model is None:
         return ""
@@ -61,8 +62,8 @@ def beside_engine(space: JobSpace, configuration: Configuration) -> str:
 
 
 def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
-    """If no configuration fits: (name, GiB of the fullest rank, chance to run out of memory) of the one found that
-    needs least memory; None if one fits, or if nothing is known."""
+    """If no configuration fits, the one found that needs least memory: (name, GiB of the rank that needs most,
+    probability to run out of memory). None if one fits, or nothing can be predicted."""
     if not space.job.model.layers:
         return None
     model = memory_of(space.job, space, [])
@@ -71,7 +72,7 @@ def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
     attributes = encode.of_job(space.job)
     recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
     columns = {**attributes, **space.columns(recipes)}
-    if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # the device has no record
+    if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # the device's memory is unknown
         return None
 
     def needed(codes: np.ndarray) -> np.ndarray:
@@ -90,10 +91,10 @@ def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
 
 
 def _fits_with(space: JobSpace, knob: str) -> bool:
-    """Whether something is predicted to fit if the job allows a knob that is now off."""
+    """Whether a configuration is predicted to fit if the job allows a knob that it does not allow now."""
     if knob not in space.closed:
         return False
     limits = msgspec.structs.replace(space.job.space, allow=[*space.job.space.allow, knob])
-    with contextlib.suppress(AutoscoutError):  # the installed version may lack it
+    with contextlib.suppress(AutoscoutError):  # the installed version of the engine may lack the knob
         return _frugal(JobSpace.of_job(msgspec.structs.replace(space.job, space=limits))) is None
     return False

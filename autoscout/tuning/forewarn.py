@@ -1,4 +1,4 @@
-"""A warning before the first experiment that it will not finish within its time limit."""
+"""Warns before the first experiment if it is predicted to exceed its time limit."""
 
 from functools import partial
 
@@ -13,8 +13,8 @@ _SECONDS = ("step_time_s", "step_time_min_s")
 
 
 def too_slow(job: Job, space: Space, default: Configuration) -> str:
-    """A sentence if the reference is predicted to need over half of `launch.timeout_s` for warm-up and the fewest
-    measured iterations, to which start-up adds; else ""."""
+    """A sentence if the reference's warm-up and fewest measured iterations are predicted to take more than half of
+    `launch.timeout_s`, which must also include start-up; else ""."""
     if job.objective.metric not in _SECONDS or job.launch.launcher == "replay":
         return ""
     try:

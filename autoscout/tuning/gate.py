@@ -1,6 +1,7 @@
-"""A gate: does one side run slower than another by more than a margin, and does it compute the same?
+"""A gate, for CI: compares two versions of a job (sides A and B, sides.py). Is B slower than A by more than a margin,
+and does it compute the same?
 
-    one run of each, not counted: does it start, does B compute what A computes
+    one run of each side, whose time is not used: do both start, and does B compute the same as A?
     pairs ──► look (pairs.py) ──► worse, no worse, or undecided at the limit
 
 Each side is a session of its own, so all measurements are in the knowledge base; B's session has the verdict.
@@ -26,11 +27,11 @@ from kb.end_events import Gated
 from kb.records import AutoscoutError, Measurement
 from kb.within_events import Part
 
-LIMIT = 40  # pairs
+LIMIT = 40  # largest number of pairs
 MARGIN = 0.01
-_AGAIN = 2  # most repeats of a run that the machine spoiled
-SPOILED = ("infrastructure", "killed")  # statuses that are no evidence about a side
-_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # keys of an environment
+_AGAIN = 2  # largest number of repeats of a run that failed by a fault of the machine
+SPOILED = ("infrastructure", "killed")  # statuses of runs that failed for reasons outside the side
+_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # environment keys
 
 
 class GateSide(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class GateSide(msgspec.Struct, frozen=True):
     done: list[Measurement]
 
     def run(self) -> Measurement:
-        """Runs the side once more; a run that the machine spoiled is repeated."""
+        """Runs the side once more; repeats a run that failed by a fault of the machine."""
         found = self.loop.measured(self.side.configuration, "confirm")
         for _ in range(_AGAIN):
             if found.status == "infrastructure":
@@ -60,7 +61,7 @@ def gate(
     limit: int = LIMIT,
     wall_s: float = float("inf"),
 ) -> Gated:
-    """Errors: AutoscoutError (exit 2) for sides that are not comparable, (exit 1) if A does not run; Interrupted."""
+    """Errors: AutoscoutError (exit 2) if the sides are not comparable, (exit 1) if A does not run; Interrupted."""
     _comparable(a, b)
     session.repair(kb, on_note)
     began = time.monotonic()
@@ -91,7 +92,7 @@ def gate(
 def opened(
     held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
 ) -> GateSide:
-    """Opens a session for a side; `held` closes it."""
+    """Opens a session for a side, which is closed with `held`."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
     options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
@@ -103,7 +104,7 @@ def opened(
 
 
 def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) -> Side:
-    """The side with the winner of a new tuning session for it. Errors: AutoscoutError."""
+    """Tunes a side in a new session and returns the side with the winner's configuration. Errors: AutoscoutError."""
     result = session.tune(side.job, kb, session.SessionOptions(), lambda event: None, on_note, stop)
     if result.confirmed is None:
         raise AutoscoutError(f"{side.label}: session {result.session} found nothing to compare")
@@ -136,7 +137,7 @@ def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
 
 
 def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
-    """A verdict, if the first runs leave nothing to compare; else None."""
+    """The verdict, if the first run of a side failed or B computes something else than A; else None."""
     first = a.run()
     if first.status != "ok":
         raise AutoscoutError(f"A ({a.side.label}) does not run, so there is nothing to compare with: {first.evidence}")
@@ -168,7 +169,7 @@ def _compared(
         late = time.monotonic() > until
         if len(done) in pairs.levels(limit) or (late and len(done) > 1):
             standing = pairs.standing(done, margin, limit)
-            on_note(f"{len(done)} pairs: B is at {_numbers(standing)}")
+            on_note(f"{len(done)} pairs: B against A {_numbers(standing)}")
             if late and not standing.over:
                 on_note(f"the wall ended the gate after {len(done)} of {limit} pairs")
             if standing.over or late:
@@ -179,13 +180,13 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
     numbers, allowed = _numbers(standing), f"{100 * margin:.3g} %" if margin else "nothing"
     sentence = {
         "worse": f"B is slower than A by {numbers}, but only {allowed} is allowed",
-        "no worse": f"B is faster than A: it is at {numbers}"
+        "no worse": f"B is faster than A: {numbers}"
         if standing.high < 0
-        else f"B is no more than {allowed} slower than A: it is at {numbers}",
-        "undecided": f"undecided after {standing.pairs} pairs: B is at {numbers}, and {allowed} is allowed",
+        else f"B is no more than {allowed} slower than A: {numbers}",
+        "undecided": f"undecided after {standing.pairs} pairs: B against A is {numbers}, and {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
-        sentence += f"; {standing.slow} runs were at a slower speed of the machine, so its usual speed is compared"
+        sentence += f"; {standing.slow} runs were slow because of the machine, so runs at its usual speed are compared"
     bounded = math.isfinite(standing.high)
     return msgspec.structs.replace(
         _gated(a, b, standing.kind, margin, sentence),
@@ -224,7 +225,7 @@ def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) ->
 
 
 def _parts(a: Sequence[Measurement], b: Sequence[Measurement]) -> list[Part]:
-    """Compares the runs of complete pairs by each metric that all of them have, and by an experiment's total time."""
+    """Compares the two sides by each metric that all of their runs have, and by an experiment's total time."""
     count = min(len(a), len(b))
     ours, theirs = ([{**m.metrics, "experiment_s": m.cost_s} for m in side[:count]] for side in (a, b))
     found: list[Part] = []

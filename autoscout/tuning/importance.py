@@ -1,9 +1,9 @@
 """Finds which knobs matter, and which of them cause the gain.
 
-Ablation (Fawcett & Hoos 2016; with a surrogate in place of missing runs, Biedenkapp et al. 2017): changes the expert
-default into the best configuration, one knob at a time, always the one that gains most. Importance: the first-order
-effects of a functional ANOVA of the ensemble's predictions over the whole valid space (Hutter et al. 2014): the share
-of the variance of log cost that the knob's value alone explains.
+Ablation turns the expert default into the best configuration by changing one knob at a time, always the one that gains
+most (Fawcett & Hoos 2016); configurations that were not measured are predicted (Biedenkapp et al. 2017). Importance is
+the share of the variance of the log-cost that a knob's value alone explains, over all valid configurations as predicted
+by the ensemble (first-order effects of a functional ANOVA, Hutter et al. 2014).
 """
 
 import itertools
@@ -23,24 +23,24 @@ from autoscout.targets.target import target_of
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement, Value
 
-_LEAST = 0.001  # smaller shares are not reported
-_ALIKE = 1e-12  # variance of log-costs below which no knob matters
-_TOGETHER = 3  # most knobs changed together to stay valid; if more are needed, all the rest change together
+_LEAST = 0.001  # smallest share of the variance that is reported
+_ALIKE = 1e-12  # a variance of log-costs below this is a rounding error
+_TOGETHER = 3  # most knobs that one step changes to stay valid; if more are needed, the step changes all that are left
 
 
 class GainStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs set to the best configuration's values, and what this gained: `gain` = cost before / cost after."""
+    """A step of the ablation: `knobs` get the best configuration's values. `gain`: cost before / cost after."""
 
     knobs: list[str]
     before: list[Value | None]
     after: list[Value | None]
-    value: float | None  # the objective's metric afterwards; None for a default that did not run
-    measured: bool  # false: predicted
+    value: float | None  # the objective's metric after the step; None if the default did not run
+    measured: bool  # whether `value` was measured, not predicted
     gain: float | None
 
 
 class Importance(msgspec.Struct, frozen=True, kw_only=True):
-    steps: list[GainStep]  # the first step is the default itself
+    steps: list[GainStep]  # the first one is the default and changes no knob
     effects: dict[str, float]  # knob → share of the predicted variance, largest first
     error: float  # expected error of the predictions
     rows: int
@@ -53,8 +53,8 @@ def importance(
     default: Configuration,
     confirmed: Confirmed | None = None,
 ) -> Importance:
-    """`rows`: measurements. `confirmed`: the winner of the final rounds, its reference and their values there, as in
-    `autoscout best`; without it the best measured configuration is used. There are no steps if nothing qualified."""
+    """`rows`: the job's measurements; `confirmed`: the verdict of a session's final rounds, whose winner and reference
+    are then used, instead of the best measured configuration and `default`. There are no steps if no run succeeded."""
     rows = list(rows)
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
@@ -75,7 +75,7 @@ def importance(
 
 
 def _median_costs(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
-    """Median cost of each configuration, without those that ever computed something wrong."""
+    """Median cost of each configuration, except for those of which a run failed the equivalence check."""
     costs: dict[Configuration, list[float]] = {}
     for m in rows:
         if (c := cost(job.objective, m)) is not None:
@@ -97,7 +97,7 @@ def _ablation(
     best: Configuration,
 ) -> list[GainStep]:
     def worth(configuration: Configuration) -> tuple[float, bool]:
-        """Cost, and whether it was measured."""
+        """(cost, whether it was measured)"""
         if configuration in known:
             return known[configuration], True
         predicted = simulators.predict(configuration)[0]
@@ -109,7 +109,7 @@ def _ablation(
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
-        # Unmeasured configurations cannot be predicted.
+        # If no step's cost is known, all differing knobs are changed at once.
         if not any(math.isfinite(value) for value, _ in worths.values()):
             options = {tuple(k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)): best}
             worths = {names: worth(best) for names in options}
@@ -131,7 +131,8 @@ def _ablation(
 
 
 def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple[str, ...], Configuration]:
-    """The smallest sets of knobs that can take the best configuration's values while the rest stays unchanged."""
+    """The possible next steps: the smallest sets of knobs that can be set to the best configuration's values so that
+    the result is valid."""
     differing = [k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)]
     for size in range(1, min(_TOGETHER, len(differing) - 1) + 1):
         found = {}
@@ -157,7 +158,7 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
     y, codes = np.log(value[ran]), pool.codes[ran]
     y = y - y.mean()
     total = float((y**2).mean())
-    if total < _ALIKE:  # equal up to rounding
+    if total < _ALIKE:
         return {}
     shares = {}
     for column, knob in enumerate(space.knobs):

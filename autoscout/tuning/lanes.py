@@ -1,5 +1,5 @@
-"""Runs a session's experiments side by side, each on its own devices, in its own thread, with its own profiler. Only
-the session's thread, which waits here, talks to engine.py."""
+"""Runs several experiments of a session at the same time, each on its own devices, in its own thread and with its own
+profiler. Only the session's thread, which waits for their ends here, calls the engine."""
 
 import os
 import queue
@@ -21,21 +21,20 @@ Run = Callable[[Profiler], Measurement]
 
 
 def hosts_of(job: Job) -> list[Host]:
-    """Hosts for a session's experiments, several of which may share one. Errors: AutoscoutError (exit 2), see
-    choosing.reached."""
-    if not job.cluster.hosts:  # placeholders: the launcher picks the devices itself
+    """The hosts on which a session's experiments run. Errors: AutoscoutError (exit 2), see choosing.reached."""
+    if not job.cluster.hosts:  # placeholders, since the launcher chooses devices of this machine itself
         count = job.devices * max(1, job.cluster.together)
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
     return reached(job.cluster)
 
 
 def alone_on(hosts: list[Host]) -> list[Host]:
-    """The same hosts, limited to one experiment per host at a time."""
+    """The same hosts with all devices in one group, so that each host runs only one experiment at a time."""
     return [Host(h.name, tuple(Device(d.index, d.kind, group="host") for d in h.devices), h.address) for h in hosts]
 
 
 class Lanes:
-    """All methods may raise AutoscoutError, a profiler's included."""
+    """The concurrent experiments of one session. All methods may raise AutoscoutError, also a profiler's."""
 
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
@@ -45,13 +44,13 @@ class Lanes:
         self._request = self._parts(Configuration({}))  # devices of the whole job
         if lacking := self.scheduler.lacking(self._request):
             raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
-        self._profilers = [first]  # `first` is closed by the session
+        self._profilers = [first]  # the session, not this object, closes `first`
         self._idle: list[Profiler] = [first]
         self._ended: queue.SimpleQueue[tuple[int, Measurement | BaseException]] = queue.SimpleQueue()
         self._running: dict[int, Profiler] = {}
         self._failures: Counter[str] = Counter()
         self.most = self._most()
-        self.crowd: list[Placement] = []  # places on the emptiest host; [] if cluster.together limits them
+        self.crowd: list[Placement] = []  # placements that fill one host together; [] if cluster.together is set
         if job.cluster.hosts and not job.cluster.together:
             self.crowd = self._crowd()
         if self.crowd:
@@ -71,12 +70,13 @@ class Lanes:
 
     @property
     def shape(self) -> str:
-        """With the job, the key of a decision on whether experiments on a host disturb each other: "2 of 8 a100"."""
+        """Devices of an experiment and of its host, such as "2 of 8 a100", for which it is decided whether experiments
+        on one host disturb each other."""
         host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 
     def share(self, allowed: bool) -> None:
-        """Sets whether experiments may share a host from now on. Call only while nothing runs."""
+        """Sets whether later experiments may share a host. Must not be called while an experiment runs."""
         self.scheduler = Scheduler(self._hosts if allowed else alone_on(self._hosts))
         for name, failures in self._failures.items():
             if failures >= DRAINED:
@@ -84,7 +84,7 @@ class Lanes:
         self.most = self._most()
 
     def together(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
-        """Runs the same experiment in all places of one host at once."""
+        """Runs copies of one experiment at the same time, one on each placement of `crowd`."""
         self.share(True)
         for number, placement in enumerate(self.crowd):
             self.scheduler.restore("next", self._request, placement, self.job.launch.timeout_s, 0.0)
@@ -93,12 +93,11 @@ class Lanes:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the running experiments."""
         return sorted(self._running)
 
     @property
     def room(self) -> bool:
-        """Whether one more experiment, the smallest possible, could start."""
+        """Whether enough devices are free for one more experiment, the smallest possible."""
         if len(self._running) >= self.most:
             return False
         found = any(self._started("look", parts) for parts in self._least)
@@ -106,8 +105,8 @@ class Lanes:
         return found
 
     def reserve(self, configuration: Configuration, before: Sequence[Configuration] = ()) -> Placement | None:
-        """Reserves the devices of a configuration, for `run` or `give_back`; None if they are not free, or if an
-        experiment that has waited longer (`before`) needs devices of the same kind."""
+        """Reserves devices for a configuration, until `run` or `give_back` is called; None if too few are free, or if
+        an experiment that has waited longer (`before`) needs devices of the same kind."""
         self.give_back()
         parts = self._parts(configuration)
         kinds = {part.kind for part in parts}
@@ -117,7 +116,7 @@ class Lanes:
 
     @property
     def reserved(self) -> Placement | None:
-        """The current reservation that is neither used nor given back yet."""
+        """The current reservation, None if there is none."""
         held = self.scheduler.running.get("next")
         return self._as_asked(held.placement) if held else None
 
@@ -125,8 +124,7 @@ class Lanes:
         self.scheduler.end("next")
 
     def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
-        """Starts an experiment on its reservation; `prepare` finishes before this returns, `run` continues in a
-        thread."""
+        """Starts an experiment on the reserved devices: calls `prepare`, and then `run` in a new thread."""
         request = self.scheduler.running["next"].request
         self.give_back()
         self.scheduler.restore(str(number), request, placement, self.job.launch.timeout_s, 0.0)
@@ -161,7 +159,7 @@ class Lanes:
             profiler.interrupt()
 
     def close(self) -> None:
-        """Ends running experiments and every process kept alive."""
+        """Ends running experiments, and the processes that are kept alive between experiments."""
         while self._running:
             self.interrupt()
             try:
@@ -172,7 +170,6 @@ class Lanes:
             profiler.close()
 
     def _most(self) -> int:
-        """How many experiments fit at once."""
         count = 0
         while self.job.cluster.together == 0 or count < self.job.cluster.together:
             if not any(self._started(f"try {count}", parts) for parts in self._least):
@@ -183,19 +180,19 @@ class Lanes:
         return count
 
     def _parts(self, configuration: Configuration) -> Request:
-        """The nodes on which it runs: those of the device kinds that it uses; all of the job's nodes if the hosts'
-        kinds are unknown."""
+        """The devices that a configuration needs, node by node; all of the job's nodes if the kinds of the hosts'
+        devices are unknown."""
         known = len(self._kinds) > 1
         nodes = used_nodes(self.job, configuration if known else Configuration({}))
         return tuple(SlotPart(node.device if node.device in self._kinds else "", node.count) for node in nodes)
 
     @property
     def _least(self) -> list[Request]:
-        """The smallest requests of an experiment: one node of any kind, or the whole job if there is only one kind."""
+        """The smallest possible requests of an experiment: one node of any kind; the whole job if it has one kind."""
         return [(part,) for part in dict.fromkeys(self._request)] if len(self._kinds) > 1 else [self._request]
 
     def _started(self, name: str, parts: Request) -> bool:
-        """Allocates devices for an experiment if there is room now; returns whether there was."""
+        """Allocates devices for an experiment, if enough are free; returns whether they were."""
         if self.scheduler.lacking(parts):
             return False
         self.scheduler.submit(name, parts, self.job.launch.timeout_s)
@@ -204,7 +201,7 @@ class Lanes:
         return started
 
     def _crowd(self) -> list[Placement]:
-        """Placements of experiments that fit side by side on one host; [] if no two do, or one needs several hosts."""
+        """The placements of as many experiments as fit on one host together; [] if only one fits."""
         found: dict[str, list[Placement]] = {}
         names = [f"try {i}" for i in range(self.most)]
         for name in names:
@@ -218,12 +215,12 @@ class Lanes:
         return fullest if len(fullest) > 1 else []
 
     def _blame(self, placement: Placement, evidence: str) -> None:
-        """Stops using a host that was lost DRAINED times. Errors: AutoscoutError if the others do not suffice."""
+        """Stops using a host that was lost DRAINED times. Errors: AutoscoutError if the remaining hosts are too few."""
         names = [host.name for host in placement.hosts]
         for name in names if len(names) == 1 else [name for name in names if name in evidence]:
             self._failures[name] += 1
             if self._failures[name] == DRAINED:
-                for other in self.scheduler.lose(name):  # running experiments there end by themselves
+                for other in self.scheduler.lose(name):  # experiments on this host will end with an error
                     self.scheduler.withdraw(other)
                 sentence = f"{name} was lost {DRAINED} times and is no longer used"
                 if self.scheduler.lacking(self._request):
@@ -231,7 +228,7 @@ class Lanes:
                 self.on_note(sentence)
 
     def _as_asked(self, placement: Placement) -> Placement:
-        """The placement with device kinds filled in from the job's nodes, if each has a host."""
+        """The placement with unknown device kinds filled in from the job's nodes, if each node has its own host."""
         if all(device.kind for host in placement.hosts for device in host.devices):
             return placement
         nodes = self.job.cluster.nodes

@@ -1,4 +1,4 @@
-"""Runs a session: measures what the engine asks for, one experiment at a time, and journals it. Folders, locks, warm
+"""Runs a session: measures the experiments that the engine asks for, one at a time. The session's folder, locks, warm
 start and resuming are in session.py.
 """
 
@@ -24,17 +24,17 @@ from kb import store, stored_secrets
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, and the journal has the data anyway
+_INGEST_EVERY = 10  # experiments between two ingests, which take tens of milliseconds; the journal has all results
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S = 0.2  # polling interval for orders while paused
 
 
 class Interrupted(Exception):
-    """The user asked to stop; everything that finished is kept."""
+    """The user stopped the session. All finished experiments are in its journal."""
 
 
 class Stop:
-    """How often the user asked to stop: once stops after the running experiment, twice also ends that one."""
+    """The user's requests to stop: the first one stops after the running experiment, the second ends that one, too."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -69,13 +69,13 @@ class Loop:
         self.engine, self.profiler, self.job = engine, profiler, engine.job
         self.folder, self.tape = engine.folder, engine.tape
         self.kb, self.on_note, self.stop = kb, on_note, stop
-        # (configuration id, evidence) of infrastructure failures since the last good run
+        # (configuration id, evidence) of infrastructure failures since the last run that succeeded
         self.spoiled: list[tuple[str, str]] = []
-        self.waited = False  # the next experiment had to wait for devices
+        self.waited = False  # whether the next experiment had to wait for devices
         self._said_why = False
         self._told: list[Measurement] = []
         self._quality = Quality(self.job, engine.started.default, self.folder)
-        self._one_check = threading.Lock()  # the user's check command runs only once at a time
+        self._one_check = threading.Lock()  # held while the user's quality check runs
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -106,7 +106,6 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def measured(self, configuration: Configuration, purpose: str) -> Measurement:
-        """One more experiment of a session without a search."""
         return self._measure(self.engine.ask_for(configuration, purpose))
 
     def _run(self) -> None:
@@ -125,7 +124,7 @@ class Loop:
                 time.sleep(PAUSE_S)
 
     def _measure(self, experiment: Experiment) -> Measurement:
-        """The recorded measurement if the tape has one, else a new one."""
+        """Replays the experiment's measurement if the journal of a resumed session has it, else runs it."""
         if (ended := self.tape.peek(ExperimentEnded, experiment.configuration)) is not None:
             self._told.append(self.engine.tell(experiment.number, ended.measurement))
             return self._told[-1]
@@ -143,7 +142,7 @@ class Loop:
         return judged
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError if the machine is broken, so that no budget is spent on finding that out again."""
+        """Errors: AutoscoutError after repeated faults of the machine, which would only waste more of the budget."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
             if reason := symptoms.stop(self.spoiled):
@@ -164,10 +163,9 @@ class Loop:
         return measurement
 
     def prepare(self, profiler: Profiler, experiment: Experiment, placement: Placement | None = None) -> None:
-        """Tells a profiler about its next experiment."""
         if isinstance(profiler, early.Aimed):
             profiler.aim(self._bar(experiment))
-        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # a repeat runs like its first run
+        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # keeps the setting of the first run
             profiler.confirming(experiment.purpose == "confirm")
         if isinstance(profiler, Placed):
             profiler.place(experiment.elsewhere)
@@ -175,7 +173,7 @@ class Loop:
             profiler.on(placement)
 
     def _of_quality(self, measurement: Measurement) -> Measurement:
-        """Runs the user's check command, which may also need the devices."""
+        """Runs the user's quality check, if the measurement needs it, while the devices are locked."""
         if not self._quality.wanted(measurement):
             return measurement
         with self._machine() as ours:
@@ -187,7 +185,7 @@ class Loop:
         return found
 
     def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
-        """Runs an experiment and adds the machine's conditions during it; a recorded one already has them."""
+        """Runs an experiment and adds the machine's conditions during it, which replayed measurements already have."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.MachineWatch(), gpus.health()
@@ -209,14 +207,14 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether the GPUs' memory in use shows what a run needs: for PyTorch's trainers (servers and JAX fill all they
-        may), on whole GPUs of this machine."""
+        """Whether the memory in use on the GPUs is what a run needs. This holds for trainers with PyTorch (servers and
+        JAX allocate all that they may use) on whole GPUs of this machine."""
         job = self.job
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """The bar below which an experiment may be ended early; None for the reference and the final rounds."""
+        """When an experiment may be ended early; it is never given up if it is the reference or in the final rounds."""
         reference, anchors = self.engine.started.default, self.engine.anchors
         gives_up = experiment.purpose == "search" and experiment.configuration != reference
         told = [*self.engine.evaluator.done.values(), *(m for m in self._told if m.configuration != reference)]
@@ -226,7 +224,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:
-        """Holds the machine, waiting until others release it. Errors: Interrupted."""
+        """Waits for the devices and locks them. Errors: Interrupted."""
         asked = time.monotonic()
         with self._machine() as ours:
             if not ours:
@@ -244,8 +242,8 @@ class Loop:
 
     @contextlib.contextmanager
     def _devices(self) -> Iterator[bool]:
-        """Holds the GPUs given to this process, or as many as the job needs. Holds the whole machine for CPU ranks, and
-        if the space sets power limits, which affect everybody."""
+        """Locks the GPUs that were given to this process, else as many as the job needs; for CPU ranks, or if the space
+        sets power limits (which affect all users), the whole machine. Yields whether the devices are locked."""
         environment, job = self.engine.started.environment, self.job
         indices: list[int] = []
         names = [name.strip() for name in _given(job).split(",") if name.strip()]
@@ -280,15 +278,15 @@ class Loop:
 
 
 def _given(job: Job) -> str:
-    """Names of the GPUs given to this process or to the job; "" for all."""
+    """CUDA_VISIBLE_DEVICES of the job, else of this process; "" means all GPUs."""
     return job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
 
 
 def end(
     engine: Engine, kb: Path, reason: str, on_note: Callable[[str], None], error: AutoscoutError | None = None
 ) -> tuple[float, float]:
-    """Journals the end of the session and ingests it into the knowledge base. Returns the engine's own time in
-    milliseconds: mean per experiment, and the longest pause."""
+    """Journals the end of the session and ingests it into the knowledge base. Returns milliseconds that the engine
+    itself took: mean per experiment, and the longest single call."""
     mean, peak = sum(engine.engine_ms) / max(1, engine.experiments), max(engine.engine_ms, default=0.0)
     if not engine.tape.replaying:
         engine.tape.emit(

@@ -1,13 +1,14 @@
-"""Machines with a second, slower speed: one run in ten takes twice the time, or half of all runs take 1.3 times.
+"""Machines with a second, slower speed: for example, one run in ten takes twice the time, or half of all runs take 1.3
+times as long.
 
     log cost = configuration + round + δ z + ε,   z = 1 in slow runs
 
-Least squares treats such runs as noise, which hides every gain smaller than the slowdown. So runs are divided into
-usual and slow ones if a division is likelier than noise alone. A priori all numbers of slow runs are equally likely,
-and so are all divisions with the same number. Effects and the noise's logarithm are integrated out over flat priors, δ
-over the range of the costs (Box and Tiao, Bayesian Inference in Statistical Analysis, 1973). The slow runs share one δ,
-or have one each and then carry no information. Configurations are compared at the machine's usual speed, and a claim
-must hold for every division that is not improbable."""
+Least squares would treat slow runs as noise, which hides every gain smaller than the slowdown. So runs are divided into
+usual and slow ones if such a division is more probable than noise alone. A priori, all numbers of slow runs are equally
+probable, and so are all divisions with the same number. Effects and the logarithm of the noise are integrated out over
+flat priors, and δ over the range of the costs (Box and Tiao, Bayesian Inference in Statistical Analysis, 1973). The
+slow runs either share one δ, or each has its own and carries no information. Configurations are compared at the
+machine's usual speed, and a claim must be true for every division that is not improbable."""
 
 import math
 
@@ -17,14 +18,14 @@ from scipy.special import gammaln
 
 from autoscout.tuning.repeats import FLOOR, QUIET
 
-_SURE = 0.99  # probability that one of the considered divisions is right
-_MOST = 0.5  # largest share of runs that are slow without a common δ
-_LOOKED_AT = 60  # most divisions considered; if that many remain plausible, none is believed
-_DRAWN = 8  # random divisions from which the search starts, in addition to one for each run
+_SURE = 0.99  # probability that one of the returned divisions is right
+_MOST = 0.5  # largest share of slow runs if each has its own δ
+_LOOKED_AT = 60  # largest number of divisions; if that many are plausible, none is used
+_DRAWN = 8  # number of random divisions from which the search starts, in addition to one for each run
 EXPECTED = 0.2  # prior standard deviation of a log gain
 
 
-Found = dict[tuple[bytes, bool], float]  # the slow runs as bits, and whether they share one δ → log evidence
+Found = dict[tuple[bytes, bool], float]  # (bit mask of the slow runs, whether they share one δ) → log evidence
 
 
 class Division(msgspec.Struct, frozen=True):
@@ -35,9 +36,9 @@ class Division(msgspec.Struct, frozen=True):
 
 
 def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Division]:
-    """Divisions that together contain the right one with probability _SURE, likeliest first; [] if noise alone is not
-    improbable, or hides nothing. `y`: (n,) log-costs of the runs, linear in the columns of `design` (n, p), of which
-    the first are the `configurations`."""
+    """Divisions that together contain the right one with probability _SURE, most probable first; [] if noise alone
+    explains the costs, or is too small to hide a gain. `y`: (n,) log-costs of the runs; `design`: (n, p) columns of the
+    linear model, of which the first `configurations` are the configurations."""
     n = len(y)
     inverse = np.linalg.pinv(design, rcond=1e-9)
     left_over = np.eye(n) - design @ inverse
@@ -64,8 +65,8 @@ def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Di
 
 
 def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np.ndarray, by: Division) -> float:
-    """− log of the prior density of the differences between configurations, up to a constant. It matters because a
-    division that calls all runs of one configuration slow implies that it is faster by δ at the usual speed."""
+    """− log prior density, up to a constant, of the differences between configurations that a division implies. This
+    counts against divisions in which all runs of one configuration are slow, since they make it faster by δ."""
     shift, at = np.zeros(len(y)), np.flatnonzero(by.slow)
     if by.shared and len(at):
         shift[at] = off[at].sum() / left_over[np.ix_(at, at)].sum()
@@ -76,23 +77,23 @@ def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np
 
 
 def _log_evidence(squares: float | np.ndarray, dof: int) -> np.ndarray:
-    """Log evidence of noise with this sum of squares, up to a constant that is the same for all divisions."""
+    """Log evidence of noise with the given sum of squares, up to a constant that is equal for all divisions."""
     return gammaln(dof / 2) - dof / 2 * np.log(math.pi * (np.maximum(squares, 0) + dof * FLOOR**2))
 
 
 def _divisions(n: int, slow: np.ndarray | int) -> np.ndarray:
-    """Logarithm of (number of divisions with that many slow runs × possible numbers of slow runs)."""
+    """− log prior of a division of n runs: log(number of divisions with as many slow runs × possible such numbers)."""
     return gammaln(n + 1) - gammaln(slow + 1.0) - gammaln(n - slow + 1.0) + math.log(n)
 
 
 def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
-    """Finds divisions with one δ: from each of several starts, runs change sides one at a time as long as that explains
-    more. At the end, all divisions that differ in one run are included, too."""
+    """Adds divisions with one δ to `found`: local searches from several starts change one run between slow and usual as
+    long as the log evidence grows; then all divisions that differ from their results in one run are added, too."""
     n, squares, diagonal = len(off), off @ off, np.diag(left_over)
     drawn = np.random.default_rng(0).random((_DRAWN, n)) < 0.5
     z = np.vstack([off[None] >= off[:, None], drawn]).astype(float)  # (starts, n)
     changes = np.hstack([np.zeros((n, 1)), np.eye(n)])
-    while True:  # ends, because the explained part grows each time
+    while True:  # ends, because the log evidence grows each time
         sign = 1 - 2 * z
         alongs = (z @ off)[:, None] + (sign * off) @ changes
         lengths = ((z @ left_over) * z).sum(axis=1)[:, None] + (2 * sign * (z @ left_over) + diagonal) @ changes
@@ -100,7 +101,7 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
         apart = lengths > 1e-6
         lengths = np.where(apart, lengths, 1.0)
         value = _log_evidence(squares - alongs**2 / lengths, dof - 1) - _divisions(n, count) - 0.5 * np.log(lengths)
-        value = np.where(apart, value - width, -math.inf)  # (starts, 1 + n): unchanged, or with one run changed
+        value = np.where(apart, value - width, -math.inf)  # (starts, 1 + n): no run changed, or one
         at = np.where(value.max(axis=1) > value[:, 0] + 1e-9, value.argmax(axis=1), 0)
         if not at.any():
             break
@@ -109,7 +110,7 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
     distinct = np.unique(z, axis=0, return_index=True)[1]
     around = np.abs(z[distinct][:, None] - changes.T[None]).reshape(-1, n).astype(bool)
     values = value[distinct].ravel()
-    best = np.argsort(-values, kind="stable")[: 4 * _LOOKED_AT]  # more than needed, since many are found several times
+    best = np.argsort(-values, kind="stable")[: 4 * _LOOKED_AT]  # with a margin, since there are duplicates
     around = around[best] ^ (around[best] @ off < 0)[:, None]
     for slow, each in zip(np.packbits(around, axis=1), values[best].tolist(), strict=True):
         if math.isfinite(each):
@@ -117,7 +118,7 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
 
 
 def _outliers(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
-    """Finds divisions whose slow runs each have their own δ, adding one by one the run that stands out most."""
+    """Adds divisions whose slow runs each have their own δ to `found`, greedily by the run that stands out most."""
     n, m, r, out = len(off), left_over.copy(), off.copy(), np.zeros(len(off), dtype=bool)
     volume = 0.0
     for count in range(1, min(int(_MOST * n), dof - 2) + 1):

@@ -1,17 +1,18 @@
-"""Is one side slower than another by more than a margin? Decided from interleaved pairs, as early as errors allow.
+"""Decides from pairs of runs, as early as errors allow, whether side B of a gate is slower than side A by more than a
+margin.
 
     log cost = side + pair + ε        (a randomised block design, as in evidence.py)
 
-Pairs are counterbalanced: a random order, then its reverse. A planned look decides if the one-sided interval of
-log(cost of B / cost of A) lies above the margin (worse) or below it (no worse). All looks together err in at most 5 %
-of gates in either direction: the error is spent by the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and
-the level of each look is found on simulated paths, since looks are correlated. Most of the error of "worse" is spent in
-the first pairs, because slowdowns show early; that of "no worse" is spread over all pairs, because small slowdowns have
-to be excluded.
+Pairs are counterbalanced: each random order of the two sides is followed by its reverse. After planned numbers of pairs
+(looks), the verdict is "worse" if the one-sided interval of log(cost of B / cost of A) lies above the margin, and "no
+worse" if it lies below. All looks together err in at most 5 % of gates in either direction. This error is distributed
+over the looks by the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and the significance level of each
+look is found by simulation, since looks are correlated. For "worse", most of the error goes to the first pairs, because
+large slowdowns show early; for "no worse" it is spread over all pairs, because small slowdowns have to be excluded.
 
-If the runs of a pair are no more alike than other runs, the differences between pairs also measure the noise: of the
-fits with and without pairs, the one with less noise is used. The simulated paths choose in the same way; pairs that are
-alike make errors rarer.
+If the two runs of a pair are not more alike than other runs, the differences between pairs also measure the noise. So
+the model is fitted with and without the effect of pairs, and the fit with less noise is used. The simulation makes the
+same choice, with independent runs; runs that are alike within pairs make errors rarer.
 """
 
 import math
@@ -27,14 +28,14 @@ from autoscout.tuning import evidence, modes
 from autoscout.tuning.evidence import Contrast
 from autoscout.tuning.modes import Division
 
-ERROR = 0.05  # share of gates that are decided wrongly in one direction
-EARLY = 20  # pairs within which a slowdown is expected to show
-_EARLY = 0.9  # share of the error of "worse" that is spent in these pairs
-_POWER = 0.7  # ρ: between Pocock's early looks and O'Brien and Fleming's late ones
-_LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # pairs
+ERROR = 0.05  # largest share of gates that are decided wrongly, in each direction
+EARLY = 20  # number of pairs within which a large slowdown is expected to show
+_EARLY = 0.9  # share of the error of "worse" that goes to the first EARLY pairs
+_POWER = 0.7  # ρ: favours early looks less than Pocock's boundary, and more than O'Brien and Fleming's
+_LOOKS = (4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # number of pairs
 _PATHS = 100_000
-_TWO_SPEEDS = 6  # pairs from which a second speed of the machine is believed; fewer may divide by chance
-_HOPELESS = 0.05  # a gate ends undecided if the chance of a decision at the limit is below this
+_TWO_SPEEDS = 6  # number of pairs from which slow runs (modes.py) are recognised; fewer may look divided by chance
+_HOPELESS = 0.05  # a gate ends undecided if the probability of a decision at the limit is below this
 A, B = "A", "B"
 
 Kind = Literal["worse", "no worse", "undecided"]
@@ -43,8 +44,8 @@ Pair = tuple[float, float]  # costs of A and of B
 
 class PairsStanding(msgspec.Struct, frozen=True):
     """The state after some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which is valid
-    under repeated looks; `p_worse`: posterior probability, with a flat prior, that B is slower by more than the margin.
-    `over`: no further pair should be measured."""
+    although several looks are taken; `p_worse`: posterior probability, with a flat prior, that B is slower by more than
+    the margin; `over`: whether the gate ends here; `slow`: number of slow runs (modes.py)."""
 
     kind: Kind
     log: float
@@ -58,14 +59,15 @@ class PairsStanding(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def levels(limit: int, early: int | None = None) -> dict[int, float]:
-    """Pairs at a look → the one-sided significance level at which it decides. `early`: most of the error is spent by
-    this many pairs; by default by all of them."""
+    """The looks: number of pairs → one-sided significance level. `early`: number of pairs to which most of the error
+    goes; by default all pairs."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
     rng = np.random.default_rng(0)
-    sums, squares = np.zeros((2, _PATHS)), np.zeros((2, _PATHS))  # running sums of differences and of pairs
+    # Running sums, and sums of squares, of the differences within pairs and of the pairs' means.
+    sums, squares = np.zeros((2, _PATHS)), np.zeros((2, _PATHS))
     spent, before, found = 0.0, 0, {}
     for n in looks:
-        more = n - before  # pairs since the last look; their sum, and their squares about their mean, are independent
+        more = n - before  # pairs since the last look, whose sum and sum of squares about the mean are independent
         added = math.sqrt(more) * rng.standard_normal(sums.shape)
         sums, before = sums + added, n
         squares = squares + added**2 / more + (rng.chisquare(more - 1, sums.shape) if more > 1 else 0.0)
@@ -83,28 +85,28 @@ def levels(limit: int, early: int | None = None) -> dict[int, float]:
 
 
 def _spent(n: int, early: int, limit: int) -> float:
-    """Share of the error that is spent after n pairs."""
+    """Share of the error probability that is spent in all looks up to n pairs."""
     if early >= limit:
         return (n / limit) ** _POWER
     return _EARLY * (n / early) ** _POWER if n <= early else _EARLY + (1 - _EARLY) * (n - early) / (limit - early)
 
 
 def quantile(level: float, dof: int) -> float:
-    """The one-sided quantile of Student's t."""
     return float(stdtrit(dof, 1 - level))
 
 
 def order(pair: int) -> tuple[str, str]:
-    """Which side runs first in a pair, counted from 0."""
+    """The order in which the two sides run in a pair (pairs are counted from 0)."""
     first = bool(np.random.default_rng((pair // 2, 51)).random() < 0.5) ^ bool(pair % 2)
     return (A, B) if first else (B, A)
 
 
 def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
-    """The state after these pairs. `margin`: tolerated relative slowdown, such as 0.01; `limit`: most pairs."""
+    """The state after these pairs. `margin`: tolerated relative slowdown, such as 0.01; `limit`: the number of pairs
+    after which the gate ends at the latest."""
     n, edge = len(pairs), math.log1p(margin)
     plans = levels(limit, min(limit, EARLY)), levels(limit)
-    now = next((look for look in plans[0] if look >= n), limit)  # a gate that ends early misses this look
+    now = next((look for look in plans[0] if look >= n), limit)  # between two looks, the level of the next one is used
     rounds = [[(A, a), (B, b)] for a, b in pairs]
     _, design, y = evidence.design_of(rounds)
     divisions = modes.divisions(design, y, 2)
@@ -120,7 +122,7 @@ def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
 
 
 def _contrast(rounds: Sequence[evidence.Round], level: float, divisions: Sequence[Division]) -> Contrast:
-    """log cost of B − log cost of A at a one-sided `level`."""
+    """log(cost of B / cost of A), with an interval at a one-sided significance `level`."""
     share, together = 2 * level / (1 - evidence.LEVEL), [[run for pair in rounds for run in pair]]
     first, *others = (
         min((evidence.fit(each, share, slow=slow) for each in (rounds, together)), key=lambda fit: fit.noise)
@@ -130,8 +132,8 @@ def _contrast(rounds: Sequence[evidence.Round], level: float, divisions: Sequenc
 
 
 def _hopeless(contrast: Contrast, edge: float, n: int, limit: int) -> bool:
-    """Whether a decision at the limit is unlikely if costs continue like this. The estimate at the limit is normal
-    about today's, and must be at least `edge` away from the margin."""
+    """Whether a decision at the limit is improbable: given today's estimate, the estimate at the limit is normally
+    distributed around it, and has to be far enough from the margin (`edge`) for a decision."""
     later = contrast.error * math.sqrt(n / limit)
     needed = later * quantile(levels(limit)[limit], max(1, contrast.dof + limit - n))
     spread = math.sqrt(max(contrast.error**2 - later**2, 1e-18))

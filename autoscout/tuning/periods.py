@@ -1,12 +1,12 @@
-"""Converts a value of another measuring period to today's terms.
+"""Rescales measurements of earlier sessions to the machine's present speed.
 
-Every period (here: an earlier session) shifts the log of all costs by its own offset. It is estimated from
-configurations measured both then and in this session, which always include the reference:
+Every earlier session differs from this one by an offset of the log of all costs. The offset is estimated from
+configurations that were measured in both sessions, which always include the reference:
 
-    offset ~ N(0, 0.3²),   log today − log then = offset + noise of both
+    offset ~ N(0, 0.3²),   log-cost in this session − log-cost then = offset + noise of both
 
-An old value is shifted by the offset and carries the offset's remaining uncertainty. It guides the search but is never
-the only measurement of the reference or of a finalist.
+A rescaled measurement carries the offset's remaining uncertainty. It guides the search but is never the only
+measurement of the reference or of a finalist.
 """
 
 import math
@@ -18,8 +18,8 @@ import msgspec
 from autoscout.job.objective import DRIFT, cost_of_run, to_metric
 from kb.records import Job, Measurement
 
-_SPREAD = 0.3  # prior standard deviation of a period's effect on the log cost
-_NOISE = 0.05  # default standard deviation of the difference of two measurements of one configuration
+_SPREAD = 0.3  # prior standard deviation of an offset
+_NOISE = 0.05  # assumed standard deviation of the difference of two log-costs of one configuration
 
 
 class Periods:
@@ -28,19 +28,18 @@ class Periods:
         self.job = job
         self._then: dict[str, dict[str, list[float]]] = {}  # session → configuration → log-costs
         self._now: dict[str, list[float]] = {}
-        self._offsets: dict[str, tuple[float, float]] = {}  # cache by session, needed at each step; `tell` clears it
+        self._offsets: dict[str, tuple[float, float]] = {}  # cache of `offset` by session, since each step needs it
         for session, m in remembered:
             if (c := cost_of_run(job.objective, m)) is not None:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
 
     def tell(self, measurement: Measurement) -> None:
-        """Takes in a measurement of this session."""
         if (c := cost_of_run(self.job.objective, measurement)) is not None:
             self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
             self._offsets.clear()
 
     def offset(self, session: str) -> tuple[float, float]:
-        """(log of today's costs over those of `session`, its standard deviation)."""
+        """Mean and standard deviation of log(cost in this session / cost in the given session)."""
         if session not in self._offsets:
             self._offsets[session] = self._learned(session)
         return self._offsets[session]
@@ -61,8 +60,8 @@ class Periods:
         return sum(differences) / noise**2 / precision, math.sqrt(1 / precision)
 
     def as_today(self, session: str, measurement: Measurement) -> Measurement:
-        """A copy rescaled to today, for the search only; its conditions include `doubt` (standard deviation of the
-        log-cost)."""
+        """A copy of a session's measurement for the search, rescaled to this session; the offset's standard deviation
+        is among its conditions (`doubt`)."""
         metric, objective = self.job.objective.metric, self.job.objective
         then = cost_of_run(objective, measurement)
         if then is None:
@@ -75,6 +74,6 @@ class Periods:
 
 
 def doubted(measurement: Measurement, doubt: float) -> Measurement:
-    """A copy whose log-cost is uncertain by an additional standard deviation."""
+    """A copy whose log-cost has an additional error with the standard deviation `doubt`."""
     doubt = math.hypot(doubt, measurement.conditions.get("doubt", 0.0))
     return msgspec.structs.replace(measurement, conditions={**measurement.conditions, "doubt": doubt})

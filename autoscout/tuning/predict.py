@@ -1,4 +1,4 @@
-"""Predicts one configuration of a job, by every member and by the ensemble, with the breakdown and the memory."""
+"""Predicts one configuration of a job by each simulator and by their ensemble, with memory and a breakdown of time."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,19 +37,21 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Objectiv
 
 
 class PredictedMemory(msgspec.Struct, frozen=True):
-    """GiB of the fullest rank, with a 90 % interval; `device_gib`: the device's memory, if only one kind is used."""
+    """GiB of the rank that needs most, with a 90 % interval; `device_gib`: the device's memory, None if there are
+    several kinds."""
 
     gib: float
     low: float
     high: float
     device_gib: float | None
     oom_probability: float
-    oom_range: tuple[float, float]  # range over the software that may run; both ends are equal if it is known
+    oom_range: tuple[float, float]  # its range over possible software versions; the ends are equal if these are known
     parts: dict[str, float]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A constraint of the job with the analytic simulator's prediction of its metric and a 90 % interval."""
+    """A constraint of the job, with a simulator's prediction of its metric and a 90 % interval. `kept`: whether the
+    predicted value meets it."""
 
     text: str
     value: float
@@ -59,7 +61,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """Watts of all devices together, and joules per token (a server's: of its answers) with a 90 % interval."""
+    """Watts of all devices together, and joules per token (for serving, per output token) with a 90 % interval."""
 
     watts: float
     joules_per_token: float
@@ -68,11 +70,11 @@ class Power(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
-    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (for a rate: of one
-    step, in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs with a
-    non-default value, and other settings of the job, whose effect the analytic simulators do not model. `network`: a
-    sentence on whether the speed between nodes matters."""
+    """`low`, `high`: the 90 % interval; `expected_error`: MAPE on held-out measurements of the job, or the simulators'
+    own estimate if there are none; `parts`: breakdown by the analytic simulator `parts_of`, in the metric's unit (if
+    that is a rate, of one step in seconds); `measured`: the median of this configuration's measurements, if any;
+    `unpriced`: knobs with a non-default value, and other settings of the job, whose effect no analytic simulator
+    models; `network`: a sentence on whether the bandwidth between nodes matters."""
 
     job: str
     name: str
@@ -86,10 +88,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     context: str
     environment: dict[str, str]
-    other_rows: int  # rows measured with other versions or devices, which are ignored
-    past: dict[str, int]  # rows of similar jobs
+    other_rows: int  # number of measurements with other versions or devices, which are not used
+    past: dict[str, int]  # similar job → number of its measurements that are used
     measured: float | None
-    missed: str  # why the measured value is outside the interval, as far as known; "" if it is inside
+    missed: str  # the probable reason if `measured` is outside the interval; "" if it is inside
     members: list[MemberPrediction]
     parts_of: str
     parts: dict[str, float]
@@ -97,16 +99,16 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     bounds: list[Bound] = []  # constraints whose metric a simulator predicts
     power: Power | None = None  # for training jobs on devices whose watts are known
     unpriced: list[str] = []
-    grounds: list[Ground] = []  # what each part of the prediction rests on
+    grounds: list[Ground] = []  # the data on which each part of the prediction rests
     network: str = ""
-    unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to state it
+    unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to specify it
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
-    """`given`: knobs; the others follow the reference. `kb`: None or a missing file means no measurements. Errors:
-    AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
-    memory, or meets its limits at no request rate."""
+    """`given`: values of some knobs; the others are as in the reference. `kb`: None, or a missing file, means no
+    measurements. Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) if no simulator can predict it,
+    (exit 3) if it does not fit into memory or meets its limits at no request rate."""
     job = space.job
     configuration = completed(space, given, space.reference)
     if crowded := beside_engine(space, configuration):
@@ -191,7 +193,7 @@ def _nothing(job: Job, bases: list[str], members: list[MemberPrediction], rows: 
 
 
 def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
-    """Why no finite value is predicted, as the end of a sentence."""
+    """The end of a sentence on why the predicted cost is infinite."""
     if job.objective.metric == HIGHEST_RATE:
         cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
         if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
@@ -201,7 +203,7 @@ def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
 
 
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """(rows of this cluster in the context that was measured last, number of rows of other clusters or contexts)"""
+    """(measurements on this cluster with the versions and devices that were measured last, number of other ones)"""
     if kb is None or not kb.exists():
         return [], 0
     rows, cluster_of = store.measurements(kb, job=job.id, short=True, answers=True), store.clusters(kb, job.id)
@@ -225,7 +227,7 @@ def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, predic
 
 
 def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
-    """The breakdown by the first analytic member that has one, before any correction."""
+    """(name, breakdown) of the first analytic simulator that has a breakdown, before any correction."""
     for member in bases:
         if not member.applies(columns):
             parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}
@@ -234,7 +236,7 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
     return "", {}
 
 
-# Descriptions of software columns whose names are not self-explanatory.
+# Descriptions of software features (columns of the simulators) whose names do not explain themselves.
 _SOFTWARE = {
     "te": "whether layers are Transformer Engine's",
     "fused_norm": "whether a norm is a single kernel",

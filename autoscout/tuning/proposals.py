@@ -1,4 +1,4 @@
-"""Collects the configurations that users' orders propose to a session, for the strategy's arm for proposals
+"""Collects the configurations that users propose to a running session, for the strategy's bandit arm for proposals
 (search/proposed.py)."""
 
 from typing import Any, cast
@@ -23,7 +23,7 @@ class Proposals:
         self._held = False
 
     def within(self, allowed: Space) -> dict[str, Any]:
-        """The fields of a new `Search` over that space that hold the proposals."""
+        """The proposals as fields of a new `Search`, limited to the allowed space."""
         inside = [each for each in self._given if allowed.is_valid(each.configuration)]
         return {"proposed": inside, "held": self._held}
 
@@ -35,7 +35,7 @@ class Proposals:
             cast(Listens, strategy).hold(self._held)
 
     def named(self, order: Order, steering: Steering, best: Configuration, step: int) -> Configuration:
-        """The configuration that an order wants run at once; journals its proposer, too (older journals lack that)."""
+        """The configuration that an order wants to run at once. Journals the proposer, which older journals lack."""
         wanted, tape = steering.wanted(order, best), steering.tape
         if self.heard and (not tape.replaying or tape.next_is_of(PROPOSED)):
             name, why = steering.space.name(wanted), proposed_by(order.by, order.why)
@@ -43,7 +43,7 @@ class Proposals:
         return wanted
 
     def take(self, order: Order, configuration: Configuration, strategy: Strategy) -> None:
-        """Takes in an order to propose or run a configuration; whoever gave the order gets the credit."""
+        """Adds the configuration of an order as a proposal of the order's author."""
         if self.heard and order.what != "validate":
             self._given.append(Proposed(configuration=configuration, by=order.by, why=order.why))
             cast(Listens, strategy).propose(self._given[-1])

@@ -1,7 +1,7 @@
 """The quality floor: the user's own check command, with its score and a limit.
 
-An 8-bit KV cache or quantized weights change answers and training by design, so the equivalence check is of little use;
-the user's command measures how much quality is lost. It runs once for each combination of such values."""
+An 8-bit KV cache or quantized weights change results by design, so the equivalence check is of little use for them; the
+user's command measures how much quality is lost. It runs once for each combination of values of such knobs."""
 
 import json
 import os
@@ -22,31 +22,32 @@ from kb.records import Configuration, Job, Measurement, content_hash
 
 
 class Quality:
-    """The quality check of one session; `folder` keeps its results."""
+    """The quality check of one session. `folder`: the session's folder, in which results are stored."""
 
     def __init__(self, job: Job, reference: Configuration, folder: Path) -> None:
         self._job, self._reference, self._folder = job, reference, folder / "guard"
 
     def wanted(self, measurement: Measurement) -> bool:
-        """Whether a run has to pass the check before it counts; a recorded run already has its result."""
+        """Whether the check must be run for a measurement, which does not have its result yet."""
         asks = self._job.guard.command and self._job.launch.launcher != "replay" and QUALITY not in measurement.metrics
         return bool(asks) and measurement.status == "ok" and bool(self._lossy(measurement))
 
     def judged(self, measurement: Measurement, stopping: Callable[[], bool]) -> Measurement:
-        """The measurement with its `quality`, which equivalence.Floor judges; status "error" if the check prints no
-        number. Errors: AutoscoutError (exit 2) for an unknown placeholder, (exit 1) if the folder cannot be written."""
+        """Runs the check and adds its score as a metric, which equivalence.Floor compares with the limits; status
+        "error" if the check prints no number. Errors: AutoscoutError (exit 2) for an unknown placeholder, (exit 1) if
+        the folder cannot be written."""
         number, problem = self._known(measurement, stopping)
         if number is None:
             return msgspec.structs.replace(measurement, status="error", evidence=f"guard.command {problem}")
         return msgspec.structs.replace(measurement, metrics={**measurement.metrics, QUALITY: number})
 
     def _lossy(self, measurement: Measurement) -> dict[str, Any]:
-        """The knobs that may cost quality and have other values than in the reference."""
+        """The values of `guard.knobs` that differ from the reference's."""
         knobs, theirs = measurement.configuration.knobs, self._reference.knobs
         return {n: knobs[n] for n in self._job.guard.knobs if n in knobs and knobs[n] != theirs.get(n)}
 
     def _known(self, measurement: Measurement, stopping: Callable[[], bool]) -> tuple[float | None, str]:
-        """Returns the score, or why there is none; stored, except that an interrupted check is run again."""
+        """(score or None, why there is none). Stored for later measurements, unless the check was interrupted."""
         folder = self._folder / content_hash(self._lossy(measurement))
         kept = folder / "said.json"
         if kept.is_file():

@@ -1,7 +1,8 @@
-"""The queue of experiments to start, longest waiting first.
+"""The queue of experiments to start, the one that has waited longest first.
 
-If a job mixes kinds of device, an experiment whose devices are busy lets those that need other kinds go first. Whenever
-the engine is asked for more for that reason, the tape gets a `Passed`, so a resumed session asks at the same points.
+If a job mixes kinds of device, an experiment whose devices are busy is overtaken by experiments on other kinds.
+Whenever the strategy is asked for more experiments for this reason, a `Passed` event is recorded, so that a resumed
+session asks it at the same points.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -11,10 +12,10 @@ from autoscout.tuning.tape import Tape
 from kb.journal import ExperimentStarted, Passed
 from kb.records import Configuration, Measurement
 
-Asking = Generator[WantedExperiment, Measurement, None]  # yields the experiments that it wants, receives their results
-# (configuration, those that have waited longer) → its placement as text; None if there is no room for it now.
+Asking = Generator[WantedExperiment, Measurement, None]  # yields experiments and is sent their results
+# (configuration, configurations that have waited longer) → its placement as text; None if too few devices are free.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
-_MOST = 2  # most experiments waiting for devices
+_MOST = 2  # with as many experiments in the queue, the strategy is not asked for more
 
 
 def anywhere(configuration: Configuration, before: Sequence[Configuration]) -> str:
@@ -47,7 +48,7 @@ class Ready:
         self._queue.insert(0, (asking, wanted))
 
     def take(self, place: Place) -> tuple[Asking, WantedExperiment, str] | None:
-        """The first experiment that there is room for, with its placement."""
+        """The first experiment in the queue for which enough devices are free, with its placement."""
         if self._tape.replaying:
             return self._recorded()
         before: list[Configuration] = []
@@ -59,7 +60,7 @@ class Ready:
         return None
 
     def may_pass(self) -> bool:
-        """Whether to ask for more experiments while these wait."""
+        """Whether to ask the strategy for more experiments, although those in the queue wait for devices."""
         if self._tape.replaying and not self._tape.next_is(Passed):
             return False
         if len(self._queue) < _MOST:
@@ -68,7 +69,8 @@ class Ready:
         return False
 
     def _recorded(self) -> tuple[Asking, WantedExperiment, str] | None:
-        """The experiment that the journal started next; if it started none, since the search was over, the oldest."""
+        """During replay: the experiment whose start is the next recorded event. If none is, the search had ended, and
+        the first one in the queue is returned."""
         started = (i for i, (_, w) in enumerate(self._queue) if self._tape.peek(ExperimentStarted, w.configuration))
         i = next(started, None)
         if not self._queue or (i is None and (self._tape.next_is(Passed) or self._tape.ended() is not None)):

@@ -1,21 +1,21 @@
-"""Repeats of one configuration before the rounds. They show whether the machine is quiet, and how many rounds may
-follow.
+"""Estimates the machine's noise from repeated runs of the reference before the final rounds. It determines how many
+rounds are needed.
 
-This module needs neither numpy nor scipy, because the screens' first frame would wait for their import."""
+This module imports neither numpy nor scipy, because the first frame of the screens would have to wait for that."""
 
 import math
 from collections.abc import Sequence
 
 import msgspec
 
-QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
-FLOOR = 2e-4  # lower bound on the standard deviation of one log-cost: clocks and schedulers are no more precise
-_DOUBT = 0.001  # significance level at which a machine counts as noisy
-_LONG, _LONGEST = 150, 200  # numbers of searched configurations between which the limit on rounds grows
+QUIET = 0.005  # standard deviation of a log-cost on a quiet machine; dedicated systems repeat within 0.1 to 0.5 %
+FLOOR = 2e-4  # lower bound on the standard deviation of a log-cost, from the precision of clocks and schedulers
+_DOUBT = 0.001  # significance level of the test that a machine is not quiet
+_LONG, _LONGEST = 150, 200  # the limit on rounds grows between these numbers of measured configurations
 
 
 class Noise(msgspec.Struct, frozen=True):
-    """Variance of one log-cost from repeats of a configuration outside the rounds: sum of squares about the mean."""
+    """Scatter of the log-cost in repeats of one configuration: sum of squares about the mean, degrees of freedom."""
 
     squares: float = 0.0
     dof: int = 0
@@ -53,6 +53,6 @@ def beyond(x: float, dof: int) -> float:
 
 
 def most_rounds(repeats: int, searched: int) -> int:
-    """The limit on rounds, from `launch.repeats` and the number of searched configurations: the more there are, the
-    more are close to the best. On a noisy machine all rounds are run."""
+    """The limit on the number of rounds, which a noisy machine reaches. `repeats`: launch.repeats; `searched`: number
+    of measured configurations, with which the number of configurations close to the best grows."""
     return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))

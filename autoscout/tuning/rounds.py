@@ -1,5 +1,6 @@
-"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict. If none of
-the finalists works when run again, as may happen close to a bound, the next best ones take their place."""
+"""Runs the final rounds of a session: measures the configurations that trial.py selects, and returns the verdict of
+confirm.py. If all finalists fail when measured again, as may happen close to a bound, the next best configurations
+become finalists."""
 
 import math
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ from autoscout.tuning.trial import Trial
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_TURNS = 3  # how often the next best may replace finalists of which none worked again
+_TURNS = 3  # how many sets of finalists are tried
 
 
 def confirmed(
@@ -31,14 +32,14 @@ def confirmed(
     over: Callable[[], bool],
     today: Configuration | None = None,
 ) -> Generator[WantedExperiment, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: whether no further round may
-    begin; `today`: the user's present launch, which is measured with the finalists in any case.
+    """`allowed`: the space that the user's orders left; `done`: its measurements; `over`: whether no further round may
+    begin; `today`: the user's present launch, which is measured with the finalists if it ran.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
-    tried: list[Measurement] = []  # measurements of the finalists in the rounds
-    out: set[str] = set()  # finalists that failed or broke a bound in the rounds
+    tried: list[Measurement] = []  # all measurements of finalists in the rounds
+    out: set[str] = set()  # ids of finalists that failed or broke a bound in the rounds
     limit = most_rounds(job.launch.repeats, len({m.configuration.id for m in done}))
     found = None
     for _ in range(_TURNS):
@@ -73,7 +74,7 @@ def confirmed(
 
 
 def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[str, float]:
-    """Constraint → by how much more finalists broke it in a round than in the search (the largest difference)."""
+    """Constraint that was broken in a round → the largest increase of its excess since the search."""
     before = {m.configuration.id: beyond(job.objective, m) for m in done}
     found: dict[str, float] = {}
     for m in again:
@@ -84,7 +85,7 @@ def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[
 
 
 def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
-    """Whether a run would still meet all constraints if it came that much closer to them."""
+    """Whether a run would meet all constraints even if it increased as much as the finalists did (`worse`)."""
     y = beyond(job.objective, measurement)
     return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 
@@ -113,7 +114,7 @@ def _rounds(
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
-            elsewhere = len(measured) % 2 == 0  # a whole round uses the same devices; the first avoids the search's
+            elsewhere = len(measured) % 2 == 0  # rounds alternate between the usual and other devices
             round_.append((yield WantedExperiment(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
     return measured

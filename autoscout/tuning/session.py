@@ -4,7 +4,7 @@ session folder = <kb folder>/sessions/<session id>/
     journal.jsonl        the events, the only source of truth
     owner.lock           held (flock) by the process that runs the session
     carried.json         knowledge from earlier jobs (autoscout/tuning/warm_start.py)
-    experiments/0001/    an experiment's input and results: config, results and log of every rank
+    experiments/0001/    an experiment's input, and the results and log of every rank
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "autoscout"
     seed: int = 0
     fidelity: FidelityMode = "adaptive"
-    warm_start: str = "auto"  # auto | off | a session, optionally ":" and parts (autoscout/tuning/warm_start.py)
+    warm_start: str = "auto"  # auto | off | a session, optionally ":" and kinds of knowledge (warm_start.py)
     hyper: Hyper = Hyper()
 
 
@@ -78,7 +78,7 @@ def tune(
     stop: Stop,
     name: str = "",
 ) -> Result:
-    """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
+    """Runs a new session, called `name` if given. Errors: AutoscoutError; Interrupted once all results are on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
     for note in filter(None, (does_not_fit(space), *target_of(job).notes_on_job(job))):
@@ -108,7 +108,7 @@ def begun(
     simulators: Mapping[str, Predictor] | None = None,
     check: Check | None = None,
 ) -> Iterator[Engine]:
-    """A new session's folder, journal and engine, released on exit. `simulators`, `check`: as in Engine."""
+    """Creates a session's folder, journal and engine, and closes them on exit. `simulators`, `check`: as in Engine."""
     kind = None if options.strategy == ALONE else usable(options.strategy)
     choice = warm.WarmStartChoice.parse(options.warm_start)
     context = context_of(job, environment)
@@ -148,7 +148,7 @@ def begun(
 def _keep(path: Path, past: list[Past]) -> None:
     try:
         path.write_bytes(msgspec.json.encode(past))
-    except OSError as error:  # on a full disk the error does not name the file
+    except OSError as error:  # the error of a full disk lacks the file's name
         raise AutoscoutError(
             f"{path}: cannot be written ({error.strerror}); make room there, or choose another --kb folder"
         ) from error
@@ -163,9 +163,9 @@ def resume(
     given: Job | None = None,
     wall: str = "",
 ) -> Result:
-    """Continues where the journal ends. `given`: the user's own job, with the secrets that no journal stores; `wall`: a
-    new limit, with which undecided rounds continue. Errors: AutoscoutError if there is no such session, or it is
-    running."""
+    """Continues a session where its journal ends. `given`: the user's job file, with the secrets that no journal
+    stores; `wall`: a new wall-clock limit, with which undecided rounds continue. Errors: AutoscoutError if there is no
+    such session, or it is running."""
     repair(kb, on_note)
     job = with_secrets(store.session_started(kb, session).job, given)
     with contextlib.closing(profiler_of(job)) as profiler:
@@ -190,13 +190,13 @@ def resumed(
     given: Job | None = None,
     wall: str = "",
 ) -> Iterator[Engine]:
-    """Like `begun`, for an existing session; `given`, `wall` as in `resume`. Errors: AutoscoutError if it measured with
-    other versions or hardware, or runs in another process."""
+    """Like `begun`, for an existing session; `given`, `wall`: as in `resume`. Errors: AutoscoutError if its
+    measurements are from other versions or hardware, or it runs in another process."""
     folder = store.journalled(kb, session)
     started = store.session_started(kb, session)
     started = msgspec.structs.replace(started, job=with_secrets(started.job, given))
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
-        past = journals.events(journal.path)  # read under the lock, so nobody else appends
+        past = journals.events(journal.path)  # read while the lock is held, so that no other process appends
         if (context := context_of(started.job, environment)) != started.context:
             raise AutoscoutError(
                 f"session {session} measured with {_differs(environment, started.environment)}; its results cannot be "
@@ -228,8 +228,8 @@ def resumed(
 
 
 def with_secrets(stored: Job, given: Job | None) -> Job:
-    """A journal's job with the secrets of the user's own job, or of the environment variables here. Errors:
-    AutoscoutError (exit 2) if neither has them."""
+    """A journal's job, with its secrets filled in from the user's job file or this process's environment variables.
+    Errors: AutoscoutError (exit 2) if neither has them."""
     if secrets.HIDDEN not in str(stored.launch) + str(stored.guard):
         return stored
     if given is not None and secrets.without(msgspec.to_builtins(given.launch)) == msgspec.to_builtins(stored.launch):
@@ -246,7 +246,7 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
 
 
 def _differs(here: dict[str, str], there: dict[str, str]) -> str:
-    """How a session's versions and devices differ from those here, in words."""
+    """The versions and devices of a session (`there`) that differ from those of this machine, as text."""
     compared = (here.keys() | there.keys()) - NOT_COMPARED
     names = sorted(name for name in compared if here.get(name) != there.get(name))
     differences = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]
@@ -258,7 +258,7 @@ def _loop(job: Job) -> type[Loop]:
 
 
 def _carried(folder: Path) -> list[Past]:
-    """The knowledge that was carried over when the session started; a resumed session uses the same."""
+    """The knowledge of earlier jobs that was stored when the session started, so that it is the same after a resume."""
     path = folder / _CARRIED
     return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
 
@@ -277,7 +277,7 @@ def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
 def note_worth(
     kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
 ) -> None:
-    """Reports and stores the value of the warm start, once."""
+    """Reports and journals the value of the warm start, unless the journal already has it."""
     path = folder / "journal.jsonl"
     events = journals.events(path)
     if any(isinstance(e, WarmStartWorth) for e in events):
@@ -288,12 +288,12 @@ def note_worth(
             journal.append(found)
         on_event(found)
         on_note(found.sentence)
-        with contextlib.suppress(AutoscoutError):  # the journal has it
+        with contextlib.suppress(AutoscoutError):  # a later ingest will add it from the journal
             store.ingest(kb, path)
 
 
 def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
-    """Runs one experiment in its own session, checked against the reference if the knowledge base has one.
+    """Runs one experiment in its own session, and compares its losses with the reference's if those are known.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
     """
@@ -315,7 +315,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 
 
 def repair(kb: Path, on_note: Callable[[str], None]) -> None:
-    """Ingests results of earlier sessions that exist only in their journals."""
+    """Adds results of earlier sessions to the knowledge base that only their journals have."""
     repaired, problems = store.ingest_all(kb)
     if repaired:
         on_note(f"{repaired} measurements of earlier sessions were missing in the knowledge base, and were added")
@@ -324,14 +324,14 @@ def repair(kb: Path, on_note: Callable[[str], None]) -> None:
 
 
 def new_id(job: Job, kind: str = "") -> str:
-    """An id job-[kind-]date-time-random: ids sort by time, and simultaneous ones differ."""
+    """A session's name: job-[kind-]date-time-random, so that names sort by time and simultaneous ones differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return "-".join(part for part in (job.name, kind, stamp, uuid.uuid4().hex[:4]) if part)
 
 
 def _active_seconds(past: list[AnyEvent]) -> float:
-    """Wall time that earlier runs of a session spent on and between experiments, without preparation, waiting for
-    devices, and pauses between runs."""
+    """Wall time that earlier runs of a session spent from their first to their last experiment, without waiting for
+    devices and without the time between two runs."""
     active, begun, waiting = 0.0, False, False
     for before, after in itertools.pairwise(past):
         begun = begun or isinstance(before, ExperimentStarted)
@@ -342,7 +342,7 @@ def _active_seconds(past: list[AnyEvent]) -> float:
 
 
 def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock of the process that runs a session; while held, `autoscout sessions` shows it as running."""
+    """The lock that a process holds while it runs the session; `autoscout sessions` shows such a session as running."""
     path = folder / "owner.lock"
     if lock.is_held(path):
         raise AutoscoutError(f"session {folder.name} is running in another process already")

@@ -1,9 +1,10 @@
-"""Decides whether experiments of a session may share a host, by comparing copies of the reference that run side by side
-with one that runs alone.
+"""Decides whether experiments of a session may share a host, by comparing copies of the reference that run there at the
+same time with one that runs alone.
 
-Devices of a host share its links, its processors and its power. If more than one experiment fits on a host, the
-reference is first run alone, then in all places of one host at once, which takes as long as one experiment. The
-decision holds for the session, and for later ones of the same job on the same machines.
+Experiments on one host may disturb each other, because its devices share links, processors and power. If more than one
+experiment fits on a host, the reference is first run alone, and then as many copies as fit are run at the same time,
+which takes as long as one experiment. The decision is valid for the session, and for later ones of the same job on the
+same machines.
 """
 
 import statistics
@@ -12,11 +13,11 @@ from autoscout.job.objective import cost
 from kb.journal import Neighbours
 from kb.records import Job, Measurement
 
-SLOWER = 1.02  # accepted cost of the slowest side-by-side run, relative to the run alone
+SLOWER = 1.02  # largest accepted ratio of the slowest copy's cost to that of the reference alone
 
 
 def judged(job: Job, shape: str, alone: Measurement, together: list[Measurement]) -> Neighbours:
-    """Compares the runs; a failure of a side-by-side run counts as disturbance."""
+    """The decision from the reference's run alone and its copies; a copy that fails counts as disturbed."""
     before, costs = cost(job.objective, alone) or 0.0, [cost(job.objective, m) for m in together]
     known = [c for c in costs if c is not None]
     allowed = len(known) == len(together) and max(known) <= SLOWER * before
@@ -24,7 +25,6 @@ def judged(job: Job, shape: str, alone: Measurement, together: list[Measurement]
 
 
 def sentence(found: Neighbours) -> str:
-    """The decision as shown to the user."""
     if not found.beside:
         found_out = "experiments did not run side by side"
     else:

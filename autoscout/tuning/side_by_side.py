@@ -1,6 +1,6 @@
-"""Runs a session whose experiments run side by side, each on its own devices (lanes.py).
+"""Runs a session with several experiments at the same time, each on its own devices (lanes.py).
 
-The journal has the ends of experiments in the order in which the engine learned of them, so that a resumed session
+The journal has the ends of experiments in the order in which the engine got the results, so that a resumed session
 makes the same decisions. Experiments that started but did not end are run again."""
 
 import contextlib
@@ -21,7 +21,6 @@ from kb.shared_hosts import found_before
 
 
 def wanted(job: Job) -> bool:
-    """Whether a job's experiments may run side by side."""
     return job.launch.launcher != "replay" and bool(job.cluster.hosts or job.cluster.together > 1)
 
 
@@ -29,12 +28,12 @@ class SideBySide(Loop):
     def _go(self) -> None:
         self._open: dict[int, Experiment] = {}  # experiments that started and have no result yet
         self._places: dict[int, Placement] = {}
-        self._holding = contextlib.ExitStack()  # the machine's lock, while anything runs
+        self._holding = contextlib.ExitStack()  # holds the devices' lock while an experiment runs
         self._holds = False
         self._lanes = Lanes(self.job, self.profiler, self.on_note)
         self.stop.now = self._lanes.interrupt
         self.on_note(self._lanes.decision)
-        self._undecided = bool(self._lanes.crowd)  # whether experiments disturb each other on one host
+        self._undecided = bool(self._lanes.crowd)  # whether sharing a host is still to be decided (sharing_hosts.py)
         with self._holding, contextlib.closing(self._lanes):
             while not self.engine.over:
                 self._step()
@@ -56,7 +55,7 @@ class SideBySide(Loop):
                 time.sleep(PAUSE_S)
 
     def _repeat(self) -> None:
-        """Replays the journal's next step: the end of an experiment if it is one, else a start."""
+        """Replays the next recorded step: a decision on sharing hosts, the end of an experiment, or a start."""
         if (decision := self.tape.recorded(Neighbours)) is not None:
             self._decided(decision)
         elif (ended := self.tape.ended()) is None:
@@ -64,15 +63,19 @@ class SideBySide(Loop):
             if experiment is not None:
                 self._open[experiment.number] = experiment
             elif self.tape.replaying and not self.engine.over and self.tape.ended() is None:
-                raise AutoscoutError("this session's journal contradicts its decisions; start the job anew")
+                raise AutoscoutError(
+                    "this session's journal does not match its decisions, so it cannot be resumed; start the job again"
+                )
         elif self._open.pop(ended.number, None) is None:
-            raise AutoscoutError("this session's journal ends an experiment that it did not start; start the job anew")
+            raise AutoscoutError(
+                "this session's journal has the end of an experiment, but not its start; start the job again"
+            )
         else:
             self._told.append(self.engine.tell(ended.number, ended.measurement, ended.placement))
 
     def _start_one(self) -> bool:
-        """Starts the next experiment; False if there is no room, or nothing to start now."""
-        if self._lanes.running and slots.wanted_by_others():  # others get the machine once our running experiments end
+        """Starts the next experiment; False if there is none now, or too few devices are free."""
+        if self._lanes.running and slots.wanted_by_others():  # starts no more, so that others get the devices soon
             return False
         if not self._lanes.room:
             return False
@@ -97,7 +100,7 @@ class SideBySide(Loop):
         return True
 
     def _decide(self, alone: Measurement) -> None:
-        """Decides whether experiments share a host: by an earlier session's result, else by measuring the reference."""
+        """Decides whether experiments share a host: as an earlier session did, or by a test (sharing_hosts.py)."""
         started, shape = self.engine.started, self._lanes.shape
         found = found_before(self.kb, started.context, shape)
         if found is None:
@@ -122,7 +125,7 @@ class SideBySide(Loop):
         self.on_note(sharing_hosts.sentence(found))
 
     def _next(self) -> tuple[Experiment | None, Placement | None]:
-        """The next experiment to start, with its placement; those that a killed run left unfinished come first."""
+        """The next experiment to start, with its placement; experiments that a killed run did not finish come first."""
         left = [e for number, e in self._open.items() if number not in self._places]
         for experiment in left:
             if (placement := self._lanes.reserve(experiment.configuration)) is not None:
@@ -137,7 +140,7 @@ class SideBySide(Loop):
         return self.engine.ask(place), self._lanes.reserved
 
     def _measured(self, profiler: Profiler, experiment: Experiment) -> Measurement:
-        """Runs in the experiment's own thread."""
+        """Runs an experiment and its quality check; called in the experiment's own thread."""
         folder = self.folder / experiment.folder
         adopted = profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:

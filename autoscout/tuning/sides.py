@@ -1,11 +1,11 @@
-"""The sides that a gate or a bisection compares: a job's launch with a side's change.
+"""The sides that a gate or a bisection compares: versions of a job, each defined by a text such as
 
 JOB.toml, SESSION            a job file in its reference, the winner of a session
 python=/venv/bin/python      another interpreter
 commit=v1.2                  the script's repository at another commit, in a checkout of its own
 torch==2.13.0                another version of a package, in an environment of its own
 prefix="docker exec box"     another container
-file=a.yaml:b.yaml           another file of settings, wherever the job's line names the first
+file=a.yaml:b.yaml           the second settings file in place of the first one in the job's launch command
 tp=2 mbs=4, tp2_mbs4         another configuration
 """
 
@@ -40,8 +40,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Side]:
-    """A side from its text. `base`: the job to which changes are made; `wheels`: the only folder from which packages
-    are installed. A side's files are removed on exit. Errors: AutoscoutError (exit 2) if the text is not a side."""
+    """Creates a side from its text. `base`: the job that the text changes; `wheels`: a folder of wheels, from which
+    packages are then installed instead of the package index. The side's files are removed on exit. Errors:
+    AutoscoutError (exit 2) if the text does not define a side."""
     if text.endswith(".toml") or text in shipped.jobs():
         job = load_job(text)
         yield Side(label=text, job=job, configuration=JobSpace.of_job(job).reference)
@@ -53,8 +54,8 @@ def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Si
 
 
 def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, Side]:
-    """A session's reference and its winner. `given`: the user's own job, with the secrets that no journal stores.
-    Errors: AutoscoutError (exit 2) without such a session, or without a winner."""
+    """A session's reference and its winner. `given`: the user's job file, with the secrets that no journal stores.
+    Errors: AutoscoutError (exit 2) if there is no such session, or it has no winner."""
     try:
         events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     except AutoscoutError as error:
@@ -67,7 +68,7 @@ def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, 
 
 
 def ended_with(events: list[journals.AnyEvent], session: str) -> tuple[journals.SessionStarted, journals.Confirmed]:
-    """How a session began, and its verdict. Errors: AutoscoutError (exit 2) if it has none."""
+    """A session's first event and its verdict. Errors: AutoscoutError (exit 2) if it has no verdict."""
     found = [e for e in events if isinstance(e, journals.Confirmed)]
     if not found or not isinstance(started := events[0], journals.SessionStarted):
         raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
@@ -99,7 +100,8 @@ def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Si
 
 
 def _with_file(job: Job, old: str, new: str) -> Job:
-    """The job with another file. Errors: AutoscoutError (exit 2) if the line does not name the old one."""
+    """The job with `new` in place of the file `old` in its launch command. Errors: AutoscoutError (exit 2) if the
+    command does not contain it."""
     where = Path(job.launch.path or ".").resolve()
     line = job.launch.command or job.launch.current
     names = [word for word in line.split() if (where / word).resolve() == Path(old).resolve()]
@@ -117,7 +119,8 @@ def _launched(job: Job, **changes: object) -> Job:
 
 @contextlib.contextmanager
 def _at_commit(job: Job, commit: str) -> Iterator[Job]:
-    """The job with its script at a commit. Errors: AutoscoutError (exit 2) without a repository or such a commit."""
+    """The job with its script in a checkout of a commit. Errors: AutoscoutError (exit 2) if there is no repository or
+    no such commit."""
     where = Path(job.launch.path or ".").resolve()
     top = _git(where, "rev-parse", "--show-toplevel").strip()
     commit = _git(where, "rev-parse", "--verify", f"{commit}^{{commit}}").strip()
@@ -134,7 +137,7 @@ def _at_commit(job: Job, commit: str) -> Iterator[Job]:
 
 
 def commits(job: Job, good: str, bad: str) -> list[str]:
-    """Commits from the good to the bad one, both included, oldest first, along first parents."""
+    """Commits from `good` to `bad`, both included, oldest first, along first parents."""
     where = Path(job.launch.path or ".").resolve()
     between = _git(where, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
     if not between:
@@ -149,8 +152,7 @@ def commit_words(job: Job, commit: str) -> str:
 
 
 def changed_files(job: Job) -> str:
-    """A sentence with the number of files in the script's repository that differ from its last commit, since no side
-    has these changes; "" if none does."""
+    """A sentence on uncommitted changes in the script's repository, which no side contains; "" if there are none."""
     where = Path(job.launch.path or ".").resolve()
     found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
     files = "1 file" if len(found) == 1 else f"{len(found)} files"
@@ -170,7 +172,7 @@ def _git(where: Path, *words: str) -> str:
 
 @contextlib.contextmanager
 def _with_package(job: Job, requirement: str, wheels: str) -> Iterator[Path]:
-    """An interpreter with another version of one package, which precedes the packages of the job's interpreter.
+    """A virtual environment of the job's interpreter in which only one package has another version.
 
     Errors: AutoscoutError (exit 2) if it cannot be installed."""
     python = target_python(job)

@@ -1,5 +1,5 @@
-"""Orders that a user gives to a running session. They are journaled like any other event when they take effect, so that
-replaying and resuming apply them at the same point."""
+"""Orders that a user gives to a running session (`autoscout steer`). Each is journaled when it takes effect, so that a
+resumed session applies it at the same point."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 class Steering:
-    """The orders of one session; each is taken in once."""
+    """Reads the orders of one session, each once."""
 
     def __init__(
         self,
@@ -28,15 +28,16 @@ class Steering:
         favourite: Callable[[], Configuration | None],
         deaf: str = "",
     ) -> None:
-        """`favourite`: the best predicted configuration not measured yet; `deaf`: why it takes no proposals, or ""."""
+        """`favourite`: returns the unmeasured configuration with the best prediction; `deaf`: why the strategy takes no
+        proposals, "" if it does."""
         self.folder, self.favourite, self.deaf = folder, favourite, deaf
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # narrowed by `pin` and `exclude`
         self.taken = 0
-        self._stale = len(given(folder)) if tape.replaying else 0  # number of orders from before the resume
+        self._stale = len(given(folder)) if tape.replaying else 0  # number of orders given before the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
-        """New valid orders; in a resumed session, first the recorded ones, without pauses."""
+        """New valid orders. In a resumed session the recorded ones come first, except `pause` and `go`."""
         while recorded := self.tape.recorded(Steered):
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):
@@ -51,7 +52,7 @@ class Steering:
                 "the line in the file is not an order" if order.what == "unreadable" else self._refusal(order, best)
             )
             if order.what == "pause" and stale:
-                refused = "the session was resumed after it"
+                refused = "the session was resumed after this order"
             steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
             self.tape.emit(steered, sync=True)
             if refused:
@@ -60,7 +61,8 @@ class Steering:
                 yield order
 
     def wanted(self, order: Order, best: Configuration) -> Configuration:
-        """The configuration that an order names. Errors: AutoscoutError with the reasons if it is not valid."""
+        """The configuration in an order; knobs that it does not set are as in `best`. Errors: AutoscoutError with the
+        reasons if it is not valid."""
         given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
         return completed(self.space, given, best)
 
@@ -71,7 +73,7 @@ class Steering:
         return self.allowed
 
     def _new(self) -> list[tuple[Order, bool]]:
-        """New orders, and whether they were given before the session was resumed."""
+        """(new order, whether it was given before the session was resumed)"""
         all_of_them = given(self.folder)
         found = [(order, at < self._stale) for at, order in enumerate(all_of_them)][self.taken :]
         self.taken = max(self.taken, len(all_of_them))
@@ -94,7 +96,7 @@ class Steering:
         return ""
 
     def _limited(self, order: Order) -> Job:
-        """The job with narrower limits. Errors: AutoscoutError for an unknown knob or value."""
+        """The job with the space's limits narrowed by an order. Errors: AutoscoutError for an unknown knob or value."""
         given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
         limit, fix = dict(self.job.space.limit), dict(self.job.space.fix)
         for name, value in given.items():

@@ -1,7 +1,7 @@
-"""Resumes a session by running it again: decisions are made anew, but experiments in the journal are not repeated.
+"""Resumes a session by making all its decisions again, with the journal's results in place of experiments.
 
-The engine is deterministic, so a resumed session makes the decisions that the journal records. The tape checks that
-event by event, returns recorded results instead of running experiments, and starts writing where the journal ends.
+The engine is deterministic, so the decisions must be those that the journal records. The tape checks this event by
+event, returns recorded results, and writes new events once all recorded ones have been passed.
 """
 
 import time
@@ -35,8 +35,8 @@ _AGAIN = ("anchor", "repeat", "confirm")  # purposes of re-measurements
 
 class Tape:
     def __init__(self, journal: Journal, past: list[AnyEvent], on_event: Callable[[Event], None]) -> None:
-        """`past`: the journal's events so far; `on_event` sees every new one as soon as it happens. A verdict before a
-        longer wall is not repeated, because the rounds went on."""
+        """`past`: the journal's events so far; `on_event` is called with every new event at once. A verdict that was
+        followed by a resume with a longer wall is skipped, because the final rounds continued then."""
         self._journal = journal
         longer = max((n for n, e in enumerate(past) if isinstance(e, SessionResumed) and e.wall), default=0)
         self._past = deque(
@@ -56,15 +56,16 @@ class Tape:
         return bool(self._past)
 
     def now(self) -> float:
-        """Unix time when the session began or was resumed, advanced by the monotonic clock."""
+        """Unix time, which never decreases: read when the session began or was resumed, then advanced monotonically."""
         return self._began_at + time.monotonic() - self._began
 
     def next_is(self, kind: type[Event]) -> bool:
         return bool(self._past) and isinstance(self._past[0], kind)
 
     def emit(self, event: E, *, write: bool = False, sync: bool = False) -> E:
-        """Records an event, or recognizes it as the next recorded one. Decisions may stay in memory until the next
-        event that must be written (`write`) or be on disk (`sync`) before this returns: they can be recomputed."""
+        """Journals a new event, or during replay checks that it is the next recorded event. With `write` all events so
+        far are written before this returns, with `sync` they are also on disk; other events may stay in memory, because
+        a resumed session can recompute them."""
         if self._past:
             recorded = self._past.popleft()
             if _decision(recorded) != _decision(event):
@@ -82,21 +83,21 @@ class Tape:
         return event
 
     def next_is_of(self, arm: str) -> bool:
-        """Whether the next recorded event is a decision of this arm."""
+        """Whether the next recorded event is a decision of this bandit arm."""
         return bool(self._past) and isinstance(found := self._past[0], Decided) and found.arm == arm
 
     def peek(self, kind: type[E], configuration: Configuration) -> E | None:
-        """The next recorded event if it is of this kind and about this configuration; it stays on the tape."""
+        """The next recorded event, without taking it, if it is of this kind and about this configuration."""
         found = self.next_is(kind) and _about(self._past[0]) == configuration.id
         return self._past[0] if found else None  # type: ignore[return-value]
 
     def ended(self) -> ExperimentEnded | None:
-        """The next recorded event if it is the end of an experiment; it stays on the tape."""
+        """The next recorded event, without taking it, if it is the end of an experiment."""
         found = self._past[0] if self._past else None
         return found if isinstance(found, ExperimentEnded) else None
 
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
-        """Takes the next recorded event from the tape if it is of this kind (and about this configuration)."""
+        """Takes the next recorded event if it is of this kind (and about this configuration)."""
         if not self.next_is(kind):
             return None
         if configuration is not None and _about(self._past[0]) != configuration.id:
@@ -113,7 +114,7 @@ def _about(event: Event) -> str | None:
 
 
 def _decision(event: Event) -> tuple[object, ...]:
-    """The part of an event that must be equal on replay: the choices, not the times."""
+    """The part of an event that must be equal on replay, which excludes times."""
     if isinstance(event, Decided):
         return "decided", event.arm, tuple(c.id for c in event.configurations)
     return type(event).__name__, _about(event)

@@ -4,10 +4,10 @@
        ▲                └─► who may still win, and the reference ──┐
        └───────────────────────────────────────────────────────────┘
 
-It ends when continuing to the limit is expected to improve the choice, and the proven gain, by less than WORTH; on a
-quiet machine it ends after two rounds. Configurations that cannot win are dropped after each round; on a noisy machine
-with many finalists also after the first (sequential halving; Karnin, Koren and Somekh 2013). Proof and choice are
-separate: a choice has to be made in any case (choice.py).
+The rounds end when more of them, up to the limit, are expected to improve the choice and the proven gain by less than
+WORTH; on a quiet machine they end after two. Configurations that cannot win are dropped after each round (on a noisy
+machine with many finalists even after the first: sequential halving, Karnin, Koren and Somekh 2013). What is proven and
+what is recommended are separate questions, since something has to be recommended in any case (choice.py).
 """
 
 import math
@@ -23,20 +23,20 @@ from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
 from autoscout.tuning.modes import EXPECTED, Division, divisions
 from autoscout.tuning.repeats import Noise
 
-WORTH = 0.001  # relative gain for which more rounds are not worthwhile
-_LEFT_OUT = 0.25  # a finalist is dropped below this share of WORTH
-_MANY = 3  # with more finalists than this, a noisy machine drops some after the first round already
-MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
-_STEADY_LOOK = 4  # first interim look that counts on a machine that shifted
+WORTH = 0.001  # smallest expected relative gain for which more rounds are run
+_LEFT_OUT = 0.25  # a finalist is dropped if its expected gain is below this share of WORTH
+_MANY = 3  # with more finalists than this, a noisy machine drops some after the first round
+MOVED = 0.01  # relative change of the reference's cost, beyond its noise, that means that the machine has changed
+_STEADY_LOOK = 4  # if the machine has changed, no gain counts as proven before this number of rounds
 
 
 Divided = list[tuple[Division, list[float]]]
 
 
-@lru_cache(maxsize=64)  # each decision looks at all rounds again
+@lru_cache(maxsize=64)  # because every decision evaluates all rounds again
 def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tuple[str, float], ...], ...]) -> Divided:
-    """Possible divisions of the rounds' runs into usual and slow ones (modes.py), likeliest first, each with the
-    anchors that it does not call slow. The anchors count as one round."""
+    """Plausible divisions of the rounds' runs into usual and slow ones (modes.py), most probable first, each with the
+    costs of those anchors that were not slow. The anchors are treated as one more round."""
     n = sum(map(len, rounds))
     names, design, y = evidence.design_of([*rounds, [(reference, cost) for cost in anchors]])
     return [
@@ -49,8 +49,8 @@ def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tup
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """`finalists`: ids, without the reference; `reference`: its id; `limit`: most rounds; `anchors`: the reference's
-    costs during the search; `believed`: the search's posterior, see choice.Beliefs."""
+    """`finalists`: ids, without the reference's; `reference`: id; `limit`: largest number of rounds; `anchors`: the
+    reference's costs during the search; `believed`: the search's posterior, see choice.Beliefs."""
 
     finalists: list[str]
     reference: str
@@ -60,7 +60,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def before(self) -> Noise:
-        """The reference's scatter during the search."""
+        """The scatter of the reference's costs during the search."""
         return Noise.of(self.anchors)
 
     @cached_property
@@ -68,8 +68,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return evidence.plan(self.limit, self.before)
 
     def share(self, rounds: int) -> float:
-        """Each finalist's share of the 5 % at the look after this number of rounds. A session that must end between two
-        looks gets the share of the look that it will miss."""
+        """Each finalist's share of the error probability of 5 % in the look after this number of rounds. If a session
+        has to end between two planned looks, it is the share of the next one."""
         at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
         return at / max(1, len(self.finalists))
 
@@ -86,17 +86,17 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what the next round measures ------------------------------------------------------------------------------
 
     def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
-        """A new random order for each round, because in a fixed order a run would always follow the same neighbour."""
+        """A new random order for each round; in a fixed order, each run would always follow the same configuration."""
         drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
         return [active[int(i)] for i in drawn]
 
     def active(self, rounds: Sequence[Round]) -> list[str]:
-        """The configurations of the next round; [] if the trial is over."""
+        """The configurations of the next round; [] if no more rounds are needed."""
         everything = [*self.finalists, self.reference]
         n = len(rounds)
         if n >= self.limit:
             return []
-        for done in range(1, n + 1):  # dropped configurations stay dropped
+        for done in range(1, n + 1):  # repeats earlier decisions, so that dropped configurations stay dropped
             if everything and (done > 1 or self._screens):
                 everything = self._after(rounds[:done], everything)
         if n < 2:  # the reference runs twice, because all are compared with it (Dunnett 1955)
@@ -108,7 +108,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return len(self.finalists) > _MANY and self.before.dof > 1 and not self.before.quiet
 
     def _after(self, rounds: Sequence[Round], active: list[str]) -> list[str]:
-        """The configurations that stay after a round; [] ends the trial, which only a planned look may do."""
+        """The configurations that are not dropped after a round; [] (only at a planned look) ends the rounds."""
         last = dict(rounds[-1])
         ran = [name for name in active if name in last]
         fit, look = self.fit(rounds), len(rounds) in self.plan
@@ -132,7 +132,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return choice(fit, self.believed)
 
     def _proof(self, fit: Fit, chosen: FinalChoice, name: str) -> float:
-        """Expected gain over the reference that `name` will have proven at the limit."""
+        """Expected gain of `name` over the reference that will be proven when the limit is reached."""
         contrast = fit.likeliest(self.reference, name)
         mean, error = chosen.gap(self.reference, name)
         done = fit.rounds / self.limit
@@ -147,7 +147,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what is proven --------------------------------------------------------------------------------------------
 
     def proven(self, rounds: Sequence[Round]) -> list[str]:
-        """The configurations whose whole interval shows them cheaper than the reference, cheapest first."""
+        """The configurations that are cheaper than the reference in their whole interval, cheapest first."""
         return self._proven(rounds, self.fit(rounds))
 
     def _proven(self, rounds: Sequence[Round], fit: Fit) -> list[str]:
@@ -158,11 +158,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted(found, key=fit.level.__getitem__)
 
     def against(self, fit: Fit, name: str) -> Contrast:
-        """The reference minus `name`: above 0 means that `name` is cheaper."""
+        """log(cost of the reference / cost of `name`): above 0, `name` is cheaper."""
         return fit.contrast(self.reference, name)
 
     def moved(self, rounds: Sequence[Round], fit: Fit) -> bool:
-        """Whether the reference's cost moved since the search; a slowdown may hit it in both of two rounds."""
+        """Whether the reference's cost has changed since the search, which makes early rounds unreliable: all runs of
+        the reference may have been slow by chance."""
         found, runs = self._divisions(rounds), [each for row in rounds for each in row]
         slow, anchors = (found[0][0].slow, found[0][1]) if found else ([False] * len(runs), self.anchors)
         now = [math.log(c) for (name, c), off in zip(runs, slow, strict=True) if name == self.reference and not off]

@@ -1,15 +1,14 @@
-"""Warm start: knowledge from earlier jobs for a new one (autoscout/tuning/worth.py determines its value afterwards).
+"""Warm start: knowledge from similar jobs for a new one. worth.py determines its value at the end of the session.
 
 Carried over (each part can be left out, see `WarmStartChoice`):
 
-    configurations   the best of every similar job, the nearest valid ones here (projected and checked again)
-    rows             measurements there, for the search's belief and for simulators
-    points           values of the dense knobs there, for structures that are not valid here
-    orderings        tree orderings that won tournaments there
-    failures         configurations that ran out of memory or were refused there, unless there is more memory here
+    configurations   for each of the best configurations of a similar job, the nearest one that is valid here
+    rows             measurements of similar jobs, for the search's posterior and for simulators
+    points           values of the dense knobs in these, even if their structures are not valid here
+    orderings        tree orderings that won tournaments in similar jobs
+    failures         configurations that ran out of memory or were refused, unless there is more memory here
 
-None of it replaces an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py).
-Measurements with other versions are only hints.
+None of this replaces an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py).
 """
 
 from pathlib import Path
@@ -31,21 +30,21 @@ from kb.sizes import parameters
 Part = Literal["configurations", "rows", "points", "orderings", "failures"]
 PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
 
-_JOBS = 3  # most similar jobs that are used: more add nothing, or mislead
-_ROWS = 128  # per job: the surrogate's fitting time grows with the cube of this
-_FAVOURITES = 5  # per job
+_JOBS = 3  # number of similar jobs that are used; more of them add nothing, or mislead
+_ROWS = 128  # measurements per job; the surrogate's fitting time grows with the cube of their number
+_FAVOURITES = 5  # configurations per job
 
 
 class WarmStartChoice(msgspec.Struct, frozen=True):
-    """`--warm-start`: `auto`, `off` or a session, then optionally `:` and the wanted parts, as in
-    auto:rows,failures."""
+    """The option --warm-start: `auto`, `off` or a session's name, optionally with the kinds of knowledge to carry over,
+    as in auto:rows,failures."""
 
     source: str = "auto"
     parts: tuple[Part, ...] = PARTS
 
     @staticmethod
     def parse(text: str) -> "WarmStartChoice":
-        """Errors: AutoscoutError (exit 2) for a part that does not exist."""
+        """Errors: AutoscoutError (exit 2) for an unknown kind of knowledge."""
         source, colon, wanted = text.partition(":")
         parts = tuple(part.strip() for part in wanted.split(",")) if colon else PARTS
         for part in parts:
@@ -57,10 +56,10 @@ class WarmStartChoice(msgspec.Struct, frozen=True):
 
 
 class Favourite(msgspec.Struct, frozen=True):
-    configuration: Configuration  # valid in this space
+    configuration: Configuration  # valid in the new job's space
     name: str
-    job: str  # the job for which it, or its original, was good
-    theirs: str  # its name in that job
+    job: str  # the similar job
+    theirs: str  # name of the similar job's configuration from which this one was derived
 
 
 class Warm(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ def gather(
     context: str = "",
     up_to: int | None = None,
 ) -> Warm:
-    """Everything the knowledge base can carry over to `job`; `context` and `environment`: of this machine, if known.
+    """All knowledge that can be carried over to `job`. `context`, `environment`: those of this machine, if known.
 
     Errors: AutoscoutError (exit 2) when `choice` names an unknown session.
     """
@@ -170,8 +169,8 @@ def gather(
 
 
 def projected(space: Space, there: Configuration) -> Configuration | None:
-    """The nearest valid configuration in `space`; knobs that `space` lacks are left out, and knobs that the original
-    does not set follow the reference. None if there is none."""
+    """The nearest valid configuration in `space`, None if there is none. Knobs that `space` lacks are ignored, and
+    knobs that `there` does not set are as in the reference."""
     wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
     if not wanted:
         return None
@@ -188,13 +187,13 @@ def _metrics(job: Job) -> list[str]:
 
 
 def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Outcomes that ran, met the constraints and have this job's metric, best first."""
+    """(configuration, cost) of outcomes that ran and met this job's constraints, best first."""
     rows, _ = rows_of(job.objective, _ran(found))
     return sorted(((x, c) for x, c in rows if c is not None), key=lambda pair: pair[1])
 
 
 def _broken(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Outcomes that ran, broke a constraint and have all metrics, best first."""
+    """(configuration, cost) of outcomes that ran but break this job's constraints, best first."""
     ran = [m for m in _ran(found) if m.metrics.keys() >= set(_metrics(job))]
     return sorted(rows_of(job.objective, ran)[1], key=lambda pair: pair[1])
 
@@ -210,7 +209,7 @@ def _ran(found: list[Outcome]) -> list[Measurement]:
 def _failures(
     job: Job, alike: kb_similar.SimilarJob, found: list[Outcome]
 ) -> tuple[list[Configuration], list[Outcome]]:
-    """(configurations that would fail here, too; outcomes that ran out of memory there but may fit here)."""
+    """(configurations that would fail here, too; outcomes that ran out of memory there but may fit here)"""
     memory_here, memory_there = _memory(job), _memory(alike.job)
     lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
     out_of_memory = [o for o in found if o.status == "oom"]
@@ -242,8 +241,8 @@ def _memory(job: Job) -> float:
 
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
-    """The configuration's knobs that exist in `space`; a strategy snaps their values to the nearest in the domain.
-    Without `points`, only configurations that are valid as they are."""
+    """A similar job's configuration without knobs that `space` lacks (a strategy rounds the values to those of the
+    domain). If `parts` lack `points`, None unless the configuration is valid in `space`."""
     if space.is_valid(there):
         return there
     knobs = {name: value for name, value in there.knobs.items() if name in space.knob}

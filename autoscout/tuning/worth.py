@@ -1,4 +1,4 @@
-"""The value of a warm start, determined at the end of the session."""
+"""Determines the value of a warm start at the end of the session."""
 
 from autoscout.job.objective import cost
 from kb.journal import Answered, AnyEvent, ExperimentEnded, WarmStarted, WarmStartWorth
@@ -6,9 +6,8 @@ from kb.records import Job
 
 
 def worth(job: Job, events: list[AnyEvent]) -> WarmStartWorth | None:
-    """How the carried-over configurations ranked in this session; None if there were none.
-
-    It cannot tell what a cold start would have cost: that takes another session with --warm-start off.
+    """How the carried-over configurations ranked in this session; None if there were none. What a cold start would have
+    cost remains unknown, since that would take another session with --warm-start off.
     """
     started = next((e for e in events if isinstance(e, WarmStarted)), None)
     if started is None or not started.favourites:

@@ -1,7 +1,8 @@
-"""Checks what arrives from a lake before any of it is stored: a file comes in whole, or stays outside with a reason.
+"""Checks the rows of a lake's files (kb/sharing/lake.py) before they are stored. A file is stored completely or refused
+with a reason.
 
-Names are plain, ids are the hashes of what they name (so nobody can answer for another job or configuration), terms are
-from our vocabulary, and nothing holds control characters.
+Names must be valid, ids must be the hashes of their content (so that no file can contain measurements for another job
+or configuration), terms must be known, and no text may contain control characters.
 """
 
 import typing
@@ -17,7 +18,7 @@ from kb.records import RECORDS, AutoscoutError, Fidelity, Job, Model, Status, Tr
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BATCH = 10_000  # rows in memory
+_BATCH = 10_000  # number of rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
 # Errors that malformed rows raise.
 _ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
@@ -25,7 +26,7 @@ _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelit
 
 
 def as_today(con: "DuckDBPyConnection") -> None:
-    """Converts `arrived` to the form of today's files: columns that were added later, and terms that have changed."""
+    """Converts rows of older versions in `arrived`: adds new columns and replaces terms that have changed."""
     for column in rows.LATER:
         con.execute(f"ALTER TABLE arrived ADD COLUMN IF NOT EXISTS {column} VARCHAR")
     con.execute("UPDATE arrived SET period = '' WHERE kind = 'measurement' AND period IS NULL")
@@ -43,7 +44,7 @@ def as_today(con: "DuckDBPyConnection") -> None:
 
 
 def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
-    """Which files of the temporary table `arrived` (kb/sharing/lake.py) stay outside, by file hash, and why."""
+    """File hash → why the file is refused, for the files in the temporary table `arrived` (kb/sharing/lake.py)."""
     found: dict[str, Refused] = {}
     for check in (_sessions, _jobs, _words, _measurements):
         for file, error in check(con):
@@ -53,7 +54,7 @@ def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
 
 
 def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
-    """The records version that each session's file says it was written with."""
+    """(file hash, format version) of each session, see records.RECORDS."""
     for file, job in con.execute("SELECT hash, job FROM arrived WHERE kind = 'session'").fetchall():
         try:
             version = msgspec.json.decode(job or "").get("records")
@@ -64,7 +65,7 @@ def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
 
 
 def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
-    """Checks the name of every session, and the job that each says it had."""
+    """Checks the name of every session, and its job."""
     for file, name in con.execute("SELECT DISTINCT hash, session FROM arrived").fetchall():
         yield from _caught(file, door.name, name or "", "session")
     sessions = "SELECT hash, job, job_id, job_name FROM arrived WHERE kind = 'session'"
@@ -82,9 +83,9 @@ def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     job: Job = read(stored)
     door.name(name or "", "job")
     door.check_job(job)
-    trace = job.traffic.trace and not job.traffic.trace_id  # its path is not stored, though it is part of older ids
+    trace = job.traffic.trace and not job.traffic.trace_id  # older ids depend on its path, which is not stored
     if not trace and job.id != id:
-        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+        raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 
 
 def _check_workload(id: str, name: str, task: str, target: str, family: str, model: str, traffic: str) -> None:
@@ -95,10 +96,10 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
         shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise Refused(f"the job {name} cannot be read ({error}); a newer AutoScout may have written it") from error
-    if family != rows.family(task, target, shape):  # becomes a folder in the lakes that it is pushed to
+    if family != rows.family(task, target, shape):  # it becomes the name of a folder in lakes
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
     if (load.trace_id or not load.trace) and job_id(task, target, shape, load, name) != id:
-        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+        raise Refused(f"the job {name} does not match its id {door.shown(str(id))}")
 
 
 def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
@@ -111,7 +112,7 @@ def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
     for column in texts:
         for file, word in con.execute(f"SELECT DISTINCT hash, {column} FROM arrived").fetchall():
             if word is not None and door.plain(str(word)) != str(word):
-                yield file, Refused(f"its {column} {door.shown(str(word))} holds a control character")
+                yield file, Refused(f"its {column} {door.shown(str(word))} contains a control character")
 
 
 def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
@@ -127,7 +128,7 @@ def _check_row(row: dict[str, Any]) -> None:
     measurement = rows.measurement(row)
     door.check_measurement(measurement)
     if content_hash(measurement.configuration.knobs) != row["configuration_id"]:
-        raise Refused(f"the configuration {measurement.name} is not the one that its id names")
+        raise Refused(f"the configuration {measurement.name} does not match its id")
     if int(measurement.id, 16) != row["id"]:
         raise Refused(f"the measurement {measurement.name} was changed: its id is not the hash of its content")
 

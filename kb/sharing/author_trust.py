@@ -1,10 +1,11 @@
-"""Trust in authors: how much each one's measurements, brought by a lake, count.
+"""Trust in the authors of measurements that come from a lake: how these measurements are used.
 
-    answer   as if measured here; but its failures are measured here before they count
-    hint     its best configurations are worth trying; it answers, closes and trains nothing
-    ignore   kept, and used for nothing
+    answer   like our own, except that configurations that failed are run again before the failure counts
+    hint     a warm start tries its best configurations; it replaces no experiments and trains no simulators
+    ignore   stored but not used
 
-Authors without a decision are hints. Trust is looked up whenever a row is used, so revoking it takes effect at once.
+An author without a decision has the level `hint`. Trust is looked up whenever a row is used, so changes take effect at
+once.
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ class Author(msgspec.Struct, frozen=True):
 
 
 def decide(kb: Path, author: str, level: str, key: str = "") -> None:
-    """Sets the trust in an author from now on; `key`: their public key, which the first decision needs. Errors:
+    """Sets the trust in an author. `key`: the author's public key, which is needed for the first decision. Errors:
     AutoscoutError (exit 2)."""
     door.name(author, "author")
     if level not in get_args(Level):
@@ -51,7 +52,7 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
 
 
 def authors(kb: Path) -> list[Author]:
-    """All authors whose sessions are stored, with their number and the trust in each."""
+    """All authors with a decision or with stored sessions: level of trust, numbers of sessions and measurements."""
     with reader(kb) as con:
         found = con.execute(
             """
@@ -77,11 +78,11 @@ def keys(con: "DuckDBPyConnection") -> dict[str, str]:
 
 
 def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.Refused]:
-    """Decides about the files of the temporary table `arrived` by who signed them (`signed`: hash → author), and
-    records the authors of their sessions; returns the files that stay outside.
+    """Accepts or refuses the files in the temporary table `arrived` by their authors (`signed`: file hash → author),
+    and stores the authors of their sessions; returns the refused files.
 
-    Only our journals speak for our own sessions. Whoever signed a session stays its author; an unsigned version is
-    replaced by the author's.
+    Files with sessions of our own are ignored, since we have their journals. Only the author who first signed a session
+    can change it; an unsigned version is replaced by a signed one.
     """
     ours = "SELECT id FROM session WHERE id NOT IN (SELECT session FROM author) UNION SELECT session FROM journal"
     con.execute(f"DELETE FROM arrived WHERE session IN ({ours})")

@@ -1,7 +1,8 @@
-"""A team's catalog instead of a folder: DuckLake, with its catalog in Postgres and its data files on shared storage.
+"""Shares measurements through DuckLake, with a catalog in Postgres and data files on shared storage, instead of a
+folder (lake.py).
 
-The tables of the catalog hold what the files of a folder hold (lake.py): `part`, the rows of every session's file with
-that file's hash, and `forgotten`. It needs two DuckDB extensions that are not built in.
+The catalog has the same content as such a folder: the table `part` has the rows of all files, with each file's hash,
+and `forgotten` has the names of forgotten sessions. Two DuckDB extensions are needed that are not built in.
 """
 
 import contextlib
@@ -23,8 +24,8 @@ _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckd
 
 
 def push(kb: Path, catalog: str, data: Path | None) -> MovedRecords:
-    """Adds what the catalog lacks. `data`: the folder for the data files; needed only once, since the catalog remembers
-    it. Errors: AutoscoutError."""
+    """Adds all sessions that the catalog lacks. `data`: the folder for the data files, which is needed only the first
+    time, since the catalog stores it. Errors: AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
         written = _give(kb, team, Path(folder))
     with writer(kb) as con:
@@ -34,8 +35,8 @@ def push(kb: Path, catalog: str, data: Path | None) -> MovedRecords:
 
 
 def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.Session, str]]:
-    """Writes what the tables `team.part` and `team.forgotten` lack, all or nothing; returns the sessions written, each
-    with the hash of its file, which it leaves in `folder`."""
+    """Adds the missing rows to the tables `team.part` and `team.forgotten`, in one transaction; returns the added
+    sessions, each with the hash of its file in `folder`."""
     with reader(kb, files=True) as con:
         everything = lake.census(con)
         forgotten = [name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()]
@@ -48,7 +49,7 @@ def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.S
         source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
         if i == 0:
             team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
-            for column in rows.LATER:  # missing from catalogs of older versions
+            for column in rows.LATER:  # catalogs of older versions lack these
                 team.execute(f"ALTER TABLE team.part ADD COLUMN IF NOT EXISTS {column} VARCHAR")
         if name not in there:
             team.execute(f"INSERT INTO team.part BY NAME {source}")
@@ -71,8 +72,8 @@ def pull(kb: Path, catalog: str) -> MovedRecords:
 
 
 def _fetch(kb: Path, team: DuckDBPyConnection, arrived: Path) -> set[str] | None:
-    """Writes the rows that are new here to the file `arrived`; returns the sessions that the team has forgotten, None
-    if there is nothing new."""
+    """Writes the rows that the knowledge base lacks to the file `arrived`; returns the sessions that the team has
+    forgotten, or None if there are no such rows."""
     with reader(kb) as con:
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     new = sorted(_hashes(team) - known)
@@ -101,7 +102,7 @@ def _hashes(team: DuckDBPyConnection) -> set[str]:
 
 @contextlib.contextmanager
 def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPyConnection]:
-    """A separate connection with the catalog attached as `team`."""
+    """A DuckDB connection of its own, with the catalog attached as `team`."""
     with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
         for extension in ("postgres_scanner", "ducklake"):
             _load(con, extension)

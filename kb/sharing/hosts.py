@@ -1,4 +1,4 @@
-"""How this machine is named in stored and shared data."""
+"""Names of machines in stored and shared data, which may be hashed or left out for privacy."""
 
 import os
 import socket
@@ -11,11 +11,11 @@ def hashed_host(name: str) -> str:
 
 
 def host() -> str:
-    """This machine's name as sessions record it. $AUTOSCOUT_HOST: `hash` (default), `name`, or `none`."""
+    """This machine's name as sessions record it. $AUTOSCOUT_HOST: its `hash` (the default), its `name`, or `none`."""
     return named(socket.gethostname())
 
 
 def named(name: str) -> str:
-    """Like `host`, for any machine of the cluster by its name."""
+    """Like `host`, for another machine of the cluster."""
     wanted = os.environ.get("AUTOSCOUT_HOST", "hash")
     return {"name": name, "none": ""}.get(wanted, hashed_host(name))

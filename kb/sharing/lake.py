@@ -1,11 +1,12 @@
-"""A lake: a folder (NFS, a USB disk) where knowledge bases meet. A grow-only union, so merging needs no agreement.
+"""A lake: a folder (on NFS or a USB disk) through which knowledge bases share measurements. Files are only added, so
+merging needs no coordination.
 
     LAKE/family=pretrain-megatron-dense/<sha256 of its bytes>.parquet    one session or import, whole
-    LAKE/forgotten/<name>                                                sessions that nobody should take any more
+    LAKE/forgotten/<name>                                                a session that must not be stored any more
 
-A file never changes. It is written under another name and renamed, and accepted only if its bytes hash to its name:
-what a full disk or a pulled plug left is passed over. Pushing or pulling twice changes nothing. One row of a file is
-one row of a table, which `kind` names.
+Files never change. They are written under another name and then renamed, and accepted only if their content has the
+hash in their name, so incomplete files are ignored. Pushing or pulling twice changes nothing. A row of a file is a row
+of the table in its column `kind`.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _FILES_AT_ONCE = 200
-GROUP = 20_480  # rows of a file that are held in memory at once while it is written
+GROUP = 20_480  # number of rows that are in memory at the same time while a file is written
 _JOB = ("id", "name", "task", "target", "family", "model", "traffic")
 SESSION = (
     *("source", "job_id", "job_name", "context", "host", "cluster", "devices", "goal", "metric", "constraints"),
@@ -36,12 +37,12 @@ _JSON = ("job", "hyper", "environment", "other_metrics", "conditions")
 class MovedRecords(NamedTuple):
     sessions: int
     measurements: int
-    passed_over: list[str]  # one sentence for each file that was not taken
+    passed_over: list[str]  # one sentence for each refused file
 
 
 def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
-    """Adds to the lake every session and import that it lacks; signs our own with `key`. Errors: AutoscoutError when it
-    cannot be written or signed."""
+    """Adds to the lake all sessions and imports that it lacks, and signs our own with `key`. Errors: AutoscoutError if
+    a file cannot be written or signed."""
     _make(lake)
     with reader(kb, files=True) as con:
         everything = census(con)
@@ -53,7 +54,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
         ]
         stored_secrets.refuse(con, [each.session for each in todo])
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
-        # Written under a read lock: others can go on.
+        # Files are written while only a read lock is held, so that others can read.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
         for each, name in written:
             folder = lake / f"family={each.family}"
@@ -76,7 +77,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
 
 
 def pull(kb: Path, lake: Path) -> MovedRecords:
-    """Takes from the lake what the knowledge base lacks. Errors: AutoscoutError when there is no such folder."""
+    """Stores what the knowledge base lacks from the lake. Errors: AutoscoutError if there is no such folder."""
     if not lake.is_dir():
         raise AutoscoutError(f"{lake} is not a folder; give the one that `autoscout kb push` was given", 2)
     files = sorted(lake.glob("family=*/*.parquet"))
@@ -88,7 +89,7 @@ def pull(kb: Path, lake: Path) -> MovedRecords:
     new = [f for f in files if f.stem not in known or (f.stem in doubtful and signatures.signature_of(f).exists())]
     signed = signatures.signers(new, keys)
     late = [file for file in new if file.stem in known and signed[file] not in ("", signatures.UNSIGNED)]
-    if late:  # files whose signer's key has become known
+    if late:  # stored as unsigned, but their signer's key is known now, so they are stored again
         with writer(kb) as con:
             con.execute("DELETE FROM lake_file WHERE hash IN (FROM unnest($h))", {"h": [file.stem for file in late]})
     return take(kb, files, _forgotten(lake), {file.stem: author for file, author in signed.items()})
@@ -101,14 +102,14 @@ def _known(con: "DuckDBPyConnection") -> set[str]:
 def take(
     kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None
 ) -> MovedRecords:
-    """Takes in files of a lake, each once; `gone`: sessions to pass over; `signed`: file hash → author
-    (sharing/author_trust.py); None: the files are our own."""
+    """Stores files of a lake that are not stored yet. `gone`: sessions to ignore; `signed`: file hash → author
+    (author_trust.py), None for our own files."""
     with reader(kb) as con:
         known = _known(con)
     new = [path for path in files if path.stem not in known]
     whole = [path for path in new if hash_of(path) == path.stem]
     passed_over = [
-        f"{path}: not whole, or changed since it was written; it is passed over" for path in new if path not in whole
+        f"{path}: incomplete, or changed since it was written, so it is ignored" for path in new if path not in whole
     ]
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
@@ -121,7 +122,7 @@ def take(
 def _take_in(
     con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signed: dict[str, str] | None
 ) -> MovedRecords:
-    """All files in one transaction; if DuckDB fails on one of them, one by one."""
+    """Stores files in one transaction; if DuckDB cannot read one of them, in one transaction each."""
     import duckdb
 
     names = ", ".join(quoted(path) for path in paths)
@@ -138,7 +139,7 @@ def _take_in(
         con.execute("ROLLBACK")
         if len(paths) == 1:
             reason = " ".join(str(error).split())
-            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}); it is passed over"])
+            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}), so it is ignored"])
     each = [_take_in(con, [path], gone, signed) for path in paths]
     return MovedRecords(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
@@ -148,11 +149,11 @@ class Session(NamedTuple):
     family: str
     measurements: int
     decisions: int
-    files: list[str]  # hashes of the files that hold as much of the session as we do
+    files: list[str]  # hashes of files that contain as many of the session's rows as the knowledge base
 
 
 def census(con: "DuckDBPyConnection") -> list[Session]:
-    """The sessions of a knowledge base as its lake would list them."""
+    """All sessions and imports of a knowledge base."""
     found = con.execute(
         """
         WITH measured AS (
@@ -184,8 +185,8 @@ def census(con: "DuckDBPyConnection") -> list[Session]:
 
 
 def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further: str = "") -> str:
-    """Writes everything known of a session to a file in `folder`; returns its hash. `further`: a query of more of its
-    rows."""
+    """Writes all rows of a session to a file in `folder`, and returns the file's hash. `further`: a query for
+    additional rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{os.getpid()}.unfinished"
     whole = f"FROM ({_whole_session()}) UNION ALL BY NAME {further}" if further else _whole_session()
@@ -201,8 +202,8 @@ def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further
 
 
 def _share(lake: Path, *made: Path) -> None:
-    """Gives files the permissions of the lake's folder; elsewhere our files are private."""
-    with contextlib.suppress(OSError):  # the folder belongs to somebody else, who decides about it
+    """Gives files the permissions of the lake's folder; by default, files that AutoScout writes are private."""
+    with contextlib.suppress(OSError):  # only the owner of a file or folder can change its permissions
         mode = stat.S_IMODE(lake.stat().st_mode)
         for path in made:
             path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -251,8 +252,8 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
 
 
 def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | None) -> MovedRecords:
-    """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
-    transaction; returns how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
+    """Stores the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
+    transaction. Returns the numbers of new sessions and measurements, and refused files (arrivals.py)."""
     arrivals.as_today(con)
     refused = arrivals.refused(con)
     con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
@@ -297,7 +298,7 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
         FROM seen AS s LEFT JOIN arrived AS a ON a.hash = s.hash GROUP BY s.hash ON CONFLICT DO NOTHING
         """
     )
-    notes = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
+    notes = [f"{file}.parquet is ignored: {error}" for file, error in sorted(refused.items())]
     return MovedRecords(_count(con, "session") - before, new, notes)
 
 
@@ -312,7 +313,7 @@ def _sign(lake: Path, files: list[Path], key: Path) -> None:
 
 
 def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) -> None:
-    """Marks sessions as forgotten in the lake, and removes those of their files that we know."""
+    """Marks sessions as forgotten in the lake, and removes their files whose hashes are known."""
     for session in gone:
         folder = lake / "forgotten"
         folder.mkdir(exist_ok=True)
@@ -332,7 +333,9 @@ def _make(lake: Path) -> None:
     try:
         lake.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AutoscoutError(f"{lake}: cannot become a lake ({error.strerror}); choose another folder", 2) from error
+        raise AutoscoutError(
+            f"{lake}: cannot be used as a lake ({error.strerror}); choose another folder", 2
+        ) from error
 
 
 def hash_of(path: Path) -> str:

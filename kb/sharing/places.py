@@ -1,4 +1,4 @@
-"""Where `kb push` and `kb pull` go: a folder, or a team's catalog in Postgres."""
+"""`kb push` and `kb pull`, with a folder (lake.py) or a team's catalog in Postgres (ducklake.py)."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from kb.sharing.lake import MovedRecords
 
 
 def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> MovedRecords:
-    """Adds what `target` lacks. `data`: for Postgres, the shared folder for the data files; `key`: signs our files in a
-    folder. Errors: AutoscoutError."""
+    """Adds all sessions that `target` lacks. `data`: for Postgres, the shared folder for data files; `key`: for a
+    folder, the key that signs our files. Errors: AutoscoutError."""
     if catalog := _catalog(target):
         if key is not None:
             raise AutoscoutError("files in a folder are signed; in a catalog its accounts show who wrote what", 2)
@@ -29,7 +29,7 @@ def pull(kb: Path, target: str) -> MovedRecords:
 
 
 def _catalog(target: str) -> str:
-    """The connection string of a catalog in Postgres; "" for a folder."""
+    """The connection string if the target is a catalog in Postgres; "" if it is a folder."""
     for prefix in ("ducklake:postgres:", "ducklake:"):
         if target.startswith(prefix):
             return target.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Who vouches for a file: signatures by ssh keys (`ssh-keygen -Y`), which people already have and keep safe."""
+"""Signs files and verifies signatures with ssh keys (`ssh-keygen -Y`), because users already have such keys."""
 
 import re
 import shutil
@@ -11,8 +11,8 @@ from typing import IO
 from kb.records import AutoscoutError
 
 UNSIGNED = "unsigned"
-_NAMESPACE = "autoscout"  # signatures made for another purpose are rejected
-_SUFFIX = ".sig"  # the ending that ssh-keygen uses
+_NAMESPACE = "autoscout"  # of ssh-keygen, which rejects signatures that were made for another purpose
+_SUFFIX = ".sig"  # as in the names that ssh-keygen chooses
 _KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
 _LONGEST_S = 60.0
 
@@ -22,8 +22,8 @@ def signature_of(file: Path) -> Path:
 
 
 def sign(files: Iterable[Path], key: Path) -> int:
-    """Signs the files that have no signature; returns how many. `key`: a private key, or the public half of a key that
-    ssh-agent holds. Errors: AutoscoutError (exit 2) when it cannot sign."""
+    """Signs files that have no signature, and returns their number. `key`: a private key, or the public key of a key
+    pair in ssh-agent. Errors: AutoscoutError (exit 2) if the key cannot sign."""
     todo = [file for file in files if not signature_of(file).exists()]
     for file in todo:
         done = _run("sign", "-n", _NAMESPACE, "-f", str(key.expanduser()), str(file))
@@ -33,7 +33,7 @@ def sign(files: Iterable[Path], key: Path) -> int:
 
 
 def public_key(file: Path) -> str:
-    """The key with its type. Errors: AutoscoutError (exit 2) if the file is not a public ssh key."""
+    """Type and key from a file. Errors: AutoscoutError (exit 2) if the file is not a public ssh key."""
     try:
         found = _KEY.fullmatch(file.expanduser().read_text().strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def public_key(file: Path) -> str:
 
 
 def signers(files: Iterable[Path], keys: Mapping[str, str]) -> dict[Path, str]:
-    """The author of each file, among those with known `keys`; UNSIGNED if none of them signed it, "" if the signature
+    """The author who signed each file (`keys`: author → public key); UNSIGNED if none of them did, "" if the signature
     does not match the file."""
     keys = {author: key for author, key in keys.items() if key}
     if not keys or shutil.which("ssh-keygen") is None:
@@ -63,7 +63,7 @@ def _signer(file: Path, allowed: Path) -> str:
         return UNSIGNED
     found = _run("find-principals", "-s", str(signature), "-f", str(allowed))
     if found.returncode or not found.stdout.strip():
-        return UNSIGNED  # signed by a key that nobody here knows
+        return UNSIGNED  # signed with an unknown key
     author = found.stdout.decode().split()[0]
     with open(file, "rb") as content:
         about = ("-f", str(allowed), "-I", author, "-n", _NAMESPACE, "-s", str(signature))

@@ -205,7 +205,9 @@ def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_w
                 break
         assert found.winner == OTHER
         assert seen.count(FAR) == times, "it cannot win, and is dropped after two rounds"
-        over = re.search(r"; over the present launch it is \+(\d+\.\d)% \(95 % interval .*; 2 rounds\)", found.sentence)
+        over = re.search(
+            r"; its gain over the present launch is \+(\d+\.\d)% \(95 % interval .*; 2 rounds\)", found.sentence
+        )
         assert (over is not None) == bool(times)
         assert over is None or 90 < float(over[1]) < 110
         assert found.today_name == (SPACE.name(FAR) if times else "")

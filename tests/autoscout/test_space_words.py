@@ -245,7 +245,7 @@ def entry(name: str = "k", values: Any = (1, 2), **more: Any) -> KnobEntry:
         (entry(values=[]), "values is empty"),
         (entry(values=[True, 1]), "values mixes switches, numbers and names"),
         (entry(values=[1, 1.0]), "values has a duplicate"),
-        (entry(values=["a\nb", "c"]), "a value holds a control character"),
+        (entry(values=["a\nb", "c"]), "a value contains a control character"),
         (entry(default="x"), "default = 'x' is not of the same kind as its values"),
         (entry(off=True), "off = True is not of the same kind as its values"),
         (entry(default=3), "default = 3 is not among its values"),

@@ -41,7 +41,7 @@ CASES = [
     ("UPDATE arrived SET job = NULL WHERE kind = 'session'", "a job cannot be read ("),
     ("UPDATE arrived SET job = '[]' WHERE kind = 'session'", "a job cannot be read ("),
     (f"UPDATE arrived SET job_id = '{ID}' WHERE kind = 'session'",
-     f"the job tiny is not the one that its id '{ID}' names"),
+     f"the job tiny does not match its id '{ID}'"),
     ("UPDATE arrived SET job_name = NULL WHERE kind = 'session'", "'' cannot be the name of a job: "),
     ("UPDATE arrived SET job_name = NULL WHERE kind = 'job'", "'' cannot be the name of a job: "),
     ("UPDATE arrived SET job_target = NULL WHERE kind = 'job'", "'' cannot be the name of a target: "),
@@ -49,17 +49,17 @@ CASES = [
     ("UPDATE arrived SET job_model = NULL WHERE kind = 'job'", "the job tiny cannot be read ("),
     ("UPDATE arrived SET job_traffic = '{\"x\":1}' WHERE kind = 'job'", "the job tiny cannot be read ("),
     ("UPDATE arrived SET job_family = 'x' WHERE kind = 'job'", "the job tiny is not of the family 'x'"),
-    (f"UPDATE arrived SET job_id = '{ID}' WHERE kind = 'job'", f"the job tiny is not the one that its id '{ID}' names"),
+    (f"UPDATE arrived SET job_id = '{ID}' WHERE kind = 'job'", f"the job tiny does not match its id '{ID}'"),
     ("UPDATE arrived SET status = 'odd' WHERE kind = 'measurement'",
      "a measurement has the status 'odd', which is unknown here"),
     ("UPDATE arrived SET fidelity = 'odd' WHERE kind = 'measurement'",
      "a measurement has the fidelity 'odd', which is unknown here"),
     ("UPDATE arrived SET knobs = '{\"tp\":2}' WHERE kind = 'measurement'",
-     "the configuration tp1 is not the one that its id names"),
+     "the configuration tp1 does not match its id"),
     ("UPDATE arrived SET step_time_s = 2 WHERE kind = 'measurement'",
      "the measurement tp1 was changed: its id is not the hash of its content"),
     ("UPDATE arrived SET knobs = '[' WHERE kind = 'measurement'", "it cannot be read ("),
-    *((f"UPDATE arrived SET {word} = 'a' || chr(10)", f"its {word} 'a\\n' holds a control character")
+    *((f"UPDATE arrived SET {word} = 'a' || chr(10)", f"its {word} 'a\\n' contains a control character")
       for word in WORDS),
 ]  # fmt: skip
 
@@ -96,9 +96,9 @@ def test_a_job_of_a_trace_is_not_held_against_an_id_that_had_its_path():
     arrivals._check_workload(ID, "tiny", *fields, msgspec.json.encode(of.traffic).decode())
     arrivals._check_job(lambda stored: of, "", ID, "tiny")
     known = msgspec.structs.replace(of, traffic=msgspec.structs.replace(of.traffic, trace_id="01"))
-    with pytest.raises(arrivals.Refused, match="is not the one that its id"):
+    with pytest.raises(arrivals.Refused, match="does not match its id"):
         arrivals._check_workload(ID, "tiny", *fields, msgspec.json.encode(known.traffic).decode())
-    with pytest.raises(arrivals.Refused, match="is not the one that its id"):
+    with pytest.raises(arrivals.Refused, match="does not match its id"):
         arrivals._check_job(lambda stored: known, "", ID, "tiny")
 
 

@@ -239,7 +239,7 @@ def test_what_a_check_says(kb: Path):
     with lock.exclusive(store.session_folder(kb, "running") / "owner.lock"):
         said = findings()
     assert said["imports"] == (True, "1 not stored yet")
-    assert said["journals"] == (False, "the journals of s hold more; `autoscout kb ingest` stores it")
+    assert said["journals"] == (False, "the journals of s contain more; `autoscout kb ingest` stores it")
     assert said["hashes"] == (False, "2 of all have changed, such as tp2 of s")
     assert said["references"] == (
         False,

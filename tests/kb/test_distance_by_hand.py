@@ -291,7 +291,7 @@ def test_a_job_that_cannot_be_read_is_said(many: Path, tmp_path: Path):
         con.execute("UPDATE session SET job = '[]'")
     assert similar.similar(kb, job(), memory_of, on_note=notes.append) == []
     assert len(notes) == 1
-    assert notes[0].startswith("s is passed over: a job cannot be read (")
+    assert notes[0].startswith("s is ignored: a job cannot be read (")
     assert similar.similar(kb, job(), memory_of) == []  # and nobody has to listen
     with pytest.raises(door.Refused):
         door.job("[]")

@@ -139,7 +139,7 @@ def test_a_file_of_a_lake_that_was_tampered_with_stays_outside(kb: Path, tmp_pat
     done = lake.pull(bob, tampered)
     assert done[:2] == (0, 0)
     assert len(done.passed_over) == 1
-    assert "passed over" in done.passed_over[0]
+    assert "ignored" in done.passed_over[0]
     assert "\n" not in done.passed_over[0]
     assert "\x1b" not in done.passed_over[0]
     assert store.measurements(bob) == []
@@ -192,7 +192,7 @@ def test_a_newer_session_that_is_here_already_ends_nothing(kb: Path):
     found = similar.similar(kb, job(), lambda node: 80.0, on_note=notes.append)
     assert [a.sessions for a in found] == [["s"]]
     assert len(notes) == 1
-    assert "t is passed over" in notes[0]
+    assert "t is ignored" in notes[0]
     assert "newer" in notes[0]
 
 
@@ -248,9 +248,9 @@ def test_a_number_that_cannot_be_stays_outside(kb: Path, tmp_path: Path, odd: di
     """A time that never was would break every view that shows it."""
     forged = msgspec.structs.replace(measured(1.0, tp=9), **odd)
     if "x" not in forged.metrics:  # JSON has no infinity
-        with pytest.raises(AutoscoutError, match="cannot be"):
+        with pytest.raises(AutoscoutError, match=r"cannot be|is impossible"):
             store.ingest(kb, write(kb, "odd", ended(forged)))
-    with pytest.raises(door.Refused, match="cannot be"):
+    with pytest.raises(door.Refused, match="is impossible"):
         door.check_measurement(forged)
     assert [session for session, _ in store.measurements(kb)] == ["s"]
 

@@ -100,7 +100,7 @@ def test_jobs_and_configurations_with_names_that_can_be_none():
     for knobs in ({"a\n": 1}, {"a": "x\x1b"}):
         [knob] = knobs
         assert refusal(door.check_configuration, Configuration({**knobs}))[0] == (
-            f"the knob {door.shown(knob)} holds a control character"
+            f"the knob {door.shown(knob)} contains a control character"
         )
 
 
@@ -138,7 +138,7 @@ def test_the_latest_time():
     ],
 )
 def test_text_with_a_line_end_stays_outside(fields: dict[str, Any]):
-    assert refusal(door.check_measurement, change(**fields))[0].endswith("\\n' holds a control character")
+    assert refusal(door.check_measurement, change(**fields))[0].endswith("\\n' contains a control character")
 
 
 def test_what_may_be_recommended_was_measured_or_is_designed_on_models():
@@ -157,7 +157,7 @@ def test_what_may_be_recommended_was_measured_or_is_designed_on_models():
 def test_evidence_has_lines_and_nothing_else():
     door.check_measurement(change(evidence="a\n\tb"))
     assert refusal(door.check_measurement, change(evidence="a\x0b"))[0] == (
-        "the evidence of 'tp1' holds a control character"
+        "the evidence of 'tp1' contains a control character"
     )
     for metrics in ({"x": float("nan")}, {"x": float("-inf")}):
         refusal(door.check_measurement, change(metrics=metrics))

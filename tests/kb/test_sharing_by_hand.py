@@ -146,12 +146,12 @@ def test_a_lake_by_hand(first: Path, key: Path, tmp_path: Path):
     torn = folder / "family=x" / "00.parquet"
     torn.parent.mkdir()
     torn.write_text("half")
-    said = f"{torn}: not whole, or changed since it was written; it is passed over"
+    said = f"{torn}: incomplete, or changed since it was written, so it is ignored"
     assert lake.pull(kb, folder) == (0, 0, [said])
     (torn.parent / f"{lake.hash_of(torn)}.parquet").write_text("half")
     [_, said] = lake.pull(kb, folder)[2]
     assert "not a file of AutoScout's (" in said
-    assert said.endswith("); it is passed over")
+    assert said.endswith("), so it is ignored")
 
 
 def test_what_a_lake_must_not_have_any_more(first: Path, tmp_path: Path):
@@ -171,7 +171,7 @@ def test_what_a_lake_must_not_have_any_more(first: Path, tmp_path: Path):
     )  # fmt: skip
     (tmp_path / "file").write_text("")
     assert refusal(lake.push, kb, tmp_path / "file") == (
-        f"{tmp_path}/file: cannot become a lake (File exists); choose another folder", 2,
+        f"{tmp_path}/file: cannot be used as a lake (File exists); choose another folder", 2,
     )  # fmt: skip
 
 

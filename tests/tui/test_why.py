@@ -78,7 +78,7 @@ def test_beliefs_are_drawn_with_the_knob_that_matters_most_first():
 def test_what_is_left_is_the_search_s_own_word():
     text = beliefs.left(fold(told()), 60, 6, False).plain
     assert "34% that one at least 1 % better is left" in text
-    assert "1.20% is what 10 more are expected to gain" in text
+    assert "1.20% is the expected gain of 10 more" in text
 
 
 def test_an_old_journal_says_that_it_did_not_record():

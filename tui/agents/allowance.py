@@ -1,4 +1,5 @@
-"""Limits on what an agent may do: only one folder's jobs, and limited device time per day; every call is logged."""
+"""Limits for AI agents that use `autoscout mcp`: they may only use one folder's jobs and a daily device time, and every
+call is logged."""
 
 import json
 from collections.abc import Iterator
@@ -14,20 +15,21 @@ from kb import journal as journals
 from kb.records import AutoscoutError, Job
 
 _DAY_S = 86_400.0
-_LONGEST = 2_000  # characters of a call that are logged
-_BEGINS = "begins"  # marks a line of the log that begins a session
+_LONGEST = 2_000  # largest number of characters of a call's arguments in the log
+_BEGINS = "begins"  # key of log lines about new sessions
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`device_s`: device-seconds of all sessions that agents begin within a day, whatever server or client begins
-    them; 0: none. It counts experiments of the search; the finalists' repetitions do not count, as in `tune`."""
+    """`folder`: with the job files that agents may use; `device_s`: limit on the device-seconds of all sessions that
+    agents begin within a day, on any server; 0: no session. Final rounds do not count, as in `tune`."""
 
     folder: Path
     kb: Path
     device_s: float = 0.0
 
     def inside(self, given: str) -> Path:
-        """A file of the folder. Errors: AutoscoutError (exit 2) for one that is elsewhere, links followed."""
+        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of the folder, also by
+        links."""
         path = (self.folder / given).resolve()
         if "\0" in given or not path.is_relative_to(self.folder.resolve()):
             raise AutoscoutError(f"{door.shown(given)} is not in the folder of this server's jobs", 2)
@@ -37,7 +39,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(path.name for path in self.folder.glob("*.toml"))
 
     def job(self, given: str) -> tuple[Path, Job]:
-        """The job of a file. Errors: AutoscoutError (exit 2) for a file that is elsewhere, or is not a job."""
+        """A job file in the folder. Errors: AutoscoutError (exit 2) if it is not in the folder, or not a job."""
         path = self.inside(given)
         if not path.is_file():
             raise AutoscoutError(
@@ -46,20 +48,20 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         return path, load_job(path)
 
     def own(self, session: str) -> Path:
-        """The folder of a session of one of these jobs. Errors: AutoscoutError (exit 2) for another job's."""
+        """The folder of a session. Errors: AutoscoutError (exit 2) if its job is not one of the folder's jobs."""
         door.name(session, "session")
         folder, of = store.journalled(self.kb, session), store.session_started(self.kb, session).job.id
         for each in self.jobs():
             try:
                 if self.job(each)[1].id == of:
                     return folder
-            except AutoscoutError:  # another file, which is not a job of ours
+            except AutoscoutError:  # not a valid job file
                 continue
         raise AutoscoutError(f"session {session} belongs to a job that is not in the folder of this server's jobs", 2)
 
     def reserved(self, session: str, asked: str) -> float:
-        """Reserves device-seconds for a new session: what was asked for, but at most what is left; the session may
-        spend that much. Errors: AutoscoutError (exit 1) if nothing is left."""
+        """Reserves device-seconds for a new session, and returns their number: `asked`, but not more than what is left
+        of the daily limit. Errors: AutoscoutError (exit 1) if nothing is left."""
         with lock.exclusive(self.kb.parent / "agents.lock"):
             left = self.device_s - self._spent()
             if left < 1:
@@ -71,7 +73,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
             return device_s
 
     def begun_by_agents(self, session: str) -> Path:
-        """The folder of a session that agents began within a day. Errors: AutoscoutError (exit 2) for another one."""
+        """The folder of a session. Errors: AutoscoutError (exit 2) unless an agent began it within the last day."""
         if session not in {line[_BEGINS] for line in self._today()}:
             raise AutoscoutError(f"{session} was not begun by an agent today; only a person may steer or end it", 2)
         return store.journalled(self.kb, session)
@@ -81,13 +83,13 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
                 found = json.loads(line)
-            except ValueError:  # cut off by a full disk
+            except ValueError:  # incomplete, because the disk was full
                 continue
             if isinstance(found, dict) and _BEGINS in found and found["at"] > dates.now() - _DAY_S:
                 yield found
 
     def _spent(self) -> float:
-        """Device-seconds that ended sessions used, and that are reserved for running ones."""
+        """Device-seconds that today's ended sessions used, plus those that are reserved for running ones."""
         spent = 0.0
         for line in self._today():
             folder = store.session_folder(self.kb, line[_BEGINS])

@@ -1,4 +1,4 @@
-"""Handles one call of a tool: checks its arguments, runs it, cuts its answer to size, and logs the call."""
+"""Handles a tool call of an agent: checks the arguments, runs the tool, shortens its answer, and logs the call."""
 
 import time
 from typing import Any
@@ -10,11 +10,12 @@ from tui.agents.allowance import shortened
 from tui.agents.bounded import bounded
 from tui.agents.tools import TOOLS, Call
 
-_LARGEST = 100_000  # characters of a call's arguments
+_LARGEST = 100_000  # largest number of characters of a call's arguments
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`answer`: what the verb prints with --json; `left_out`: what was cut from it. `refused`: why there is none."""
+    """`answer`: the JSON document of the command (--json); `left_out`: which parts of it were cut; `refused`: why there
+    is no answer."""
 
     answer: Any = None
     left_out: list[str] = []
@@ -35,7 +36,7 @@ ANSWER_SCHEMA = {
 
 
 def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> ToolAnswer:
-    """The answer to a call; errors are answers, too. Only faults of our own code are raised."""
+    """The answer to a call. Expected errors are returned as `refused`; other exceptions are raised."""
     began = time.perf_counter()
     found = _answer(call, name, arguments or {})
     ms = round(1000 * (time.perf_counter() - began), 1)

@@ -1,4 +1,4 @@
-"""Answers that fit into an agent's context: plain JSON of limited size, and what was left out."""
+"""Shortens JSON documents so that they fit into an agent's context, and lists what was cut."""
 
 import json
 import math
@@ -7,13 +7,13 @@ from typing import Any
 from kb import secrets
 from tui.hygiene import plain
 
-MOST = 24_000  # characters of an answer, about 8,000 tokens
-_SHORTEST, _FEWEST = 400, 3  # least number of characters kept of a text, and of entries kept of a list
+MOST = 24_000  # largest number of characters of an answer, about 8,000 tokens
+_SHORTEST, _FEWEST = 400, 3  # a text is not cut below this number of characters, and a list not below this many entries
 
 
 def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
-    """The document as JSON, without secrets and control characters, and what was cut: its longest lists and texts are
-    cut until it fits."""
+    """(the document as plain data without secrets and control characters, descriptions of what was cut). The longest
+    lists and texts are cut until it fits."""
     found, cut = [_plain(secrets.without(document))], dict[str, int]()
     while (size := len(json.dumps(found, ensure_ascii=False))) > most:
         parts = list(_parts(found, ""))
@@ -26,7 +26,7 @@ def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
 
 
 def _parts(value: Any, path: str) -> Any:
-    """(size, path, holder, key) of every list and text that can be cut."""
+    """(size, path, container, key) of every list and text that can be cut; `container[key]` is the list or text."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in entries:
         here = path if isinstance(key, int) else f"{path}.{key}".lstrip(".")

@@ -1,5 +1,5 @@
-"""Verbs that take long, for agents: each runs in a separate process, which continues without its client. When called
-again, the verb reports its progress."""
+"""Commands that take long, for agents: each runs in a separate process, which continues if the agent disconnects. A
+further call reports its progress."""
 
 import fcntl
 import json
@@ -17,9 +17,9 @@ from tui.agents.allowance import AgentLimits
 
 
 class LongVerb(msgspec.Struct, frozen=True):
-    """A running verb. In the folder, `handle`.json is what the verb prints with --json, and `handle`.log its messages;
-    its process holds `handle`.lock. `kept`: its answer is given again and again; otherwise the next call starts
-    anew."""
+    """A command that was started. Its output (--json) is in the folder's file `handle`.json, its messages are in
+    `handle`.log, and its process holds the lock `handle`.lock. `kept`: whether later calls get the same answer;
+    otherwise the next call after the answer runs the command again."""
 
     folder: Path
     handle: str
@@ -30,7 +30,8 @@ class LongVerb(msgspec.Struct, frozen=True):
 
 
 def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
-    """Starts the verb, unless it is running, or has ended and its answer was not yet given to anybody."""
+    """Starts the command, unless it is running, or has ended and its answer has not been returned yet. `asked`: returns
+    its command line."""
     with verb.path("lock").open("a") as lock:
         if not _free(lock.fileno()) or verb.path("log").exists():
             return
@@ -42,13 +43,13 @@ def begin(verb: LongVerb, asked: Callable[[], list[str]]) -> None:
                 stdout=out,
                 stderr=said,
                 start_new_session=True,
-                pass_fds=[lock.fileno()],  # the verb holds the lock until it ends, however it ends
+                pass_fds=[lock.fileno()],  # so that the process holds the lock until it ends, for whatever reason
             )
 
 
 def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> LongVerb:
-    """The gate of a session. Errors: AutoscoutError for a session of another job, one without a winner (exit 2), or if
-    no device time is left (exit 1)."""
+    """Starts the gate of a session's winner against its reference. Errors: AutoscoutError (exit 2) if the session is of
+    another job or has no winner, (exit 1) if no device time is left."""
     from autoscout.tuning.sides import of_session
 
     def words() -> list[str]:
@@ -63,8 +64,8 @@ def gate_of(limits: AgentLimits, session: str, pairs: int, device_time: str) -> 
 
 
 def standing(verb: LongVerb) -> dict[str, Any]:
-    """`state`: running or ended; its `lines`; `printed`: its answer, None while it runs. Errors: AutoscoutError with
-    its message if it ended without an answer."""
+    """The command's `state` (running or ended), its messages (`lines`) and its answer (`printed`, None while it runs).
+    Errors: AutoscoutError with its last message if it ended without an answer."""
     with verb.path("lock").open("a") as lock:
         over = _free(lock.fileno())
         log = verb.path("log")
@@ -82,7 +83,7 @@ def standing(verb: LongVerb) -> dict[str, Any]:
 
 
 def waited(verb: LongVerb, seconds: float, progress: Any) -> dict[str, Any]:
-    """`standing`, after at most this many seconds; meanwhile reports the number of lines."""
+    """`standing` once the command has ended, or after this many seconds; reports new messages meanwhile."""
     until, seen = time.monotonic() + seconds, -1
     while True:
         found = standing(verb)

@@ -1,4 +1,4 @@
-"""What agents can read: job files of the folder, pages of the documentation, and the lines of the latest sessions."""
+"""Texts that agents can read: job files of the folder, documentation, and the output of the latest sessions."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def listed(limits: AgentLimits) -> list[tuple[str, str]]:
 
 
 def text(limits: AgentLimits, address: str) -> str:
-    """The text at an address. Errors: AutoscoutError (exit 2) for an address that does not exist."""
+    """The text at an address of `listed`. Errors: AutoscoutError (exit 2) for another address."""
     kind, _, name = address.partition("://")
     if address == GUIDE:
         found = guide().read_text(encoding="utf-8")

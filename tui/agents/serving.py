@@ -1,4 +1,4 @@
-"""Serves the Model Context Protocol over stdio, or HTTP for clients on this machine, with its own SDK."""
+"""Serves the Model Context Protocol (MCP) with its Python SDK, over stdio, or over HTTP for clients on this machine."""
 
 import hmac
 import importlib.metadata
@@ -31,7 +31,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def server(limits: AgentLimits) -> Server[Any]:
-    seen: dict[str, set[str]] = {}  # client → the imports of which it has seen a dry run
+    seen: dict[str, set[str]] = {}  # client → imports of which it has requested a dry run
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_tool(name) for name in TOOLS])
@@ -74,7 +74,7 @@ def server(limits: AgentLimits) -> Server[Any]:
 
 
 def over_stdio(limits: AgentLimits) -> None:
-    """Serves until the client closes its end."""
+    """Serves one client until it closes stdin."""
 
     async def serve() -> None:
         ours = server(limits)
@@ -92,7 +92,7 @@ def over_http(limits: AgentLimits, port: int, token: str) -> None:
 
 
 def with_token(app: Asgi, token: str) -> Asgi:
-    """The application for clients that know the token; 401 for all others."""
+    """The application, with the response 401 to requests without the token."""
     wanted = f"Bearer {token}".encode()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
@@ -126,7 +126,7 @@ def _schema(asked: type[Any]) -> dict[str, Any]:
 
 
 def _client(ctx: Any) -> str:
-    """The name that a client gives itself; it is only used as data in the log and the journal."""
+    """The name that the client states. It is not verified, and only recorded in the log and the journal."""
     params = getattr(ctx.session, "client_params", None)
     info = getattr(params, "client_info", None)
     return str(getattr(info, "name", "") or "unnamed")[:60]

@@ -1,5 +1,5 @@
-"""A table of the tools that agents can call. Each does what a verb does, with the same functions, and answers what that
-verb prints with `--json`; watch, tune, propose, steer, stop and gate answer with the lines that the verbs print."""
+"""The tools that agents can call. Each does the same as a command of `autoscout` and returns its JSON document
+(`--json`); watch, tune, propose, steer, stop and gate return the lines that the command prints."""
 
 import itertools
 import time
@@ -17,19 +17,19 @@ Text = Annotated[str, Meta(max_length=4_000)]
 Name = Annotated[str, Meta(max_length=300, min_length=1)]
 Few = Annotated[int, Meta(ge=1, le=200)]
 Knobs = Annotated[dict[Annotated[str, Meta(max_length=100)], Value], Meta(max_length=200)]
-Progress = Callable[[float, float | None, str], None]  # steps done, steps in all, a text
+Progress = Callable[[float, float | None, str], None]  # (steps done, total number of steps, message)
 
 _WAIT_S = 60
-_AGENT = "agent"  # prefix of the name of whoever gave an order through these tools
+_AGENT = "agent"  # prefix of the author of an order that an agent gave
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, with what limits, and where to report progress."""
+    """A tool call: the agent's limits and name, and a function to report progress."""
 
     limits: AgentLimits
     client: str
     progress: Progress = lambda done, of, words: None
-    looked_at: set[str] = msgspec.field(default_factory=set)  # imports of which this client has had a dry run
+    looked_at: set[str] = msgspec.field(default_factory=set)  # imports of which this client has requested a dry run
 
 
 class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -109,7 +109,7 @@ def _words(knobs: dict[str, Value]) -> list[str]:
 
 
 def _known(job: Job, knobs: dict[str, Value]) -> None:
-    """Checks knobs and values. Errors: AutoscoutError (exit 2) for those that the job's space does not have."""
+    """Errors: AutoscoutError (exit 2) for knobs or values that the job's space does not have."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
 
@@ -155,7 +155,7 @@ def rank(call: Call, asked: Listed) -> Any:
 
 
 def shadow(call: Call, asked: Traced) -> Any:
-    """Starts a shadow, or reports its progress: a call with the same job and knobs is about the same shadow."""
+    """Starts a shadow run, or reports its progress if it was started with the same job and knobs."""
     from autoscout.space.explain import completed, parse
     from tui.agents.long_verbs import LongVerb, begin, waited
 
@@ -217,7 +217,7 @@ def tune(call: Call, asked: OfNewSession) -> Any:
 
 
 def watch(call: Call, asked: OfWatching) -> Any:
-    """Lines of `autoscout watch --plain` from the given one on; on request waits for a new one."""
+    """Lines of `autoscout watch --plain` after the first `after` ones; may wait for a new line."""
     from kb import journal as journals
     from kb import store
     from tui.printing.plain import Progress as Lines
@@ -262,7 +262,8 @@ def propose(call: Call, asked: Idea) -> Any:
 
 
 def steer(call: Call, asked: OfSteering) -> Any:
-    """Gives an order to a session that an agent began, within the job's experiments; a user's pause stays."""
+    """Gives an order to a session that an agent began. Agents cannot increase the job's budget or end a user's
+    pause."""
     from kb import store
     from kb.orders import paused_by
 
@@ -287,7 +288,7 @@ def stop(call: Call, asked: OfSession) -> Any:
 
 
 def best(call: Call, asked: OfBest) -> Any:
-    """The measured winner with its evidence."""
+    """The winner with its evidence."""
     from autoscout.deploy import recommendation
     from kb.lineage import lineage
     from kb.records import Configuration
@@ -303,7 +304,7 @@ def best(call: Call, asked: OfBest) -> Any:
 
 
 def export(call: Call, asked: Exported) -> Any:
-    """The winner's launch; no other configuration is exported, since it was not measured and confirmed."""
+    """The launch of a session's winner. Other configurations are not exported, since they were not confirmed."""
     from autoscout.deploy import export as exporting
     from kb import journal as journals
     from kb import store
@@ -316,7 +317,7 @@ def export(call: Call, asked: Exported) -> Any:
 
 
 def gate(call: Call, asked: OfGate) -> Any:
-    """Starts a gate, or reports its progress: a call with the same session is about the same gate."""
+    """Starts the gate of a session, or reports its progress if it was started before."""
     from tui.agents.long_verbs import gate_of, waited
 
     found = waited(gate_of(call.limits, asked.session, asked.pairs, asked.device_time), asked.wait_s, call.progress)
@@ -338,7 +339,7 @@ def import_(call: Call, asked: Import) -> Any:
 
 
 def _state(path: Path) -> list[tuple[str, int, int]]:
-    """A value that shows whether a file or folder has changed."""
+    """A value that changes when the file or folder changes."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return [(str(f), (s := f.stat()).st_size, s.st_mtime_ns) for f in files if f.is_file()]
 
@@ -348,7 +349,7 @@ class ToolRow(msgspec.Struct, frozen=True):
     says: str
     asked: type[Any]
     run: Callable[[Call, Any], Any]
-    changes: bool = False  # whether it changes anything beyond giving an answer
+    changes: bool = False  # whether the tool changes anything (it is not read-only)
 
 
 TOOLS = {

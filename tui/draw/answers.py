@@ -1,4 +1,4 @@
-"""A query result as a plot, and one of its rows in full."""
+"""Draws the result of a SQL query as a plot, or one of its rows as text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from tui.text import number
 
 
 def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_only: bool) -> Text:
-    """A scatter plot for two numeric columns without labels; else one bar per row for the first numeric column,
-    labelled by the first other column."""
+    """A scatter plot if there are only two numeric columns; else a bar for each row's first numeric column, labelled by
+    the first other column."""
     if not rows:
         return Text("no answer to draw; ctrl+j runs the query", style="dim")
     numeric = [name for name in rows[0] if _numbers(rows, name)]
@@ -46,7 +46,6 @@ def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, asc
 
 
 def record(row: dict[str, Any]) -> Text:
-    """One row as text, one column per line."""
     wide = max((len(name) for name in row), default=0)
     text = Text()
     for name, value in row.items():

@@ -1,4 +1,4 @@
-"""Compares the search's arms: effort spent and gain, on one axis."""
+"""Compares the arms of the search's bandit by effort and gain."""
 
 from rich.text import Text
 
@@ -6,13 +6,14 @@ from tui.session.effort import Effort, Rate, rates
 from tui.session.state import State
 from tui.text import fit
 
-_PER = 1000.0  # device-seconds
-_VALUE = 7  # width of a value without its interval
+_PER = 1000.0  # gains are shown per this number of device-seconds
+_VALUE = 7  # width of a column with a value but no interval
 
 
 def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """One line per arm: experiments, wins (new bests found), gain per 1,000 device-seconds in % of the previous best,
-    with its 90 % interval, on one axis. Below, if there is room, the bandit's pulls and index."""
+    """One line per arm: number of experiments and of wins (new best configurations), gain per 1,000 device-seconds in %
+    of the previous best with its 90 % interval, and that interval on a common axis. Below, if there is room, the
+    bandit's pulls and UCB index."""
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.efforts, **state.arms} if n != "DEFAULT"]
     if not names:
@@ -51,7 +52,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
-    """An interval and its mean on an axis from 0 to `top`."""
+    """A rate's interval and mean, drawn on an axis from 0 to `top`."""
     if rate is None or not top:
         return " " * width
     low, at, high = (round(min(1.0, v / top) * (width - 1)) for v in (rate.low, rate.value, rate.high))
@@ -60,7 +61,6 @@ def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
 
 
 def _shown(rate: Rate | None, width: int) -> str:
-    """The rate, with its interval if there is room; the axis shows it anyway."""
     narrow = width <= _VALUE
     if rate is None:
         return "–" if narrow else "nothing spent"

@@ -1,4 +1,4 @@
-"""Lines of Home: a session, a job, a machine, a winner."""
+"""Draws the lines of the home screen: sessions, jobs, machines, winners."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def job_line(job: JobFile, width: int) -> Text:
 
 
 def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:
-    """One line per host and its devices; a string is shown as it is."""
+    """One line per host with its devices; `rows` may also be a message, which is shown instead."""
     if isinstance(rows, str):
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""Panels on why this experiment, and when to stop: beliefs, the value of proposers, and the expected gain left."""
+"""Panels on the search's reasons: beliefs about knobs, gains of proposers, and the expected gain of continuing."""
 
 import math
 import statistics
@@ -12,16 +12,16 @@ from tui.session.rationale import Promise
 from tui.session.state import State
 from tui.text import knob_value
 
-_LIKELY = 0.5  # a value is shown as failing below this probability of running
-_FARTHEST = 3.0  # end of the axis, as a multiple of the best
-_FAR = 10.0  # multiple of the best beyond which the search no longer distinguishes costs
+_LIKELY = 0.5  # a knob value with a lower probability to run is shown as failing
+_FARTHEST = 3.0  # upper end of the axis, as a multiple of the best cost
+_FAR = 10.0  # costs above this multiple of the best are not distinguished
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
 
 
 def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """For each value of each knob, the believed cost of the best configuration with it, in multiples of the best
-    measured cost. All are on one axis; the most important knobs come first."""
+    """For each value of each knob, the cost that the search expects of the best configuration with it, as a multiple of
+    the best measured cost, on a common axis; the most important knobs come first."""
     believed = state.reasons.believed
     if believed is None:
         return Text(_why_not(state), style="dim")
@@ -56,7 +56,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _interval(v: ValueBelief, low: float, high: float, axis: int, ascii_only: bool) -> str:
-    """The interval as a line with its mean marked, on a logarithmic axis; clipped at the edges."""
+    """The interval as a line, with its mean marked, on a logarithmic axis, clipped at the ends of the axis."""
 
     def at(x: float) -> int:
         share = (math.log(max(x, low)) - math.log(low)) / (math.log(high) - math.log(low))
@@ -78,7 +78,7 @@ def _why_not(state: State) -> str:
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The expected value of continuing the search, as computed by the search."""
+    """What the search expects of more experiments: the probability that something better is left, and the gain."""
     outlooks = state.reasons.outlooks
     if not outlooks:
         return Text(_why_not(state), style="dim")
@@ -88,7 +88,7 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(" that one at least 1 % better is left\n" if width >= 44 else ": something 1 % better is left\n")
     text.append(f"{last.gain:.2%}", style="bold")
     text.append(
-        f" is what {last.ahead} more are expected to gain\n" if width >= 44 else f": expected of {last.ahead} more\n"
+        f" is the expected gain of {last.ahead} more\n" if width >= 44 else f": expected of {last.ahead} more\n"
     )
     size = max(4, width - 8)
     if height > 2:
@@ -101,15 +101,15 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The promised and the achieved gain of each proposer's experiments."""
-    # Imported here, because it loads scipy, for which the first frame must not wait.
+    """The expected and the achieved gain of each bandit arm's experiments."""
+    # Imported here, because it loads scipy, and the first frame must not wait for that.
     from autoscout.tuning.evidence import half_width
 
     made = state.reasons.promises
     if not made:
         return Text(_why_not(state), style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
-    heading = f"{'':<8}{'run':>4}{'failed':>7}{'promised':>9}{'got':>7}"
+    heading = f"{'':<8}{'run':>4}{'failed':>7}{'expected':>9}{'got':>7}"
     text.append(f"{heading}  95 %\n" if width >= 44 else f"{heading}\n", style="dim")
     for arm in dict.fromkeys([*state.reasons.offered, *(p.arm for p in made)]):
         theirs = [p for p in made if p.arm == arm]
@@ -123,17 +123,17 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
         half = f"  ±{half_width(got):.2%}" if len(got) > 1 and width >= 44 else ""
         text.append(f"{_promised(theirs):>9.2%}{statistics.fmean(got):>7.2%}{half}\n")
     if height > text.plain.count("\n"):
-        text.append("gain over the best believed then, a share of the cost", style="dim")
+        text.append("gains in the cost, over the best believed at that time", style="dim")
     return text
 
 
 def _promised(theirs: list[Promise]) -> float:
-    """The mean promise of proposals whose outcome is known."""
+    """The mean expected gain of proposals whose achieved gain is known."""
     return statistics.fmean(p.promised for p in theirs if p.delivered is not None)
 
 
 def ladder(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The ladder of fidelities: number of answers on each rung, their cost, and the error of the lowest."""
+    """For each fidelity the number of results and their cost, and the error of predictions."""
     if state.job is None:
         return Text("")
     counts = dict.fromkeys(_RUNGS, 0)
@@ -162,6 +162,6 @@ def ladder(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _error(state: State) -> str:
-    """The mean error of predictions that were checked by a measurement."""
+    """The mean relative error of predictions that were checked by a measurement, as text."""
     off = [abs(c.predicted - c.measured) / c.measured for c in state.checks if c.measured]
     return f"; {len(off)} off by {statistics.fmean(off):.0%}" if off else ""

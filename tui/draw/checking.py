@@ -1,4 +1,4 @@
-"""The simulators' accuracy: predicted against measured, by simulator and by region of the space."""
+"""Panels on the simulators' accuracy: predicted against measured values, by simulator and by region of the space."""
 
 from rich.text import Text
 
@@ -41,7 +41,7 @@ def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def members(state: State, width: int, ascii_only: bool) -> Text:
-    """Each simulator: its error in the checks that it took part in, its weight by R², and the weight over time."""
+    """For each simulator its error in checks, its weight (by held-out R²), and the weight over time."""
     weights: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for check in state.checks:
@@ -70,7 +70,7 @@ def members(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Where in the space the simulators fail: the knob values whose checks differ most from all others."""
+    """The regions in which the simulators fail: the knob values with the largest errors compared with all others."""
     found = _regions(state)
     if not found:
         return Text("too few checks to tell one region from another", style="dim")
@@ -90,7 +90,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _regions(state: State) -> list[Region]:
-    """The regions that the guard finds in the journal's checks, if their error is above that elsewhere."""
+    """The regions that the trust guard finds in the journal's checks, if their error is larger than elsewhere."""
     if not state.checks:
         return []
     knobs = {run.name: run.configuration.knobs for run in state.runs}

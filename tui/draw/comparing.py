@@ -1,4 +1,4 @@
-"""Comparisons: configurations, sessions, jobs; sources of the gain; the Pareto front of several objectives."""
+"""Panels that compare configurations, sessions or jobs, and show sources of the gain and Pareto fronts."""
 
 import math
 import statistics
@@ -18,8 +18,8 @@ _MOST = 6
 
 
 def side_by_side(state: State, marked: list[str], width: int) -> Text:
-    """Marked configurations, or the winner and the best ones, next to the default: knobs that differ, and metrics, with
-    the 95 % interval of their mean if measured more than once."""
+    """The default next to the marked configurations (or to the winner and the best ones): knobs that differ, and
+    metrics, with the 95 % interval of the mean if they were measured several times."""
     groups = measured(state)
     if state.job is None or not groups:
         return Text(f"nothing {state.seen} yet", style="dim")
@@ -27,7 +27,7 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
     winner = state.confirmed.winner.id if state.confirmed is not None else ""
-    first = [winner] if winner in groups else []  # single runs of others may be faster than its rounds
+    first = [winner] if winner in groups else []  # even if single runs of others were faster than its mean
     chosen = [key for key in marked if key in groups] or list(dict.fromkeys([*first, *ranked]))
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))
@@ -56,25 +56,24 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
 
 
 def _named(run: Run) -> Iterable[str]:
-    """Its knobs and metrics."""
     return [*run.configuration.knobs, *(run.measurement.metrics if run.measurement else ())]
 
 
 def interval(values: list[float]) -> str:
-    """The mean with its 95 % interval; a single value as it is."""
+    """The mean with its 95 % interval; of a single value only the value."""
     if not values:
         return "–"
     mean = statistics.mean(values)
     if len(values) == 1 or not mean:
         return number(mean)
-    from autoscout.tuning.evidence import half_width  # imports scipy, for which the first frame must not wait
+    from autoscout.tuning.evidence import half_width  # imports scipy, which takes long
 
     half = half_width(values) / abs(mean)
     return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
 
 
 def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
-    """Rows as columns side by side; the first attribute is the heading, equal attributes are left out."""
+    """Rows shown as columns. The first attribute is the heading; attributes that are equal in all rows are left out."""
     if not rows:
         return Text("this knowledge base has nothing to compare", style="dim")
     fits = max(1, (width - 18) // 21)
@@ -91,12 +90,12 @@ def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
 
 
 def _end(value: str) -> str:
-    """The end of a long name, because names differ at the end."""
+    """The last characters of a long name, since names usually differ there."""
     return value if len(value) <= 20 else f"…{value[-19:]}"
 
 
 def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The effect of single knobs: the median over pairs of measured configurations that differ in that knob only."""
+    """The effect of each knob: the median over pairs of measured configurations that differ only in this knob."""
     groups = measured(state)
     median = median_costs(state, groups)
     items = [(groups[key][0].configuration.knobs, c) for key, c in median.items()][:400]
@@ -119,8 +118,8 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "measured") -> Text:
-    """From the default to the best, one knob (or a set that must change together) per line. `found`: from `autoscout
-    why`."""
+    """The steps from the default to the best configuration, with one knob (or a set that must change together) per
+    line. `found`: JSON of `autoscout why`."""
     steps = found["steps"]
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
@@ -151,7 +150,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
 
 
 def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool) -> Text:
-    """Each knob's share of the predicted variance over the whole space."""
+    """Each knob's share of the variance of the predicted cost over the whole space."""
     effects = found["effects"]
     if not effects:
         return Text("no simulator predicts this", style="dim")
@@ -162,7 +161,7 @@ def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool)
 
 
 def front(state: State, found: Front | None, width: int, height: int, ascii_only: bool) -> Text:
-    """The Pareto front of two objectives as a plot and a list; the knee is marked."""
+    """The Pareto front of two objectives as a plot and a list, with the knee (the best compromise) marked."""
     if found is None or not found.points:
         return Text("not measured in two metrics yet", style="dim")
     marks = {"front": ("●", "*", "bold"), "knee": ("◆", "#", "bold magenta"), "beaten": ("·", ".", "dim")}
@@ -183,7 +182,6 @@ def front(state: State, found: Front | None, width: int, height: int, ascii_only
 
 
 def measured(state: State) -> dict[str, list[Run]]:
-    """Runs by configuration."""
     groups: dict[str, list[Run]] = {}
     for run in state.runs:
         if run.measurement is not None:

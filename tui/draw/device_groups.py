@@ -1,4 +1,4 @@
-"""Kinds of device side by side, pipeline stages, and hosts, as recorded in the journal."""
+"""Panels that compare kinds of device, pipeline stages and hosts, from measurements in the journal."""
 
 from rich.text import Text
 
@@ -32,7 +32,7 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{'ranks':<10}" + "".join(f"{len(g.ranks):>{_COLUMN}}" for g in groups) + "\n")
     for metric in SHOWN:
         if metric == "step_time_s" and len(groups) > 1:
-            continue  # ranks wait for each other, so this metric tells nothing about a kind
+            continue  # ranks wait for each other, so this metric does not depend on the rank's kind of device
         cells = [_cell(metric, g) for g in groups]
         shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
         text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
@@ -50,7 +50,7 @@ def _slowest_to_fastest(groups: list[RankGroup]) -> str:
 
 
 def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """One line per stage; the pipeline waits for the slowest."""
+    """One line per pipeline stage; the slowest stage, for which the others wait, is marked."""
     run = newest(state)
     if run is None:
         return Text(_NOT, style="dim")

@@ -1,4 +1,4 @@
-"""Draws a gate's verdict, and the parts of its two sides next to each other."""
+"""Draws a gate's verdict and compares the metrics of its two sides (A and B)."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,6 @@ def verdict_of(found: Gated, ascii_only: bool) -> Text:
 
 
 def gated(found: Gated, ascii_only: bool) -> Text:
-    """The verdict with its reasons, then the parts."""
     text = Text(no_wrap=True, overflow="ellipsis").append(verdict_of(found, ascii_only)).append("\n")
     for part in clauses(found.sentence):
         text.append(f"{part}\n")
@@ -38,7 +37,7 @@ def gated(found: Gated, ascii_only: bool) -> Text:
 
 
 def parts_of(found: Gated) -> Text:
-    """One line per metric, with both sides."""
+    """One line per metric, with its values on side A and side B."""
     text = Text(no_wrap=True, overflow="ellipsis")
     rows = [["", "A", "B", "B is at", "95 % interval"], *part_rows(found.parts)]
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -1,4 +1,4 @@
-"""The phases of an RL iteration, drawn as bars."""
+"""Draws the times of the phases of an RL iteration as bars."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from rich.text import Text
 from tui.draw.plot import bar
 from tui.text import number
 
-_MEANING = {  # keyed by the names that TRL or verl reports
+_MEANING = {  # names of phases in the metrics of TRL or verl → descriptions
     "rollout": "answers are generated",
     "reward": "answers are scored",
     "logprobs": "old and reference policy's",
@@ -24,7 +24,7 @@ def has_phases(metrics: Mapping[str, float]) -> bool:
 
 
 def of_iteration(runs: Mapping[str, Mapping[str, float]], ascii_only: bool) -> Text:
-    """One line per phase: seconds and share of an iteration, for each run. `runs`: a run's label → its metrics."""
+    """One line per phase with seconds and share of the iteration for each run. `runs`: label of a run → metrics."""
     text = Text(f"{'':<10}" + "".join(f"{name:<25}" for name in runs) + "\n", style="dim", no_wrap=True)
     spent = [_phases(metrics) for metrics in runs.values()]
     wholes = [metrics["step_time_s"] for metrics in runs.values()]
@@ -41,6 +41,6 @@ def of_iteration(runs: Mapping[str, Mapping[str, float]], ascii_only: bool) -> T
 
 
 def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by phase; the rest is "other"."""
+    """Phase → seconds; the remaining time is "other"."""
     found = {phase: metrics.get(f"{phase}_s", 0.0) for phase in _MEANING}
     return {**found, "other": max(0.0, found["other"] + metrics["step_time_s"] - sum(found.values()))}

@@ -1,4 +1,4 @@
-"""Glyphs and styles of states, used everywhere: colour is never the only cue."""
+"""Glyphs and styles for statuses and fidelities. Each has its own glyph, so that colour is never the only cue."""
 
 GLYPHS = {
     "running": ("●", "*", "cyan"),
@@ -24,7 +24,7 @@ def style(status: str) -> str:
 
 
 def fidelity_mark(kind: str, ascii_only: bool) -> str:
-    """Marks for the rungs of the ladder, and for answers from the knowledge base, distinct by shape."""
+    """The mark for a fidelity, or for a measurement from the knowledge base ("known"). Marks differ in shape."""
     fancy = {"predicted": "○", "shadow": "◌", "one-device": "◔", "short": "◑", "measured": "●", "known": "◆"}
     plain = {"predicted": "o", "shadow": "~", "one-device": "1", "short": "%", "measured": "*", "known": "#"}
     return (plain if ascii_only else fancy)[kind]

@@ -1,4 +1,4 @@
-"""Devices, their holders, and the queue."""
+"""Panels on this machine: its devices, who uses them, and what waits for them."""
 
 from rich.text import Text
 
@@ -12,8 +12,8 @@ from tui.text import clock, number
 
 
 def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, ascii_only: bool) -> Text:
-    """Each device's load, memory, power and temperature, now and over the last minutes; one line per device if there
-    are many."""
+    """Load, memory, power and temperature of each device, now and over the last minutes; if there are many devices, one
+    line for each."""
     if not readings:
         return Text("reading …", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -44,8 +44,8 @@ def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, a
 
 
 def slots(state: State, around: NeighbourSessions | None, width: int, ascii_only: bool) -> Text:
-    """The job's devices and their current holder. `around` is None for a recording or another
-    machine, whose holders no journal has."""
+    """The job's devices, and the session that uses them now. `around`: None for a recording or another machine, where
+    that is unknown."""
     if state.job is None:
         return Text("")
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -68,7 +68,7 @@ def slots(state: State, around: NeighbourSessions | None, width: int, ascii_only
 
 
 def queue(state: State, around: NeighbourSessions | None, orders: list[str], height: int, ascii_only: bool) -> Text:
-    """The queue: sessions waiting for devices, proposed configurations and orders waiting for their turn."""
+    """Sessions that wait for devices, and proposals and orders that this session has not processed yet."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for session in around.sessions if around is not None else []:
         mark = "this session" if session.session == state.session else session.session

@@ -1,4 +1,4 @@
-"""Shown while nothing is feasible: how close runs came to each constraint, and why others failed."""
+"""The panel that is shown while no configuration is feasible: how close runs came to each constraint, and failures."""
 
 import textwrap
 

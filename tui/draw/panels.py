@@ -1,4 +1,4 @@
-"""The panels of the screens: pure functions from a state and a size to text."""
+"""The panels of the main screen, as functions from a session's state and a size to text."""
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -15,13 +15,13 @@ from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metric
 
-FEW = 3  # checks needed for a verdict
-_UNSCORED = 4  # a running batch may leave this many experiments unscored
+FEW = 3  # smallest number of checks for a verdict on the simulators
+_UNSCORED = 4  # number of experiments without a check that is normal, since a batch is checked at its end
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
 def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> Text:
-    """Two lines: the session and its standing; the best value with its gain, and its name if it fits."""
+    """Two lines: the session and its status; the best value with its gain, and the configuration's name if it fits."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if state.job is None:
         text.append(f" {standing.words}", style="dim")
@@ -46,7 +46,6 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
 
 
 def _at_a_word(line: Text, width: int) -> Text:
-    """The line, cut at the end of a word if it does not fit."""
     if cell_len(line.plain) > width:
         kept = fit(line.plain, width)
         line.right_crop(len(line) - len(kept) + 1)
@@ -55,7 +54,7 @@ def _at_a_word(line: Text, width: int) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the reference; once the finalists were measured again, the verdict."""
+    """The gain over the reference; after the final rounds, the verdict."""
     if state.gain is None:
         return f"default not {state.seen}"
     if state.seen == "measured" and state.confirmed is None:
@@ -109,7 +108,7 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def changes(state: State, width: int, ascii_only: bool) -> Text:
-    """The best configuration against the default: only knobs that differ."""
+    """The knobs of the best configuration that differ from the default's."""
     winner = state.winner
     if state.default is None or winner is None:
         return Text(f"nothing {state.seen} yet", style="dim")
@@ -144,7 +143,7 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def _ordering(knobs: list[str], arrow: str, width: int) -> str:
-    """As many whole names as fit, from the root on, and the number of those left."""
+    """An ordering of knobs as text: as many names as fit, from the tree's root on, and the number of the others."""
     for shown in range(len(knobs), 0, -1):
         left = len(knobs) - shown
         line = arrow.join(knobs[:shown]) + (f"{arrow}{left} more" if left else "")
@@ -177,7 +176,7 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def outlook(latest: Outlook, width: int) -> str:
-    """The expected value of continuing the search."""
+    """What the search expects of more experiments, as a sentence."""
     if width < 44:
         return f"1 % better left {latest.chance:.0%}, +{latest.ahead}: {latest.gain:.1%}"
     return f"P(one 1 % better is left) {latest.chance:.0%}, {latest.ahead} more gain {latest.gain:.1%}"
@@ -196,7 +195,7 @@ def _left(state: State, width: int) -> str:
 
 
 def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The simulators' MAPE against its limit ε with the number of checks, and the fidelity with its reason."""
+    """The simulators' MAPE, its limit ε and the number of checks; the present fidelity and the reason for it."""
     text = Text()
     if state.checks:
         last, count = state.checks[-1], len(state.checks)
@@ -224,7 +223,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _verdict(fine: bool, count: int) -> str:
-    """The verdict as text; one or two checks are too few for one."""
+    """The verdict on the simulators, for which one or two checks are too few."""
     if count < FEW:
         return f"so far, {count} check{'s' if count > 1 else ''}"
     return "trusted" if fine else "too much"

@@ -1,4 +1,4 @@
-"""Plots of characters: a braille line with marks over it, bars, sparklines. Plain functions from numbers to text."""
+"""Plots made of characters (lines of braille dots, marks, bars, sparklines), as functions from numbers to text."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _ASCII_BLOCKS = "_.-=+*%#"
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """Points drawn as one character each; a `y` of None is drawn at the bottom edge (a failure)."""
+    """(x, y) points, each drawn as the character `mark`. Failures have y = None and are drawn at the bottom edge."""
 
     points: Sequence[tuple[float, float | None]]
     mark: str
@@ -31,9 +31,8 @@ def plot(
     last_x: float = 1.0,
     ascii_only: bool = False,
 ) -> Text:
-    """A staircase through `steps`, `marks` around it and a dashed line at `level`, with a scale on the left.
-
-    The scale covers the staircase, the level and nine tenths of the marks; the rest is drawn at the edge.
+    """A staircase through `steps`, with `marks`, a dashed line at `level`, and a scale on the left. The scale includes
+    the staircase, the level and nine tenths of the marks; other marks are drawn at the edge.
     """
     ys = [y for _, y in steps] + ([level] if level is not None else [])
     spread = sorted(y for m in marks for _, y in m.points if y is not None)
@@ -47,7 +46,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # drawn first: if the level is in the same row, its name includes its value
+    if steps:  # replaces the label of a level in the same row, whose value is then written after its name
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -107,7 +106,7 @@ def scatter(
     ascii_only: bool = False,
     seen: str = "measured",
 ) -> Text:
-    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against measured."""
+    """Predicted against measured values on equal logarithmic scales, with the diagonal. `points`: x, y, mark, style."""
     values = [v for x, y, _, _ in points for v in (x, y) if v > 0]
     if not values:
         return Text("no check yet", style="dim")
@@ -142,14 +141,14 @@ def _row(y: float, low: float, high: float, height: int) -> int:
 
 
 def _dot(y: float, low: float, high: float, height: int) -> int:
-    """The row of braille dots, four per text row, of a value; used for lines, marks and labels."""
+    """The row of a value in braille dots, of which there are four per text row."""
     share = (y - low) / (high - low) if high > low else 0.5
     return min(height * 4 - 1, max(0, round((1 - share) * (height * 4 - 1))))
 
 
 def _write(cells: list[str], styles: list[str], text: str) -> None:
-    """Writes text into a row of a plot, as far right as possible without hiding anything; else over a line, never a
-    mark."""
+    """Writes text into a row of a plot, as far right as possible without hiding anything; if there is no room, over the
+    line, but never over a mark."""
     for over in ("", "bold"):
         for start in range(len(cells) - len(text), -1, -1):
             end = start + len(text)
@@ -199,7 +198,7 @@ def cloud(
     y_name: str,
     ascii_only: bool = False,
 ) -> Text:
-    """(x, y, mark, style) on independent scales, later points over earlier ones; both axes are named."""
+    """A scatter plot with independent scales and named axes. `points`: x, y, mark, style; later ones hide others."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
     margin = max(len(number(y0)), len(number(y1)))

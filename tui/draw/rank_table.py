@@ -1,4 +1,4 @@
-"""The machine as the journal recorded it: ranks side by side, and device conditions from run to run."""
+"""Tables of the machine's state in the journal: metrics of each rank, and conditions of the devices in each run."""
 
 from rich.text import Text
 
@@ -43,7 +43,7 @@ def ranks(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text:
-    """One line per rank, the slowest marked and named; if there is no room for all, the slowest and the first ones."""
+    """One line per rank, with the slowest marked; if there are too many, only the slowest and the first ones."""
     count = max((len(values) for values in m.per_rank.values()), default=0)
     found = slowest(m)
     names = [name for name in _COLUMNS if len(m.per_rank.get(name, [])) == count]

@@ -1,4 +1,4 @@
-"""The running experiment, with its progress against the duration of similar ones; if none runs, the last one."""
+"""The panel on the running experiment, with its expected duration; if none is running, on the last one."""
 
 import re
 import textwrap
@@ -16,7 +16,7 @@ from tui.text import clauses, clock, fit
 
 # Megatron-LM's log line, and the output of progress bars.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
-# Python's format: FILE.py:LINE: SomethingWarning: text, then the source line; and PyTorch's: [W1120 … FILE.cpp:LINE].
+# Warnings of Python (FILE.py:LINE: SomethingWarning: text, then the source line) and PyTorch ([W1120 … FILE.cpp:LINE]).
 _WARNING = re.compile(r"\.py:\d+: \w*Warning\b|^\s*warnings\.warn\(|^\[(?:rank\d+\]:\s*\[)?W\d{3}")
 
 
@@ -43,7 +43,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
 
 
 def telling(lines: list[str]) -> list[str]:
-    """A log without warnings of Python and PyTorch, and the source lines that follow them."""
+    """The lines of a log without warnings of Python and PyTorch and the source lines that follow these."""
     shown, source = [], False
     for line in lines:
         if _WARNING.search(line):
@@ -57,7 +57,7 @@ def telling(lines: list[str]) -> list[str]:
 
 
 def ended(state: State, width: int) -> Text:
-    """The verdict of the re-measurements, its evidence, and where to go from here."""
+    """The verdict of an ended session, its evidence, and possible next steps."""
     c = state.confirmed
     assert c is not None
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -65,7 +65,7 @@ def ended(state: State, width: int) -> Text:
     if c.winner != state.default:
         text.append(f"{called(state, c.winner, c.name)}\n")
     text.append("8 shows the command, 6 where the gain comes from\n", style="dim")
-    designed = state.seen == "designed"  # by models, so there are no rounds and no intervals
+    designed = state.seen == "designed"  # costs come from a deterministic model, without rounds and intervals
     for part in [] if designed else clauses(c.sentence):
         text.append(f"{part}\n", style="dim")
     rival = next((run for run in state.runs if c.rival_name and run.name == c.rival_name), None)
@@ -79,7 +79,7 @@ def ended(state: State, width: int) -> Text:
 
 
 def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bool) -> str:
-    """Elapsed against expected time, and the iteration if the log has it."""
+    """Elapsed and expected time, and the iteration if the log contains it."""
     if state.waiting is not None:
         who = state.waiting.holder or "another AutoScout"
         return f"waits for the devices, which {who} has"
@@ -95,7 +95,7 @@ def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bo
 
 
 def iteration(tail: list[str]) -> tuple[int, int] | None:
-    """(k, n) from the last line with an iteration count."""
+    """(iteration, total number) in the last line of a log that contains them."""
     for line in reversed(tail):
         if found := list(_ITERATION.finditer(line)):
             k, n = (int(x) for x in found[-1].groups() if x is not None)

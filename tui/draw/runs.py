@@ -1,4 +1,4 @@
-"""An experiment as a table row, and in full."""
+"""Shows an experiment as a row of a table, or with all details."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from tui.text import changes, knob_value, label, label_width, number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool, often: Mapping[tuple[str, Any], int] = {}) -> list[str]:
-    """One row of the table of experiments. `often`: as in `changes`, so that what tells rows apart is not cut off."""
+    """One row of the table of experiments. `often`: as in `text.changes`, so that rare settings are not truncated."""
     run = state.runs[index]
     value = number(run.value) if run.value is not None else ""
     memory = run.measurement.metrics.get("peak_memory_gib") if run.measurement else None
@@ -33,13 +33,13 @@ def experiment_row(state: State, index: int, ascii_only: bool, often: Mapping[tu
 
 
 def called(state: State, configuration: Configuration, name: str, often: Mapping[tuple[str, Any], int] = {}) -> str:
-    """A configuration by its differences from the reference, or by its name while there is none."""
+    """A configuration as its differences from the reference, or its name before the reference is known."""
     return changes(state.default.knobs, configuration.knobs, often) if state.default else name
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
-    """One experiment in full: status and reason, prediction against measurement, metrics, knobs (those that differ from
-    the default in bold), the command to run it elsewhere, environment, log."""
+    """All details of an experiment: status and reason, prediction and measurement, metrics, knobs (in bold if they
+    differ from the default), the command that runs it outside AutoScout, environment, log."""
     text = Text()
     text.append(f"{glyph(run.status, ascii_only)} {run.status}  ", style=style(run.status))
     text.append(f"{run.name}\n", style="bold")

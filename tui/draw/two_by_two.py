@@ -1,4 +1,4 @@
-"""The orchestrator's 2×2 grid, and the state of the dense optimizer."""
+"""Panels on the bandit's 2×2 grid of costs, and on the state of the dense optimizer."""
 
 from rich.text import Text
 
@@ -9,8 +9,8 @@ from tui.text import fit_lines, number
 
 
 def grid(state: State, width: int, ascii_only: bool) -> Text:
-    """The last grid in the objective's metric: rows are base and candidate structure, columns base and candidate point;
-    ~ marks predictions. Below it: the effect of each change, and the difference of differences."""
+    """The last grid, in the objective's metric: rows are base and candidate structure, columns are base and candidate
+    point, and predictions have a ~. Below: the effect of each change, and the difference of differences."""
     g = state.grid
     if g is None or len(g.costs) != 4 or state.job is None:
         return Text("no 2×2 grid yet", style="dim")
@@ -38,8 +38,8 @@ def grid(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def difference_of_differences(g: Grid) -> float | None:
-    """((c_bb − c_cb) − (c_bc − c_cc)) / c_bb: by how much the structure's saving is smaller (> 0) or larger at the new
-    point; 0 without interaction. None if a corner failed."""
+    """((c_bb − c_cb) − (c_bc − c_cc)) / c_bb, the interaction of structure and point: by how much the saving of the new
+    structure is smaller (> 0) or larger at the new point. None if one of the four failed."""
     bb, bc, cb, cc = g.costs
     if bb is None or bc is None or cb is None or cc is None:
         return None
@@ -57,7 +57,7 @@ def _cell(state: State, g: Grid, i: int, with_error: bool) -> str:
 
 
 def coordinates(state: State, width: int, ascii_only: bool) -> Text:
-    """Each dense knob: its value in the best configuration, next direction, and step in values (momentum)."""
+    """For each dense knob its value in the best configuration, the next direction, and the step (number of values)."""
     if not state.coordinates:
         return Text(
             "\n".join(fit_lines("no direction yet: the largest expected gain is tried next", width, 3)), style="dim"

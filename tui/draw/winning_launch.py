@@ -1,4 +1,4 @@
-"""The launch of a session's winner, as text."""
+"""The launch of a session's best configuration, as text."""
 
 from kb.records import AutoscoutError
 from tui.draw.panels import gain

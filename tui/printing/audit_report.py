@@ -1,4 +1,4 @@
-"""Prints what an audit of an engine found."""
+"""Prints an audit: how an engine's real arguments and functions differ from what AutoScout assumes."""
 
 import click
 import msgspec
@@ -6,11 +6,11 @@ import msgspec
 from autoscout.targets.audited import Audit
 from tui.printing.document import document
 
-_SHOWN = 25  # most flags without a knob that are listed
+_SHOWN = 25  # largest number of listed flags without a knob
 
 
 def audit(found: Audit, as_json: bool) -> None:
-    """Prints an audit; ends with exit code 1 if the engine refuses or changes what would be launched."""
+    """Prints an audit. Exits with code 1 if the engine refuses or changes arguments that AutoScout would pass."""
     if as_json:
         document(msgspec.to_builtins(found))
     else:

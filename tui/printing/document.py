@@ -1,4 +1,4 @@
-"""Prints a verb's answer as one JSON document, for `--json`."""
+"""Prints a verb's result as one JSON document (option --json)."""
 
 import json
 from typing import Any
@@ -7,7 +7,6 @@ import click
 
 
 def document(value: Any) -> None:
-    """`value`: structs and plain data."""
     import msgspec
 
     click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Reports of gates and bisections: text for people, JUnit XML and Markdown for pull requests."""
+"""Reports of gates and bisections as text, as JUnit XML, and as Markdown for pull requests."""
 
 import xml.etree.ElementTree as xml
 

@@ -1,5 +1,5 @@
-"""A session as one self-contained HTML file to share, without scripts or downloads. All journal content is escaped,
-since names and log lines come from other sources."""
+"""Writes a session as one self-contained HTML file, without scripts or downloads. All text from the journal is escaped,
+since names and log lines are untrusted."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
 from tui.text import clock, knob_value, metric, number, unit
 
-_WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # size and margins of the curve
-_COLUMNS = 110  # width of panels drawn as text
-_MOST = 2000  # most experiments listed
+_WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # size and margins of the plot in pixels
+_COLUMNS = 110  # width of text panels in characters
+_MOST = 2000  # largest number of listed experiments
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --paper: #fff; --box: #f6f8fa }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9da7b3; --line: #30363d; --paper: #0d1117;
@@ -40,7 +40,7 @@ svg .default { stroke: var(--soft); stroke-dasharray: 5 5 }
 
 
 def page(state: State) -> str:
-    """The whole document. `state`: of a session that has started."""
+    """The HTML document. `state`: of a session that has started."""
     assert state.job is not None
     parts = [part for part in _parts(state) if part]
     title = _safe(f"{state.job.name}: {state.session}")
@@ -72,10 +72,10 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
     yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
     yield _text("Beliefs about each value", beliefs.belief(state, _COLUMNS, 200, False))
-    yield _text("Promised and achieved gains of proposers", beliefs.promises(state, _COLUMNS, 20, False))
-    yield _text("Rungs of the ladder", beliefs.ladder(state, _COLUMNS, 10, False))
+    yield _text("Expected and achieved gains", beliefs.promises(state, _COLUMNS, 20, False))
+    yield _text("Results by fidelity", beliefs.ladder(state, _COLUMNS, 10, False))
     if job.objective.also:
-        yield _text("Front of the objectives", front_of(state, front(state), _COLUMNS, 30, False))
+        yield _text("Pareto front", front_of(state, front(state), _COLUMNS, 30, False))
     yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
     yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
     yield _section("Experiments", _experiments(state))
@@ -84,7 +84,7 @@ def _parts(state: State) -> Iterator[str]:
 
 
 def _interval(state: State) -> str:
-    """The gain's 95 % interval, whether or not it proves anything."""
+    """The gain's 95 % interval as text, also if the gain is not proven."""
     c = state.confirmed
     if c is None or c.gain is None or c.low is None or c.high is None or c.name == c.default_name:
         return ""
@@ -93,7 +93,7 @@ def _interval(state: State) -> str:
 
 
 def _changes(state: State) -> str:
-    """The knobs of the best configuration that differ from the reference's, and what each does."""
+    """A table of the knobs of the best configuration that differ from the reference's, with descriptions."""
     assert state.job is not None
     if state.winner is None or state.default is None:
         return ""
@@ -103,7 +103,7 @@ def _changes(state: State) -> str:
 
 
 def _curve(state: State) -> str:
-    """Every experiment as a point, the best so far as a staircase, the default as a dashed line."""
+    """A plot with every experiment as a point, the best so far as a staircase, and the default as a dashed line."""
     steps = best_so_far(state)
     values = [p.value for p in state.curve if p.value is not None and p.kind != "predicted"]
     if not steps or not values:

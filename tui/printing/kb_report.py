@@ -18,7 +18,7 @@ from kb.sharing.lake import MovedRecords
 from kb.similar import FAR, Number, SimilarJob
 from tui.text import number, table
 
-_LEFT = 40  # files of a folder that are listed
+_LEFT = 40  # largest number of listed files of a folder
 _DECIDED = {True: "accepted", False: "rejected", None: ""}
 
 
@@ -33,7 +33,7 @@ def authors(found: list[Author], as_json: bool) -> None:
 
 
 def similar_document(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool]) -> dict[str, Any]:
-    """`decided`: the user's decisions by job id."""
+    """The JSON document of `similar`. `decided`: job id → whether the user accepted it for warm starts."""
     documents = [
         {
             "job": a.job.name,
@@ -54,7 +54,6 @@ def similar_document(job: Job, found: list[SimilarJob], carried: Warm, decided: 
 
 
 def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
-    """`decided`: the user's decisions by job id."""
     if as_json:
         say(similar_document(job, found, carried, decided), "", True)
         return

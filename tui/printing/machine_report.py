@@ -1,4 +1,4 @@
-"""Output of `doctor`, `check` and `targets`: text for people, or the same as one JSON document."""
+"""Output of `doctor`, `check` and `targets`, as text or as one JSON document."""
 
 import click
 

@@ -29,7 +29,6 @@ _ENVIRONMENT = (
 
 
 def page(root: click.Context) -> str:
-    """The manual page. Errors: TypeError if the command is not the group of verbs."""
     group = root.command
     if not isinstance(group, Verbs):
         raise TypeError("not the group of verbs")

@@ -1,4 +1,4 @@
-"""Writes what `when --watch` knows to one file of OpenMetrics text, which is replaced as a whole."""
+"""Writes the results of `when --watch` as OpenMetrics text to a file, which is replaced atomically."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ T = TypeVar("T", Counter, Enum, Gauge)
 
 
 def written(watch: WinnerWatch, session: str, file: Path) -> None:
-    """Writes the file. Errors: AutoscoutError if nothing can be written there."""
+    """Writes the file. Errors: AutoscoutError if it cannot be written."""
     part = file.with_name(file.name + ".part")
     try:
         part.write_bytes(openmetrics(watch, session))
@@ -27,7 +27,7 @@ def written(watch: WinnerWatch, session: str, file: Path) -> None:
 
 
 def openmetrics(watch: WinnerWatch, session: str) -> bytes:
-    disable_created_metrics()  # these counters began with the watch, not with the file
+    disable_created_metrics()  # they would have the time when the file is written, not when the watch began
     registry = CollectorRegistry()
 
     def metric(kind: type[T], name: str, words: str, *labels: str, **more: Any) -> T:

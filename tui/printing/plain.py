@@ -1,5 +1,5 @@
-"""Output of `tune` without screens: one line per experiment, with what it changes and whether it is better; with
-`verbose`, also the search's own steps."""
+"""Output of `tune` without screens: one line per experiment, with the knobs that differ from the reference and the
+gain; with `verbose`, also steps of the search."""
 
 from collections.abc import Callable
 
@@ -29,14 +29,15 @@ from tui.session.standing import REASONS
 from tui.session.state import State
 from tui.text import changes, clock, metric, number, when_and_where
 
-_EVERY = 5  # experiments between two estimates of the remaining time, where no status line shows it
+_EVERY = 5  # number of experiments between two estimates of the remaining time, if no status line shows it
 _IN_A_ROW = 3
 _INDENT = " " * 20
 
 
 class Progress:
-    """Turns events into lines. `write` gets each finished line, `show` a status that the next one replaces; `verbose`:
-    also tournaments, checks of the simulators and repeated measurements in the search."""
+    """Turns events into lines. `write`: called with each line; `show`: called with a status, which replaces the
+    previous status; `verbose`: whether to include tournaments, checks of the simulators and repeated measurements of
+    the search."""
 
     def __init__(
         self,
@@ -57,16 +58,16 @@ class Progress:
         self.checks = 0
         self.trusted: bool | None = None
         self.confirming = False
-        self.confirmed = 0  # measurements of the finalists
+        self.confirmed = 0  # number of measurements in the final rounds
         self.state = State()
         self.outlook: Outlook | None = None
-        self.disturbed = False  # the work of others was named
-        self.slowed: dict[int, int] = {}  # rank → consecutive runs in which it was the slowed one
-        self.default: float | None = None  # cost
-        self.best: float | None = None  # cost
+        self.disturbed = False  # whether other load on the machine was reported
+        self.slowed: dict[int, int] = {}  # rank → number of consecutive runs in which its device was slow
+        self.default: float | None = None  # cost of the default
+        self.best: float | None = None  # lowest cost
 
     def replay(self, past: list[AnyEvent]) -> None:
-        """Applies the past events of a resumed session without printing them."""
+        """Takes in the past events of a resumed session without printing them."""
         (write, show), self.write, self.show = (self.write, self.show), lambda line: None, None
         for event in past:
             self.see(event)
@@ -111,7 +112,7 @@ class Progress:
                 pass
 
     def _check(self, event: Checked) -> None:
-        """Prints a check only if the verdict changes, since every experiment may be a check."""
+        """Prints a check of the simulators if the verdict changes (every experiment may be a check)."""
         self.checks += 1
         trusted = event.mape <= event.epsilon
         if trusted == self.trusted:
@@ -141,7 +142,7 @@ class Progress:
             self._measured(m, event.purpose)
 
     def _most(self) -> int:
-        """Measurements until the first two rounds end; after them, until the last possible round ends."""
+        """Number of measurements in the first two rounds; after these, in all possible rounds."""
         least = to_confirm(self.state)
         if self.confirmed <= least:
             return least
@@ -152,7 +153,7 @@ class Progress:
         return most_rounds(self.job.launch.repeats, self.searched)
 
     def _to_go(self) -> None:
-        """Prints the estimated time left, unless a status line shows it."""
+        """Prints the estimated remaining time, unless a status line shows it."""
         if self.show is None and (left := self._left()):
             self._line(left)
 
@@ -161,7 +162,7 @@ class Progress:
             self.show(f"{clock(max(0.0, self.now - self.began))}  {left}")
 
     def _left(self) -> str:
-        """The session's progress and the time that it still needs; "" before the first experiment has ended."""
+        """The session's progress and remaining time as text; "" before the first experiment has ended."""
         left = remaining(self.state)
         if left is None:
             return ""
@@ -197,8 +198,8 @@ class Progress:
             self.write(f"{_INDENT}{problem}")
 
     def _against(self, m: Measurement, c: float | None) -> str:
-        """The gain over the reference's first run, and whether it is the best so far; "" while finalists are measured
-        again, since the machine may have changed by then."""
+        """The gain over the reference's first run, and whether it is the best so far; "" in the final rounds, since the
+        machine may have changed since that run."""
         if c is None or self.confirming:
             return ""
         words = []
@@ -210,7 +211,7 @@ class Progress:
         return f"{', '.join(words)}: " if words else ""
 
     def _ranks(self, m: Measurement) -> None:
-        """Reports, once, a rank that was slowed in three consecutive runs; in a single run it may be chance."""
+        """Reports a rank once if its device was slow in three consecutive runs; in a single run it may be chance."""
         found = ranks.slowest(m)
         if found is None:
             return
@@ -228,6 +229,6 @@ class Progress:
 
 
 def _better(ratio: float) -> str:
-    """A ratio of costs as "33 % better", "2.4 × worse"."""
+    """A ratio of costs as text, such as "33 % better" or "2.4 × worse"."""
     way, factor = ("better", ratio) if ratio >= 1 else ("worse", 1 / ratio)
     return f"{factor:.1f} × {way}" if factor >= 2 else f"{100 * (factor - 1):.0f} % {way}"

@@ -1,4 +1,4 @@
-"""Output of `autoscout predict`: one configuration's prediction, or the scores of all members on a table."""
+"""Output of `autoscout predict`: the prediction for a configuration, or all simulators' scores on a table."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
-_FAR = 0.1  # the chances of running out of memory with different software are shown if they differ by more than this
-_SURE = 0.995  # a chance to meet the limits above this is not shown
-_CHANCES = 40  # width of a bar for 100 %
+_FAR = 0.1  # probabilities to run out of memory by software version are shown if they differ by more than this
+_SURE = 0.995  # the probability to meet the limits is only shown if it is lower than this
+_CHANCES = 40  # width of a bar for a probability of 100 %
 
 
 def predicted(job: Job, found: Predicted) -> None:
@@ -64,7 +64,7 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if found.parts:
-        # Whatever is predicted for a server, its components are known for a decode step.
+        # For serving, the breakdown is that of a decode step, whatever the metric.
         served = job.task == "serve" and _of_a_step(found.parts_of)
         unit, what = ("ms", "time of a mean decode step") if served else ("s", "time")
         click.echo(f"\n{what} by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
@@ -92,7 +92,7 @@ _BASES = {"table": "a measured table", "fit": "a fit to measured kernels", "gues
 
 
 def _grounds(found: list[Ground]) -> Iterator[str]:
-    """One line for each basis and source of the prediction."""
+    """Lines on the data on which the prediction rests, and its sources."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         alike.setdefault((one.basis, one.source), []).append(one.part)
@@ -147,7 +147,7 @@ def ranked(job: Job, found: PredictedRanking) -> None:
 
 
 def _gain(job: Job, row: Ranked, base: Ranked) -> float:
-    """Cost of `base` over that of `row`; a chance to run out of memory counts as additional cost."""
+    """Cost of `base` / cost of `row`, both divided by the probability to fit into memory."""
     costs = [
         from_metric(job.objective, each.value) / max(1 - (each.oom_probability or 0.0), 1e-9) for each in (base, row)
     ]
@@ -163,8 +163,8 @@ def _room(gib: float | None, chance: float | None) -> list[str]:
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:
-    """A stacked bar of all parts with a legend, largest first. `whole`: the value of the full width, if larger than the
-    sum."""
+    """A stacked bar of all parts with a legend, largest first. `whole`: the value for the full width, by default the
+    sum of the parts."""
     ordered = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
     total = sum(v for v, _ in ordered)
     if not total:
@@ -214,7 +214,7 @@ def scored(report: Report) -> None:
 
 
 def _unless(found: Predicted) -> str:
-    """A clause if the configuration will probably not run, so that the time will not be seen."""
+    """A clause after the predicted time if the configuration will probably not run; else ""."""
     memory = found.memory
     if memory is None or not memory.oom_probability > 0.5:
         return ""
@@ -244,7 +244,7 @@ def _memory(memory: PredictedMemory) -> str:
 
 
 def _chance(share: float) -> str:
-    """A chance in per cent, never "0%" or "100%" for what is only unlikely."""
+    """A probability in per cent, which is only "0%" or "100%" if it is exactly 0 or 1."""
     return "less than 1%" if share < 0.005 else "more than 99%" if share > 0.995 else f"{share:.0%}"
 
 
@@ -264,7 +264,7 @@ def _members(scores: Scores) -> str:
 
 
 def _calibration(memory: MemoryScores) -> str:
-    """Predicted against observed out-of-memory rates; if they agree, the mark is at the bar's end."""
+    """Bars of predicted out-of-memory probabilities, each with a mark at the observed rate."""
     full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
     rows = []
     for bin_ in memory.calibration:
@@ -279,7 +279,7 @@ def _calibration(memory: MemoryScores) -> str:
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
-    """MAPE by group, for the few members that are best overall."""
+    """A table of MAPE by group, for the simulators with the lowest MAPE over all rows."""
     best = sorted(scores.members, key=lambda name: scores.members[name].mape)[:4]
     largest = sorted(counts, key=lambda name: -counts[name])[:_MOST_GROUPS]
     errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}

@@ -1,4 +1,4 @@
-"""The final output of `tune`, `profile`, `best` and `sessions`: text for people, or the same as one JSON document."""
+"""The final output of `tune`, `profile`, `best` and `sessions`, as text or as one JSON document."""
 
 import time
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def best_document(found: Recommendation, rests: Lineage | None) -> dict[str, Any
 
 
 def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
-    """The headline, the changed knobs, the next commands, then the details. `rests`: its lineage, if requested."""
+    """The headline, the changed knobs, the next commands, then details. `rests`: the evidence, if requested."""
     if as_json:
         document(best_document(found, rests))
         return
@@ -102,7 +102,7 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
         click.echo(table(rows, ("knob", now, "best", "what it does")))
         click.echo("")
     session = f"{found.sessions[-1]}{given_kb()}"
-    if not designed:  # a design cannot be launched
+    if not designed:  # a design, whose costs come from models only, cannot be launched
         click.echo(f"launch it:     {program()} export {session}")
     if found.open and found.changes:
         click.echo(f"decide it:     {program()} gate {session}")
@@ -127,7 +127,7 @@ def _details(found: Recommendation, designed: bool) -> Iterator[str]:
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
-        if factor >= 1.05:  # "1.0× worse" says nothing
+        if factor >= 1.05:  # smaller factors would be printed as "1.0× worse"
             yield f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})"
     yield ("" if designed else "measured on ") + in_words(found.environment)
 
@@ -194,8 +194,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
-    if m.losses and job.task != "serve":  # there they are answers for the equivalence check
-        of_rl = job.task == "rl"  # RL's losses alternate: reward, loss
+    if m.losses and job.task != "serve":  # for serving, they are tokens of answers
+        of_rl = job.task == "rl"  # its losses alternate between reward and loss
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

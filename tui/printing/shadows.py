@@ -46,7 +46,7 @@ def shadow(found: Shadow) -> None:
     click.echo(table(rows, ("rank", "tokens ×", "peak GiB", *KINDS, "left")))
     click.echo(f"\nmemory of rank {fullest.rank} at its peak")
     click.echo(stacked({kind: fullest.at_peak[kind] / GIB for kind in KINDS}, "GiB", found.device_gib))
-    if not fullest.timeline:  # composed from parts
+    if not fullest.timeline:  # not traced, but composed of other ranks' traces
         click.echo("\nreplaced by stand-ins: " + "; ".join(found.stood_in))
         return
     click.echo(f"\nover the step ({fullest.micro_batches_traced} of {fullest.micro_batches} micro batches)")
@@ -91,8 +91,8 @@ def _timed_row(timed: Timed) -> tuple[object, ...]:
 
 
 def timeline(rank: Rank) -> str:
-    """Stacked letters, one column per interval of the step: w weights, g gradients, o optimizer, a activations, b
-    buffers, t temporary."""
+    """Memory over time as stacked letters, with one column per interval of the step: w weights, g gradients, o
+    optimizer state, a activations, b buffers, t temporary tensors."""
     if not rank.timeline:
         return ""
     width = min(_WIDTH, len(rank.timeline))

@@ -1,4 +1,4 @@
-"""Output of `space` and `explain`: text for people, or the same as one JSON document."""
+"""Output of `space` and `explain`, as text or as one JSON document."""
 
 import itertools
 from pathlib import Path
@@ -43,7 +43,7 @@ def explanation(found: Explanation, as_json: bool) -> None:
 
 
 def space_document(job: Job, s: Space, names: list[str], graph: Path | None = None) -> dict[str, Any]:
-    """`names`: of the configurations that were listed."""
+    """The JSON document of `space`. `names`: of the listed configurations; `graph`: file of the dependency graph."""
     return {
         "job": job.name,
         "configurations": s.count,

@@ -1,4 +1,4 @@
-"""A line-based SQL prompt with history: `autoscout sql` on a terminal. The full console is a screen of the TUI."""
+"""A line-based SQL prompt with history, which `autoscout sql` opens on a terminal."""
 
 import contextlib
 import time
@@ -20,7 +20,6 @@ A query ends with ';' (or an empty line). Queries only read. Ctrl-C ends a runni
 
 
 def run(kb: Path, limit: int, form: str) -> None:
-    """Runs until Ctrl-D."""
     _with_history()
     click.echo(f"{kb}: read-only; .help explains, Ctrl-D ends", err=True)
     while (text := _read()) is not None:
@@ -66,7 +65,7 @@ def timing(rows: int, truncated: bool, seconds: float) -> str:
 
 
 def _read() -> str | None:
-    """One query or command; None at end of input."""
+    """Reads one query or command; None at the end of input."""
     lines: list[str] = []
     while True:
         try:

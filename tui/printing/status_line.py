@@ -1,4 +1,4 @@
-"""Lines of progress and, on a terminal, a status below them that the next line replaces."""
+"""Prints lines of progress and, on a terminal, a status below them, which is rewritten in place."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class StatusLine:
-    """`stream` gets the lines. When writing fails (a closed pipe, a lost terminal), the session continues silently."""
+    """Writes to `stream`. If writing fails (a closed pipe, a lost terminal), the session continues without output."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -36,7 +36,7 @@ class StatusLine:
             self._shown = False
 
     def _raw(self, text: str) -> None:
-        """Writes past the stream, which lets no escape sequence through."""
+        """Writes to the underlying terminal, because the stream removes escape sequences."""
         try:
             os.write(self._stream.fileno(), text.encode())
         except OSError:

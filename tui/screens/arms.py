@@ -1,4 +1,4 @@
-"""Arms and trees: the bandit's arms, the tournament of orderings, the tree of tried configurations."""
+"""The screen "arms": the bandit's arms, the tournament of orderings, the tree of measured configurations."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from tui.text import number
 from tui.widgets.beside import InBackground
 from tui.widgets.panel import Panel
 
-_MOST = 200  # child branches shown
+_MOST = 200  # largest number of branches that are shown of a node
 
 
 class ArmsPane(Pane):
@@ -66,7 +66,7 @@ class ArmsPane(Pane):
 
 
 def _add(parent: TreeNode[RunNode], node: RunNode, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
-    """Adds a node; collapsed branches get their children when they are expanded."""
+    """Adds a node of the tree. Its children are added when it is expanded."""
     for child in node.children[:_MOST]:
         if child.children:
             branch = parent.add(_label(child, ascii_only), data=child, expand=child.path in opened)

@@ -1,4 +1,4 @@
-"""Verbs that a pane runs as subprocesses: slow ones do not block the screen, and all of them end with the pane."""
+"""Runs verbs as subprocesses of a pane, so that they do not block the screen; they end with the pane."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,12 @@ from kb.door import plain_json
 from tui.hygiene import plain
 
 P = ParamSpec("P")
-_USAGE = re.compile(r"\AUsage: .*?\n\nError: ", re.DOTALL)  # the usage of a command line that no user typed
+_USAGE = re.compile(r"\AUsage: .*?\n\nError: ", re.DOTALL)  # click's usage before an error
 
 
 def until_closed(ask: Callable[P, Coroutine[None, None, None]]) -> Callable[P, Coroutine[None, None, None]]:
-    """`ask` for a worker: a screen's widgets are removed before its workers are cancelled, and a verb may end in
-    between, when its answer can no longer be shown."""
+    """A decorator for workers. When a screen closes, its widgets are removed before its workers are cancelled; errors
+    of a worker that runs in between are ignored, since its result cannot be shown."""
 
     @functools.wraps(ask)
     async def asked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -43,7 +43,7 @@ class AskedVerbs:
         return process
 
     async def outcome(self, process: Process) -> tuple[int, str, str]:
-        """Exit code (< 0: ended by a signal), stdout and stderr."""
+        """Waits for a process; returns its exit code (< 0: ended by a signal), stdout and stderr."""
         out, said = await process.communicate()
         self._running.discard(process)
         message = _USAGE.sub("", plain(said.decode(errors="replace"))).removeprefix("autoscout: ")

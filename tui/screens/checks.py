@@ -1,4 +1,4 @@
-"""Checks: predictions against measurements, and where each simulator can be trusted."""
+"""The screen "checks": predictions against measurements, and where the simulators can be trusted."""
 
 from rich.text import Text
 from textual.app import ComposeResult

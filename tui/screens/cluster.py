@@ -1,4 +1,4 @@
-"""Devices: the machine's load; times by device kind, stage, rank and host; held slots; the queue."""
+"""The screen "cluster": load of the machine, times by kind of device, stage, rank and host, and waiting sessions."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -51,7 +51,7 @@ class ClusterPane(Pane):
         super().repaint()
 
     def cycle(self) -> None:
-        """The next view; a low terminal shows one at a time."""
+        """Switches to the next view on a terminal with too few lines for all of them."""
         self.remove_class(f"-{self._view}")
         self._view = _VIEWS[(_VIEWS.index(self._view) + 1) % len(_VIEWS)]
         self.add_class(f"-{self._view}")
@@ -59,7 +59,7 @@ class ClusterPane(Pane):
 
     @property
     def _live_here(self) -> bool:
-        """Whether readings of this machine apply: not to a recording, nor to a session of another host."""
+        """Whether readings of this machine belong to the session: not for a recording or a session on another host."""
         here = self.state.host in ("", hosts.host())
         return bool(self.session.alive) and self.session.past is None and here and not self.session.elsewhere
 

@@ -1,4 +1,4 @@
-"""Experiments: a table that is filtered as you type, with details of one experiment on its right."""
+"""The screen "experiments": a table, filtered while the user types, and details of one experiment on its right."""
 
 import time
 from collections import Counter
@@ -21,13 +21,13 @@ from tui.widgets.lazy_table import Cells, Rows
 _COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 8), ("arm", 9), ("configuration", 0))
 
 
-_SLICE_S = 0.015  # longest delay of a key press while runs are searched
+_SLICE_S = 0.015  # how long runs are searched before keys are handled, in seconds
 _REST_S = 0.01
-_AT_ONCE = 1000  # runs
+_AT_ONCE = 1000  # number of runs that are searched before the time is checked
 
 
 class Described(Message):
-    """Details of one experiment, shown next to the table or over the whole screen."""
+    """Details of one experiment, to be shown next to the table or on the whole screen."""
 
     def __init__(self, run: Run, text: Text, whole_screen: bool) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class ExperimentsPane(Pane):
     def ready(self) -> None:
         self._key: tuple[object, ...] = ()
         self._matching: list[int] = []
-        self._lines: list[str] = []  # the text of each run that the filter searches
-        self._going_on = False  # a timer will continue the search
-        self._looked_at = 0  # runs
-        self._often: Counter[tuple[str, Any]] = Counter()  # settings of the first `_counted` runs
+        self._lines: list[str] = []  # for each run the text in which the filter searches
+        self._going_on = False  # whether a timer will continue the search
+        self._looked_at = 0  # number of runs that have been searched
+        self._often: Counter[tuple[str, Any]] = Counter()  # (knob, value) → count in the first `_counted` runs
         self._counted = 0
-        self._unfinished: list[int] = []  # runs that were running when searched
+        self._unfinished: list[int] = []  # runs that had not ended when they were searched
         self._described: tuple[object, ...] = ()
 
     def repaint(self) -> None:
@@ -78,7 +78,7 @@ class ExperimentsPane(Pane):
         self._look_on(words, keep=not fresh)
 
     def _look_on(self, terms: list[str], keep: bool) -> None:
-        """Searches further runs for at most `_SLICE_S`; a timer continues with the rest, so that keys are handled in
+        """Searches further runs for at most `_SLICE_S`; a timer continues the search later, so that keys are handled in
         between."""
         runs, until = self.state.runs, time.perf_counter() + _SLICE_S
         for run in runs[self._counted : _AT_ONCE]:
@@ -100,7 +100,7 @@ class ExperimentsPane(Pane):
         self.repaint()
 
     def _match(self, terms: list[str], start: int, end: int) -> Iterable[int]:
-        """Runs in [`start`, `end`) that contain all the terms, and none of those with a leading minus."""
+        """Runs from `start` to before `end` that contain all terms, and none of the terms with a leading minus."""
         if not terms:
             return range(start, end)
         self._lines += [_line(run) for run in self.state.runs[len(self._lines) : end]]
@@ -134,7 +134,7 @@ class ExperimentsPane(Pane):
         self._describe()
 
     def on_rows_chosen(self) -> None:
-        """Enter: one experiment over the whole screen."""
+        """Enter shows the experiment on the whole screen."""
         if run := self.selected:
             self._tell(run, whole_screen=True)
 
@@ -161,10 +161,10 @@ class ExperimentsPane(Pane):
             self._tell(run, whole_screen=False)
 
     def _tell(self, run: Run, whole_screen: bool) -> None:
-        """Writes in a thread: the log may be on a slow disk, and rendering the launch command imports the launchers."""
+        """Describes a run in a thread, since its log may be on a slow disk, and its command needs slow imports."""
         state = self.state
 
-        def write() -> None:  # not a partial: Textual formats its arguments, here all experiments
+        def write() -> None:  # not a partial, whose arguments (all experiments) Textual would format
             tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
             self.post_message(Described(run, describe(state, run, tail, self.ascii), whole_screen))
 

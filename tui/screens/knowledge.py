@@ -1,6 +1,6 @@
-"""Knowledge base: its tables and views, an SQL console, and the answer.
+"""The screen "knowledge": the knowledge base's tables and views, a SQL console, and the result of a query.
 
-A query runs as an `autoscout sql` subprocess: this process never opens the file, and cancelling terminates it.
+Queries run in an `autoscout sql` subprocess, so that this process does not open the file, and a query can be cancelled.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from tui.text import number
 from tui.widgets.sql_box import FIRST, Console
 
 PAGE = 200
-_AGAIN_S = 2.0  # retry interval while the file is locked
+_AGAIN_S = 2.0  # seconds between two attempts while the file is locked
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"}
-# Views, which people usually query, come before tables.
+# Views come before tables, because users usually query views.
 _SCHEMA = (
     "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns AS c "
     "JOIN information_schema.tables AS t USING (table_schema, table_name) WHERE table_schema = 'main' "
@@ -45,12 +45,12 @@ _FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp
 _HINT = "ctrl+j runs  tab completes  ctrl+r history  ctrl+g chart  ctrl+s saves  ctrl+e exports  ctrl+o contents"
 _BUSY = re.compile("is in use by|is open in")
 _LATEST = {"What ran last?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"}
-_RECALLED = 50  # history entries offered
+_RECALLED = 50  # number of earlier queries that the history offers
 
 
 class Contents(Tree[Any]):
-    """Questions, similar jobs and the schema. A leaf's data: SQL, or a similar job as `autoscout similar --json` prints
-    it."""
+    """A tree of questions, similar jobs and the schema. The data of a leaf is SQL, or a similar job as in `autoscout
+    similar --json`."""
 
     BINDINGS = [
         Binding("a", "decide(True)", "accept", show=False),
@@ -135,7 +135,6 @@ class KnowledgePane(Pane):
             self.query_one(Console).text = self._history[self._place]
 
     def choose_from_history(self) -> None:
-        """Lets the user choose from earlier queries, latest first."""
         asked = [*reversed(self._history)][:_RECALLED]
         lines = [" ".join(sql.split()) for sql in asked]
 
@@ -147,7 +146,6 @@ class KnowledgePane(Pane):
             self.app.push_screen(Choose("asked before", lines), chosen)
 
     def chart(self) -> None:
-        """Draws the visible rows of the answer."""
         width, height = max(40, self.app.size.width - 10), max(8, self.app.size.height - 8)
         self.app.push_screen(Full("chart", of_answer(self._rows, width, height, self.ascii)))
 
@@ -275,8 +273,8 @@ class KnowledgePane(Pane):
     async def _run_verb(
         self, *arguments: str, on_wait: Callable[[str], None], question: bool = False
     ) -> tuple[int, str, str]:
-        """Exit code (< 0: cancelled), stdout and stderr of one verb. While another process holds the knowledge base,
-        reports which one and retries."""
+        """Runs a verb; returns its exit code (< 0: cancelled), stdout and stderr. While another process has locked the
+        knowledge base, shows which one and tries again."""
         kb = self.session.kb
         while True:
             process = await self._verbs.start(*arguments, "--kb", str(kb))
@@ -311,7 +309,7 @@ class KnowledgePane(Pane):
             branch.add_leaf("nothing like it was measured yet")
 
     def decide(self, past: dict[str, Any], accepted: bool) -> None:
-        """Saves a decision where the next `tune --warm-start auto` reads it."""
+        """Stores whether to use a past job for warm starts, for the next `tune --warm-start auto`."""
         state = self.state
         if state.job is None:
             return
@@ -342,7 +340,7 @@ class KnowledgePane(Pane):
 
     @on(DataTable.RowSelected)
     def _opened_row(self, selected: DataTable.RowSelected) -> None:
-        """Shows one row in full, one column per line, because an answer may be wider than any terminal."""
+        """Shows a row with one column per line, because a result may be wider than the terminal."""
         if 0 <= selected.cursor_row < len(self._rows):
             self.app.push_screen(Full("one row", record(self._rows[selected.cursor_row])))
 
@@ -359,14 +357,14 @@ class KnowledgePane(Pane):
 
 
 def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
-    """The mark shows whether the job is used for a warm start, by the user's decision, or by default if it is near."""
+    """A similar job with a mark that shows whether warm starts use it: by the user's decision, else if it is near."""
     hands_over = past["decided"] == "accepted" or (not past["decided"] and past["distance"] < FAR)
     mark = ("+" if ascii_only else "✓") if hands_over else ("x" if ascii_only else "✗")
     return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()
 
 
 def _cell(value: object) -> Text:
-    """Text, since Textual looks for markup in strings."""
+    """A cell as Text, because Textual would interpret markup in a string."""
     if value is None:
         return Text("–")
     return Text(f"{value:.6g}" if isinstance(value, float) else " ".join(str(value)[:120].split()))

@@ -1,4 +1,4 @@
-"""Launch: the winning configuration, its differences from the default, and the command that runs it."""
+"""The screen "launch": the best configuration, its differences from the default, and the command that runs it."""
 
 import sys
 
@@ -24,7 +24,7 @@ class LaunchPane(Pane):
         yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")
         yield Panel("evidence", lambda w, h: evidence(self.state), "launch-evidence")
         run_it = Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
-        run_it.takes_long = lambda: "autoscout.deploy.export" not in sys.modules  # the first import of all launchers
+        run_it.takes_long = lambda: "autoscout.deploy.export" not in sys.modules  # the first call imports all launchers
         yield run_it
 
 
@@ -33,7 +33,7 @@ def evidence(state: State) -> Text:
         return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
-    if state.seen == "designed":  # whatever an older session recorded
+    if state.seen == "designed":  # older sessions may have recorded a command for it
         return text
     if c is not None and c.sentence:
         text.append("\n" + "\n".join(clauses(c.sentence)))

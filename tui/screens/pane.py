@@ -1,4 +1,4 @@
-"""Base of all screens: each shows one session, redraws on request, and is created when first opened."""
+"""The base class of a session's screens, which are panes of one widget. Each is created when it is first opened."""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ CLASSES = {
 
 
 class Pane(Vertical):
-    help: Mapping[str, str] = {}  # panel → what it shows, in one line
+    help: Mapping[str, str] = {}  # name of a panel → what it shows, in one line
 
     def __init__(self, session: Watched, id: str) -> None:
         super().__init__(id=id)
@@ -46,11 +46,11 @@ class Pane(Vertical):
 
     @property
     def long(self) -> bool:
-        """Whether there are so many experiments that summing over them would delay the response to keys."""
+        """Whether there are so many experiments that computing with all of them would delay keys."""
         return len(self.state.runs) > MANY
 
     def on_mount(self) -> None:
-        with suppress(NoMatches):  # the screens were closed while this one was being created
+        with suppress(NoMatches):  # the app was closed while this pane was being created
             self.ready()
         for panel in self.query(Panel):
             panel.takes_long = panel.takes_long or (lambda: self.long)
@@ -64,7 +64,7 @@ class Pane(Vertical):
         for panel in self.query(Panel):
             panel.repaint()
 
-    # ---- optional: for screens to override ---------------------------------------------------------------
+    # ---- methods that screens may override ----------------------------------------------------------------
 
     @property
     def selected(self) -> Run | None:
@@ -84,20 +84,20 @@ class Pane(Vertical):
         """Switches to the next view."""
 
     def unfold(self) -> None:
-        """Shows truncated content in full."""
+        """Shows truncated content completely."""
 
     def turn(self, pages: int) -> None:
         """Turns pages of a table."""
 
 
 class Panes(ContentSwitcher):
-    """All screens of a session, one of them visible."""
+    """All screens of a session, of which one is visible."""
 
     def __init__(self, session: Watched, first: str) -> None:
         super().__init__(initial=f"{first}-pane")
         self._session, self._first = session, first
         self._made: dict[str, Pane] = {}
-        self._coloured: dict[str, str] = {}  # the theme with which each was last styled
+        self._coloured: dict[str, str] = {}  # pane → the theme with which it was styled
         self._making = asyncio.Lock()
 
     def on_mount(self) -> None:
@@ -109,12 +109,10 @@ class Panes(ContentSwitcher):
 
     @property
     def shown(self) -> str:
-        """The name of the visible one."""
         return (self.current or "").removesuffix("-pane")
 
     @property
     def pane(self) -> Pane:
-        """The visible one."""
         return self._made[self.shown or self._first]
 
     def made(self, key: str) -> Pane | None:
@@ -123,17 +121,17 @@ class Panes(ContentSwitcher):
     async def open(self, key: str) -> Pane:
         await self._make(key)
         self.current = f"{key}-pane"
-        if self._coloured.get(key) != self.app.theme:  # a theme change restyles only visible screens
+        if self._coloured.get(key) != self.app.theme:  # Textual only restyles the visible pane
             self._coloured[key] = self.app.theme
             self.app.stylesheet.update(self.pane)
         return self.pane
 
     def _coloured_anew(self) -> None:
-        """Textual restyled only the visible screen; others are restyled when they are opened."""
+        """Notes that a new theme was only applied to the visible pane; others are restyled when they are opened."""
         self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:
-        """Creates a screen that has not been opened yet, so that opening it is quick; False if there is none left."""
+        """Creates a pane that has not been opened yet, so that it will open quickly; False if there is none left."""
         key = next((key for key in SCREENS if key not in self._made), None)
         if key is not None:
             await self._make(key)
@@ -146,7 +144,7 @@ class Panes(ContentSwitcher):
                 pane.display = False
                 await self.mount(pane)
                 self._coloured[key] = self.app.theme
-                self._made[key] = pane  # only now is it ready for use
+                self._made[key] = pane  # after mounting, because other methods use the pane from now on
 
     def _new(self, key: str) -> Pane:
         module, _, name = CLASSES[key].partition(":")

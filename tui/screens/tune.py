@@ -1,4 +1,4 @@
-"""Tune: the most important panels at a glance."""
+"""The screen "tune", with the most important panels."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -42,7 +42,7 @@ class TunePane(Pane):
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
 
     def repaint(self) -> None:
-        """While nothing is feasible, shows the reason instead of the empty curve."""
+        """Redraws the panels. While nothing is feasible, a panel shows the reason instead of an empty curve."""
         state = self.state
         self.set_class(self._nothing_runs, "-nothing")
         title = "best so far"

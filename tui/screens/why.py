@@ -1,4 +1,5 @@
-"""Why: the search's belief about each value, promised against achieved gains, whether anything better is left."""
+"""The screen "why": the search's belief about each knob's values, expected and achieved gains, and whether something
+better is left."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,16 +11,16 @@ from tui.screens.pane import Pane
 from tui.session.fronts import front
 from tui.widgets.panel import Panel
 
-_ALL = 10_000  # lines
+_ALL = 10_000  # height in lines with which all knobs are shown
 
 
 class WhyPane(Pane):
     help = {
         "beliefs about each value": "cost of the best configuration with that value, relative to the best measured",
         "is anything better left": "the chance that something better is left, and the gain expected from more runs",
-        "what proposers promised": "the gain that each expected from its proposals, and the gain measured",
-        "rungs of the ladder": "how many configurations were measured, and how many only predicted",
-        "front of the objectives": "configurations that no other beats in every objective",
+        "expected and achieved gains": "the gain that each arm expected of its proposals, and the measured gain",
+        "results by fidelity": "how many configurations were measured, and how many only predicted",
+        "Pareto front": "configurations that no other beats in every objective",
     }
 
     def compose(self) -> ComposeResult:
@@ -28,10 +29,12 @@ class WhyPane(Pane):
         with Horizontal(id="why-bottom"):
             with Vertical(id="why-side"):
                 yield Panel("is anything better left", lambda w, h: beliefs.left(self.state, w, h, a), "left")
-                yield Panel("what proposers promised", lambda w, h: beliefs.promises(self.state, w, h, a), "promises")
+                yield Panel(
+                    "expected and achieved gains", lambda w, h: beliefs.promises(self.state, w, h, a), "promises"
+                )
             with Vertical(id="why-rest"):
-                yield Panel("rungs of the ladder", lambda w, h: beliefs.ladder(self.state, w, h, a), "ladder")
-                yield Panel("front of the objectives", self._front, "why-front")
+                yield Panel("results by fidelity", lambda w, h: beliefs.ladder(self.state, w, h, a), "ladder")
+                yield Panel("Pareto front", self._front, "why-front")
 
     def repaint(self) -> None:
         job = self.state.job
@@ -42,7 +45,6 @@ class WhyPane(Pane):
         return comparing.front(self.state, front(self.state), width, height, self.ascii)
 
     def unfold(self) -> None:
-        """Shows all knobs."""
         width = max(40, self.app.size.width - 8)
         text = beliefs.belief(self.state, width, _ALL, self.ascii)
         self.app.push_screen(Full("beliefs about each value", text))

@@ -1,6 +1,5 @@
-"""A new job: a few questions, what the session would cost (updated as you type), a checked job file, and its session.
-
-The draft is checked by `autoscout check` and started by `autoscout tune`, each as a subprocess.
+"""The form for a new job: some questions, the cost of the session (updated while the user types), and a checked job
+file. The job is checked by `autoscout check` and started by `autoscout tune`, each in a subprocess.
 """
 
 import json
@@ -31,12 +30,12 @@ from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
 from tui.widgets.panel import TextLine
 
-_PAUSE_S = 0.5  # idle time before a draft is checked
+_PAUSE_S = 0.5  # seconds without a key before a draft is checked
 _NUMBERS = ("count", "length", "batch", "profiles")
 
 
 class Paths(Suggester):
-    """Completes files, folders and preset names; the right arrow accepts."""
+    """Suggests completions of files, folders and names of presets; the right arrow accepts one."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -59,12 +58,12 @@ class Paths(Suggester):
 
 
 class NewJob(Screen[Path]):
-    """Dismissed with the journal of the started session."""
+    """The form; its result is the journal of the started session."""
 
     BINDINGS = [*WIZARD_BINDINGS]
 
     def __init__(self, kb: Path, folder: Path, ascii_only: bool, job_file: str = "") -> None:
-        """`job_file`: an existing one, which is only checked and started."""
+        """`job_file`: an existing job file, which is only checked and started; "" for a new one."""
         super().__init__()
         self.kb, self.folder, self.ascii, self.job_file = kb, folder, ascii_only, job_file
         self.verbs, self._starts = AskedVerbs(), AskedVerbs()
@@ -72,10 +71,10 @@ class NewJob(Screen[Path]):
         self.engines: list[ModelEngine] = []
         self._drafts = tempfile.TemporaryDirectory(prefix="autoscout-draft-")
         self._due: Timer | None = None
-        self._checked = ""  # the text to which `_found` belongs
+        self._checked = ""  # the job file's text to which the check's result `_found` belongs
         self._found: list[dict[str, Any]] | None = None
         self._starting = False
-        self._submitted = ""  # the draft when enter was last pressed in an answer
+        self._submitted = ""  # the draft when enter was last pressed in an input
 
     def compose(self) -> ComposeResult:
         yield TextLine(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
@@ -122,7 +121,7 @@ class NewJob(Screen[Path]):
 
     @work(thread=True)
     def _look_here(self) -> None:
-        """Looks for GPUs and engines; in a thread, since drivers can be slow."""
+        """Finds this machine's GPUs and engines; called in a thread, because drivers can be slow."""
         kind, count = here()
         found = engines(self.folder)
         if not get_current_worker().is_cancelled:
@@ -137,13 +136,13 @@ class NewJob(Screen[Path]):
         self.answer()
 
     def _offer_engines(self, own: str) -> None:
-        """Offers engines. `own`: the only one, if a launch line starts it."""
+        """Offers engines to choose from. `own`: the engine of a launch command, which is then the only one."""
         choice, offered = self.query_one("#engine", Choice), [own] if own else [e.name for e in self.engines]
         if choice.values != offered:
             choice.offer(offered)
 
     def _offer_devices(self, first: str) -> None:
-        """Offers devices; the draft's own kind comes first, until another one is chosen."""
+        """Offers devices to choose from. `first`: the draft's kind, which is selected unless the user chooses."""
         choice = self.query_one("#device", Choice)
         if not choice.at and choice.value != first:
             choice.offer([first, *(k for k in kinds() if k != first)])
@@ -153,7 +152,7 @@ class NewJob(Screen[Path]):
     @on(Input.Changed)
     @on(Choice.Turned)
     def answer(self) -> None:
-        """Drafts at once; checks after a pause in typing."""
+        """Updates the draft at once, and checks it after a pause in typing."""
         self._say_engine()
         if self._due is not None:
             self._due.stop()
@@ -177,7 +176,7 @@ class NewJob(Screen[Path]):
         }
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         choice, names = self.query_one("#engine", Choice), [e.name for e in self.engines]
-        engine = choice.value if choice.values == names else "".join(names[:1])  # the former source had its own engine
+        engine = choice.value if choice.values == names else "".join(names[:1])  # the choice is of an earlier source
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)
@@ -186,7 +185,7 @@ class NewJob(Screen[Path]):
                        wall=words["wall"], **numbers)  # fmt: skip
 
     def _fill(self, draft: Drafted) -> None:
-        """Shows defaults as placeholders of empty inputs."""
+        """Shows the draft's defaults as placeholders in empty inputs."""
         traffic, nodes = draft.job.get("traffic", {}), draft.job["cluster"]["nodes"]
         serves = draft.job.get("task") == "serve"
         self._offer_engines(draft.job["target"] if draft.own else "")
@@ -245,7 +244,7 @@ class NewJob(Screen[Path]):
 
     @on(Input.Submitted)
     def _onwards(self) -> None:
-        """Enter moves to "start"; a second enter, possibly before the focus arrives there, starts."""
+        """Enter in an input moves the focus to "start"; a second enter starts, even before the focus has moved."""
         if self.draft is None:
             self._say("first give a model or a command that is known")
         elif self._submitted == self.draft.text:
@@ -256,7 +255,7 @@ class NewJob(Screen[Path]):
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """Starts as soon as the check of exactly this draft has passed."""
+        """Starts the session once the check of the present draft has passed."""
         text = "" if self.job_file else self.draft.text if self.draft else None
         if text is None:
             self._say("first give a model or a command that is known")
@@ -289,11 +288,11 @@ class NewJob(Screen[Path]):
 
     @property
     def _given(self) -> str:
-        """The existing job file, as a verb takes it from any working directory."""
+        """The existing job file as an argument that is valid in any working directory."""
         return str(self.folder / self.job_file) if self.job_file.endswith(".toml") else self.job_file
 
     def _written(self) -> Path:
-        """Writes the job file to the working directory, or next to the knowledge base if that is not writable."""
+        """Writes the job file to the working directory, or if that is not writable, next to the knowledge base."""
         assert self.draft is not None
         try:
             return write(self.draft, self.folder)

@@ -1,4 +1,4 @@
-"""A session in another process: starts it in the background, and checks whether it still takes orders."""
+"""Starts sessions in the background, and checks whether a session in another process still takes orders."""
 
 import subprocess
 import sys
@@ -16,7 +16,8 @@ ANEW = "tune its job again, which begins with what is known"
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
-    """Starts the engine as a separate process, which survives a closed terminal; returns its journal once it exists.
+    """Starts the engine in a separate process, which continues if the terminal is closed; returns its journal once it
+    exists.
 
     Errors: AutoscoutError with the engine's message if it exits before the journal exists.
     """
@@ -43,8 +44,8 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 
 
 def give_hints(kb: Path, job: "Job", hints: Path) -> str:
-    """The name of a session that is about to begin with the ideas in a file, one per line: tp=2 mbs=4 # why. Errors:
-    AutoscoutError (exit 2) with the first line that is not an idea."""
+    """Gives the proposals in a file (one per line: tp=2 mbs=4 # why) to a session that has not started yet, and returns
+    its name. Errors: AutoscoutError (exit 2) with the first invalid line."""
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import new_id
@@ -91,7 +92,7 @@ def searched(folder: Path) -> bool:
 
 
 def _ended(folder: Path) -> bool:
-    """Whether the session came to its end, so that nothing is left to resume."""
+    """Whether the session ended normally, so that there is nothing to resume."""
     from kb import journal
 
     told = journal.events(folder / "journal.jsonl")

@@ -1,4 +1,4 @@
-"""Recorded measurements by device kind, pipeline stage and host: plain data, from the journal only."""
+"""Groups per-rank metrics of measurements in the journal by kind of device, pipeline stage and host."""
 
 import statistics
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ SHOWN = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "power_w", "clock
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of ranks. `values`: the median over them of each metric they reported."""
+    """A group of ranks. `values`: metric → median over the ranks that reported it."""
 
     name: str
     ranks: list[int]
@@ -22,18 +22,17 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(state: State) -> Run | None:
-    """The newest run with per-rank metrics."""
     return next((run for run in reversed(state.runs) if run.measurement and run.measurement.per_rank), None)
 
 
 def by_kind(m: Measurement) -> list[RankGroup]:
-    """[] if the ranks' devices were not recorded."""
+    """Groups by kind of device; [] if the ranks' devices were not recorded."""
     where = _where(m)
     return [_group(m, k, [r for r, d in enumerate(where) if kind(d) == k]) for k in dict.fromkeys(map(kind, where))]
 
 
 def by_stage(run: Run) -> list[RankGroup]:
-    """Groups by pipeline stage; in Megatron's order, a stage's ranks are consecutive. [] without a pipeline."""
+    """Groups by pipeline stage, whose ranks are consecutive in Megatron; [] without pipeline parallelism."""
     m, stages = run.measurement, run.configuration.knobs.get("pp", 1)
     if m is None or isinstance(stages, bool) or not isinstance(stages, int) or stages < 2:
         return []
@@ -45,8 +44,8 @@ def by_stage(run: Run) -> list[RankGroup]:
 
 
 class HostSeen(msgspec.Struct, kw_only=True):
-    """`runs` in which it had ranks, and how many of these ended in an infrastructure failure; `devices` used; the
-    median of its ranks' `alone_s` over all runs (None: not reported)."""
+    """A host in a session's measurements: number of runs with ranks on it, number of infrastructure failures in these,
+    devices used, and the median of its ranks' `alone_s` over all runs (None: not reported)."""
 
     name: str
     devices: list[str]
@@ -56,7 +55,7 @@ class HostSeen(msgspec.Struct, kw_only=True):
 
 
 def by_host(state: State) -> list[HostSeen]:
-    """The hosts of all runs, with their devices and what was seen there."""
+    """The hosts of all runs."""
     devices: dict[str, set[str]] = {}
     alone: dict[str, list[float]] = {}
     counted: dict[str, list[int]] = {}

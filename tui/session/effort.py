@@ -1,21 +1,21 @@
-"""Cost and yield of each arm: experiments, wins, and gain per device-second with its interval."""
+"""Effort and gain of each bandit arm: experiments, wins (new best configurations), gain per device-second."""
 
 import math
 
 import msgspec
 
-_SIGMAS = 1.645  # 90 %
+_SIGMAS = 1.645  # half-width of a 90 % interval in standard deviations
 
 
 class Effort(msgspec.Struct, kw_only=True):
-    """Sums over an arm's experiments: `gain` is an experiment's cost reduction as a share of the best cost before it,
-    at least 0; `device_s` its device-seconds."""
+    """Sums over an arm's experiments. `gain`: relative reduction of the best cost by an experiment, at least 0;
+    `device_s`: its device-seconds."""
 
     experiments: int = 0
     wins: int = 0
     gain: float = 0.0
     device_s: float = 0.0
-    gain2: float = 0.0  # sums of squares and products
+    gain2: float = 0.0  # sum of squared gains, followed by the other sums of squares and products
     device2: float = 0.0
     both: float = 0.0
 
@@ -38,11 +38,9 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def rates(efforts: dict[str, Effort]) -> dict[str, Rate]:
-    """Rates of the arms that spent anything, on one scale.
-
-    A ratio of sums with the interval of the ratio estimator (Cochran, Sampling Techniques, 6.3). For an arm without a
-    win, or with a single experiment, the upper limit assumes wins in 1 − 0.1^(1/n) of its experiments, each by the
-    average over all arms' wins.
+    """Arm → rate, for arms with experiments. The rate is a ratio of sums with the interval of the ratio estimator
+    (Cochran, Sampling Techniques, 6.3). For an arm without a win, or with only one experiment, the upper limit assumes
+    wins in 1 − 0.1^(1/n) of its n experiments, each with the average gain of all arms' wins.
     """
     wins = sum(e.wins for e in efforts.values())
     usual = sum(e.gain for e in efforts.values()) / wins if wins else 0.0

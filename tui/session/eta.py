@@ -1,4 +1,4 @@
-"""Estimates the remaining time, in seconds, from the durations so far."""
+"""Estimates the remaining time of a session in seconds from the durations of its experiments."""
 
 import itertools
 import math
@@ -11,16 +11,15 @@ from autoscout.job.objective import cost
 from autoscout.tuning.repeats import Noise, most_rounds
 from tui.session.state import Run, State
 
-_RECENT = 20  # the most recent experiments predict the next ones best
-_FINALISTS, _WITHIN = 3, 1.15  # expected finalists (without the default), and their distance from the best single run
-_ROUNDS = 2  # rounds needed on a quiet machine
-_NEEDED = 0.25  # share of the further rounds' measurements: half of the rounds, of half of the finalists
+_RECENT = 20  # number of recent experiments from whose durations the next ones are estimated
+_FINALISTS, _WITHIN = 3, 1.15  # expected number of finalists without the default, all within this factor of the best
+_ROUNDS = 2  # number of final rounds on a quiet machine
+_NEEDED = 0.25  # expected share of the measurements in further rounds: half of the rounds, with half of the finalists
 _SIGMAS = 1.96
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Time to the end of the session; `low` and `high` are a 95 % interval from the spread of the experiments so
-    far."""
+    """Remaining time of the search and of the final rounds in seconds. `low`, `high`: a 95 % interval of their sum."""
 
     search_s: float
     confirm_s: float
@@ -33,14 +32,14 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def expected_s(state: State, run: Run) -> float | None:
-    """Expected duration of this experiment: the median of recent ones of its configuration, else of recent ones."""
+    """Expected duration of an experiment: the median of its configuration's recent runs, else of all recent runs."""
     same = [r.ended - r.began for r in state.runs[-200:] if r.ended and r.configuration == run.configuration]
     durations = same or _durations(state)
     return statistics.median(durations) if durations else None
 
 
 def remaining(state: State) -> Left | None:
-    """The time left; None before the first experiment has ended, and after the session has."""
+    """The remaining time; None before the first experiment has ended, and after the session has ended."""
     durations = _durations(state)
     if state.job is None or state.phase == "ended" or not durations:
         return None
@@ -58,7 +57,7 @@ def remaining(state: State) -> Left | None:
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done
     most = _after_two(state, finalists) + min(0, repeats)
-    if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of the next
+    if confirming and repeats <= 0:  # two rounds did not decide, so this estimates the rest of a further round
         repeats = finalists - -repeats % max(1, finalists)
         most = max(0, most - repeats)
     confirm = max(0.0, (repeats + _NEEDED * most) * cycle - (begun if confirming else 0.0))
@@ -70,7 +69,7 @@ def remaining(state: State) -> Left | None:
 
 
 def _after_two(state: State, finalists: int) -> int:
-    """Measurements of the rounds that may follow the first two: none if the reference repeats closely."""
+    """Number of measurements in possible rounds after the first two, of which there are none on a quiet machine."""
     assert state.job is not None
     job, runs = state.job, (r for r in state.runs if r.configuration == state.default and r.purpose != "confirm")
     costs = [c for r in runs if r.measurement and (c := cost(job.objective, r.measurement)) is not None]
@@ -78,13 +77,13 @@ def _after_two(state: State, finalists: int) -> int:
 
 
 def to_confirm(state: State) -> int:
-    """Measurements for the finalists if two rounds are enough, with the reference twice per round."""
+    """Number of measurements in the first two rounds, in each of which the reference is measured twice."""
     finalists = _to_confirm(state)
     return _ROUNDS * (finalists + (finalists > 0))
 
 
 def _to_search(state: State) -> int:
-    """Experiments until the budget is spent or the search's patience runs out."""
+    """Number of experiments until the budget is spent, or the search ends for lack of progress."""
     assert state.job is not None
     left = state.job.budget.profiles - state.searched
     if state.patience and state.milestone is not None:
@@ -98,20 +97,20 @@ def _durations(state: State) -> list[float]:
 
 
 def _gap(state: State) -> float:
-    """The engine's own time between two experiments."""
+    """Median time between two experiments in seconds."""
     runs = [r for r in state.runs[-_RECENT:] if r.began and r.ended]
     gaps = [after.began - before.ended for before, after in itertools.pairwise(runs)]
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
 def _to_confirm(state: State) -> int:
-    """Number of configurations that would be re-measured if the search ended now; once the first round is over, of
-    those that are re-measured."""
+    """Number of configurations in the final rounds: expected if the search ended now, and exact after the first
+    round."""
     again = state.confirms
     seen = len(set(again))
-    if state.seen == "designed":  # no measurements, hence no re-measurement
+    if state.seen == "designed":  # costs come from a deterministic model, without final rounds
         return seen
-    if len(again) > seen + 1:  # the first round, in which only the reference ran twice, is over
+    if len(again) > seen + 1:  # the first round is over (in it, only the reference is measured twice)
         return seen
     best = state.best.value if state.best else None
     minimized = state.job is None or bool(state.job.objective.minimize)

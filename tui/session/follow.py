@@ -1,4 +1,4 @@
-"""Follows a session's journal: its new events, and whether its writer is still alive."""
+"""Follows a session on this machine: new events of its journal, and whether its process is still running."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from kb.orders import Order, give
 from kb.records import AutoscoutError, Job
 from tui.hygiene import plain
 
-_AT_ONCE = 2000  # events per slice, so that the screen stays responsive
+_AT_ONCE = 2000  # number of events that are read at once, so that the screen stays responsive
 
 
 class Follower:
-    """Reads one journal incrementally. `folder` is the session's; a journal file by itself is a recording."""
+    """Reads a journal incrementally. It may be in a session's folder, or a single file (a recording)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,12 +32,12 @@ class Follower:
                 if len(found) == _AT_ONCE:
                     break
         except AutoscoutError:
-            if not found:  # events before a damaged line count; the next call raises
+            if not found:  # events before a damaged line are returned first, and the next call raises
                 raise
         return found
 
     def share(self) -> float:
-        """Share of the journal that was read, in [0, 1]."""
+        """Share of the journal that has been read, in [0, 1]."""
         try:
             size = self.path.stat().st_size
         except OSError:
@@ -51,12 +51,12 @@ class Follower:
         return found
 
     def alive(self) -> bool | None:
-        """Whether the session's process is running; None for a recording, which never had one."""
+        """Whether the session's process is running; None for a recording."""
         owner = self.folder / "owner.lock"
         return lock.is_held(owner) if owner.exists() else None
 
     def over(self) -> bool:
-        """Whether the journal is final."""
+        """Whether the session has ended, so that no more events will follow."""
         return not self.alive()
 
     def tail(self, folder: str, lines: int = 30) -> list[str]:
@@ -75,14 +75,14 @@ class Follower:
         give(self.folder, order)
 
     def last_words(self) -> str:
-        """The last log line of a detached engine; "" for one that ran in a terminal."""
+        """The last line of the engine's log; "" if the engine ran in a terminal."""
         log = self.folder / "engine.log"
         lines = plain(log.read_text(errors="replace")).strip().splitlines() if log.exists() else []
         return lines[-1].removeprefix("autoscout: ") if lines else ""
 
 
 def job_of(kb: Path, what: str) -> Job:
-    """The job of a session by its name, or of a recorded journal. Errors: AutoscoutError."""
+    """The job of a session or of a recorded journal. Errors: AutoscoutError."""
     path = journal_of(kb, what)
     first = next((event for event, _ in journals.read(path, plain=True)), None)
     if not isinstance(first, journals.SessionStarted):
@@ -91,7 +91,7 @@ def job_of(kb: Path, what: str) -> Job:
 
 
 def journal_of(kb: Path, what: str) -> Path:
-    """The journal of `what`: a session's name, a journal's path, or the name of a recording shipped with AutoScout.
+    """The path of a journal. `what`: a session's name, a journal's path, or a recording that is shipped with AutoScout.
     Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)

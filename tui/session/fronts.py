@@ -1,4 +1,4 @@
-"""A session's Pareto front: each configuration's medians of two metrics, and which are not dominated."""
+"""A session's Pareto front: which configurations are not dominated, by their medians of two metrics."""
 
 import math
 import statistics
@@ -10,7 +10,8 @@ from autoscout.job.objective import others
 from kb.records import Objective
 from tui.session.state import State
 
-_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # if the job has only one objective
+# Candidates for the second metric of a job that has only one objective.
+_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")
 
 
 class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +25,8 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
 class Front(msgspec.Struct, frozen=True, kw_only=True):
     x_name: str
     y_name: str
-    wanted: bool  # the job has several objectives
-    points: list[FrontPoint]  # along the front; dominated ones last
+    wanted: bool  # whether the job has several objectives
+    points: list[FrontPoint]  # points on the front in order, then dominated points
 
 
 def front(state: State) -> Front | None:
@@ -68,7 +69,7 @@ def front(state: State) -> Front | None:
 
 
 def _unbeaten(costs: list[tuple[float, float]]) -> list[int]:
-    """Indices of the points that are not dominated, along the front; equal points do not dominate each other."""
+    """Indices of the points that are not dominated, in order along the front; equal points are all included."""
     best: list[int] = []
     for i in sorted(range(len(costs)), key=costs.__getitem__):
         if not best or costs[i] == costs[best[-1]] or costs[i][1] < costs[best[-1]][1]:
@@ -77,8 +78,8 @@ def _unbeaten(costs: list[tuple[float, float]]) -> list[int]:
 
 
 def _knee(line: list[tuple[float, float]]) -> int | None:
-    """The point of the front farthest from the straight line between its ends (both axes scaled to 1); None for fewer
-    than three points."""
+    """The knee (best compromise) of a front: the point farthest from the straight line between its ends, with both axes
+    scaled to 1; None for fewer than three points."""
     if len(line) < 3:
         return None
     (x0, y0), (x1, y1) = line[0], line[-1]

@@ -1,4 +1,4 @@
-"""A session's verdict in one sentence, as far as its journal goes."""
+"""A session's verdict so far in one sentence."""
 
 import statistics
 
@@ -8,10 +8,10 @@ from tui.session.state import State
 
 
 def verdict(state: State) -> str:
-    """The sentence that `best` prints; "" before anything ran correctly."""
+    """The sentence that `autoscout best` prints; "" before anything ran correctly."""
     if state.job is None or state.best_value is None:
         return ""
-    # Imported here, so that the first frame is drawn without numpy.
+    # Imported here, because the first frame must not wait for the import of numpy.
     from autoscout.deploy.headline import Verdict, headline
     from autoscout.targets.target import reference_of
 
@@ -33,19 +33,19 @@ def verdict(state: State) -> str:
 
 
 def proven(gain: float | None, low: float | None) -> bool:
-    """Whether a gain over the reference is more than a guess: its whole 95 % interval lies above 1."""
+    """Whether a gain over the reference is proven, that is, its whole 95 % interval lies above 1."""
     return gain is not None and low is not None and low > 1
 
 
 def shown(gain: float | None, low: float | None) -> str:
-    """A gain for a narrow column, with a question mark if it is not proven."""
+    """A gain as short text, with a question mark if it is not proven."""
     if not gain:
         return ""
     return f"{gain:.2f}×" if proven(gain, low) or gain == 1 else f"{gain:.2f}×?"
 
 
 def _round_s(state: State, best: Configuration | None) -> float | None:
-    """Seconds that one more round of the best and the reference takes, as `best` counts them."""
+    """Seconds that one more round of the best configuration and the reference would take."""
     costs: dict[str, list[float]] = {}
     for run in state.runs:
         if run.measurement is not None and run.measurement.counts:
@@ -55,10 +55,10 @@ def _round_s(state: State, best: Configuration | None) -> float | None:
 
 
 def slower(ratio: float) -> str:
-    """How much slower a gate's B is than its A, as text."""
+    """How much slower version B of a gate is than version A, as text."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 
 def gate_words(found: Gated) -> str:
-    """The verdict, with how much slower B is."""
+    """A gate's verdict, with how much slower version B is."""
     return f"{found.verdict}, {slower(found.ratio)}" if found.ratio else found.verdict

@@ -1,4 +1,4 @@
-"""What Home lists: a knowledge base's sessions, and job files in nearby folders."""
+"""Finds what the home screen lists: a knowledge base's sessions, and job files in nearby folders."""
 
 import contextlib
 import tomllib
@@ -14,14 +14,14 @@ from tui.session.headlines import gate_words, shown
 from tui.session.state import State, fold
 from tui.text import metric
 
-_MOST = 200  # newest sessions listed
+_MOST = 200  # largest number of listed sessions
 _TAIL = 30_000  # bytes read from the end of a journal to find its result
 _FOLDERS = (".", "jobs", "fixtures/jobs")  # folders searched for job files
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One session. `state`: running, or how it ended; `best`: its best value ("": nothing yet); `gain`: over the
-    default ("": unknown)."""
+    """A session as text. `state`: running, or how it ended; `best`: its best value, "" if there is none yet; `gain`:
+    over the default, "" if unknown."""
 
     session: str
     job: str
@@ -33,7 +33,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`given`: the argument for `autoscout tune`, a path or the name of a shipped job. `ours`: shipped."""
+    """A job file. `given`: the argument for `autoscout tune` (a path, or the name of a shipped job); `ours`: whether it
+    is shipped with AutoScout."""
 
     given: str
     about: str
@@ -41,7 +42,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionsOfHouse:
-    """The sessions of one knowledge base; a journal is read again when it has grown."""
+    """The sessions of one knowledge base. Their states are cached until their journals grow."""
 
     def __init__(self, kb: Path) -> None:
         self.folder = sessions_folder(kb)
@@ -89,7 +90,7 @@ def _seen(path: Path, alive: bool) -> Seen:
 
 
 def _folded(path: Path, whole: bool) -> State:
-    """The session's state; unless `whole`, only the start and end of a long journal are read."""
+    """A session's state from its journal. Unless `whole`, only the start and the end of a long journal are read."""
     if whole or path.stat().st_size <= 2 * _TAIL:
         return fold(journals.events(path, plain=True))
     state = State()
@@ -105,7 +106,7 @@ def _folded(path: Path, whole: bool) -> State:
 
 
 def job_files(folder: Path) -> list[JobFile]:
-    """TOML files in and below `folder` that hold a job, then those shipped with AutoScout, on CPUs first."""
+    """Job files in and near `folder`, then those shipped with AutoScout, beginning with jobs for CPUs."""
     found = []
     for place in _FOLDERS:
         for path in sorted((folder / place).glob("*.toml"))[:100]:
@@ -117,7 +118,7 @@ def job_files(folder: Path) -> list[JobFile]:
 
 
 def _about(path: Path) -> str:
-    """A one-line summary of the job; "" if the file holds none."""
+    """A one-line summary of the file's job; "" if it is not a job file."""
     try:
         job = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Other activity on this machine: who holds the devices, and which sessions of the knowledge base run or wait."""
+"""Other activity on this machine: which session uses the devices, and which other sessions run or wait."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ _TAIL = 20_000  # bytes read from the end of a journal to find its last events
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """One running session; `waits_since`: unix time, 0 if it does not wait."""
+    """A running session. `waits_since`: unix time when it began to wait for devices, 0 if it does not wait."""
 
     session: str
     pid: int
     doing: str
     waits_since: float = 0.0
-    waits_for: int = 0  # pid
+    waits_for: int = 0  # pid of the process for whose devices it waits
 
 
 class NeighbourSessions(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def look(kb: Path) -> NeighbourSessions:
 
 
 def waiting_orders(folder: Path, taken: int) -> list[str]:
-    """Orders in the file that the engine has not read yet."""
+    """Orders to a session that its engine has not read yet, as text. `taken`: number of orders that it has read."""
     try:
         orders = given(folder)[taken:]
     except OSError:

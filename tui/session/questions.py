@@ -1,4 +1,4 @@
-"""The ten questions of docs/knowledge-base.md for the displayed job."""
+"""The ten questions of docs/knowledge-base.md, as SQL for a job."""
 
 _TEN = {
     "What is best, and confirmed?": """

@@ -1,15 +1,16 @@
-"""The search's reasons, from its journal: beliefs, promised and achieved gains. Plain data, folded event by event."""
+"""The search's reasons, collected from journal events: beliefs, expected and achieved gains."""
 
 import msgspec
 
 from kb.journal import AnyEvent, Believed, Decided, Outlook, Rewarded
 
-_PENDING = 16  # number of recent promises that are searched for the one to which a reward belongs
+_PENDING = 16  # number of recent proposals among which the one is searched to which a reward belongs
 
 
 class Promise(msgspec.Struct, kw_only=True):
-    """A proposal that was run: its expected and its achieved gain over the best believed at that time, as shares of the
-    cost, at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
+    """A proposal of a bandit arm. `promised`, `delivered`: its expected and achieved gain over the configuration that
+    was believed to be the best, as a share of the cost, at least 0; `delivered` is None before the result, and if the
+    run `failed`."""
 
     step: int
     arm: str
@@ -22,7 +23,7 @@ class Reasons(msgspec.Struct, kw_only=True):
     believed: Believed | None = None
     outlooks: list[Outlook] = []
     promises: list[Promise] = []
-    offered: dict[str, list[float]] = {}  # arm → promised gain of each of its proposals, including those not run
+    offered: dict[str, list[float]] = {}  # arm → expected gains of all its proposals, including those not run
 
     def apply(self, event: AnyEvent) -> None:
         match event:

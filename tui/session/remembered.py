@@ -1,4 +1,4 @@
-"""What the screens remember between runs, in files in the user's state folder."""
+"""Values that the screens store between runs, as files in the user's state folder (XDG)."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from kb.user_folders import user_folder
 
 
 def remembered(name: str, otherwise: Any) -> Any:
-    """The value saved under a name; `otherwise` if there is none of the same type."""
+    """The value stored under a name; `otherwise` if there is none, or it has another type."""
     try:
         found = json.loads(_file(name).read_text())
     except (OSError, ValueError):
@@ -19,7 +19,7 @@ def remembered(name: str, otherwise: Any) -> Any:
 
 def remember(name: str, what: Any) -> None:
     file = _file(name)
-    with contextlib.suppress(OSError):  # screens without a memory still work
+    with contextlib.suppress(OSError):  # the screens also work if nothing can be stored
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.write_text(json.dumps(what))
 

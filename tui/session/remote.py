@@ -1,8 +1,8 @@
-"""A session on another host: its events arrive over ssh and are appended to a local copy of its journal, which the
-screens draw.
+"""Follows a session on another host: its events arrive over ssh and are appended to a local copy of its journal, which
+the screens read.
 
-The remote side runs `autoscout watch SESSION --events`, which writes journal lines unchanged, interleaved with lines
-that begin with "#" for what the journal does not contain (whether the process is running, the end of the running
+The other host runs `autoscout watch SESSION --events`, which prints the journal's lines, and in between lines that
+begin with "#" with information that is not in the journal (whether the process is running, the end of the running
 experiment's log).
 """
 
@@ -27,17 +27,17 @@ from tui.session.remembered import state_folder
 
 _PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
-_BEATS_S = 5.0  # heartbeat interval
+_BEATS_S = 5.0  # heartbeat interval in seconds
 _LOOKS_S = 0.25
-_SILENT_S = 30.0  # silence that counts as lost; ssh may not notice (a shared connection sends no keepalives of its own)
-_LINE = 1 << 26  # bytes
+_SILENT_S = 30.0  # seconds without a line after which the connection is lost (ssh itself may not notice)
+_LINE = 1 << 26  # largest length of a line in bytes
 
 
 class RemoteStatus(msgspec.Struct, frozen=True):
-    """Status sent with the events. `alive`: from Follower.alive; `over`: no more events follow."""
+    """Information that is sent with events. `alive`: as in Follower.alive; `over`: whether no more events follow."""
 
     session: str
-    size: int  # bytes of the journal
+    size: int  # of the journal in bytes
     alive: bool | None = None
     tail: list[str] = []
     words: str = ""
@@ -45,13 +45,13 @@ class RemoteStatus(msgspec.Struct, frozen=True):
 
 
 def place(text: str) -> tuple[str, str] | None:
-    """(user@host, session or "") of `user@host:SESSION`; None if the text is something else."""
+    """(user@host, session or "") if the text has the form `user@host:SESSION`, else None."""
     found = _PLACE.fullmatch(text)
     return (found["host"], found["session"] or "") if found and not Path(text).exists() else None
 
 
 def lines(follower: Follower, session: str) -> Iterator[bytes]:
-    """The lines that the remote side writes, until the session is over. Errors: AutoscoutError."""
+    """The lines that the session's host prints, until the session is over. Errors: AutoscoutError."""
     said, said_at, sent, running = None, 0.0, 0, ""
     while True:
         alive = follower.alive()
@@ -80,9 +80,9 @@ class Remote:
     """Like tui.session.follow.Follower, for a session on another host."""
 
     def __init__(self, host: str, session: str, there: str, silent_s: float = _SILENT_S) -> None:
-        """`there`: the autoscout command on that host; after `silent_s` without a line the host counts as lost. Returns
-        once the first line has arrived, for which it waits four times as long: ssh may ask for a password. Errors:
-        AutoscoutError with the message of ssh or the remote side."""
+        """Connects and waits for the first line. `there`: the autoscout command on the host; `silent_s`: seconds
+        without a line after which the connection is lost (four times as long for the first line, since ssh may ask for
+        a password). Errors: AutoscoutError with the message of ssh or of the host."""
         self.host, self._there, self._silent_s = host, there, silent_s
         self._silent, self._looked = 0.0, time.monotonic()
         words = f"{there} watch --events {shlex.quote(session) if session else ''}".strip()
@@ -94,7 +94,7 @@ class Remote:
         patience = threading.Timer(4 * silent_s, lambda: (given_up.set(), self._ssh.kill()))
         patience.daemon = True
         patience.start()
-        while first := self._ssh.stdout.readline(_LINE):  # skips anything that is not a line of the protocol
+        while first := self._ssh.stdout.readline(_LINE):  # skips other output, such as a login message
             if first.startswith(b"#") or first.startswith(b"{"):
                 break
         patience.cancel()
@@ -118,7 +118,7 @@ class Remote:
         threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
 
     def more(self) -> list[AnyEvent]:
-        """New events. Errors: AutoscoutError; if the host is lost, only after all events that arrived were returned."""
+        """New events. Errors: AutoscoutError; if the connection is lost, once all events that arrived are returned."""
         found = self._copy.more()
         self._listen()
         if not found and self.gone:
@@ -141,7 +141,6 @@ class Remote:
         return plain(self._status.words)
 
     def everything(self) -> list[AnyEvent]:
-        """All events until the session is over."""
         found: list[AnyEvent] = []
         while True:
             more = self.more()
@@ -177,7 +176,8 @@ class Remote:
             self._lost(self._complaint())
 
     def _listen(self) -> None:
-        """Counts silence only while listening, not while this machine slept or the screens were suspended."""
+        """Reads lines in a thread. Time during which this machine or the process was suspended does not count as
+        silence."""
         now = time.monotonic()
         self._silent += min(1.0, now - self._looked)
         self._looked = now
@@ -201,7 +201,7 @@ class Remote:
             try:
                 self._status = msgspec.json.decode(line[1:], type=RemoteStatus)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                return  # only events matter
+                return  # it is not an event
 
     def _complaint(self) -> str:
         assert self._ssh.stderr is not None
@@ -211,7 +211,7 @@ class Remote:
 
 
 def _running(line: bytes, before: str) -> str:
-    """The folder of the experiment that is running after this journal line."""
+    """The folder of the experiment that runs after a journal line; `before`: the folder before it."""
     if line.startswith(b'{"type":"experiment_ended"'):
         return ""
     if not line.startswith(b'{"type":"experiment_started"'):

@@ -1,4 +1,4 @@
-"""Why nothing is feasible: how close the runs came to each constraint, and failures by status."""
+"""Why no configuration is feasible: how close runs came to each constraint, and failures by status."""
 
 import math
 
@@ -9,7 +9,7 @@ from tui.session.state import Run, State
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """One constraint and the run closest to it; `factor` ≥ 1: how far it is missed (1: met)."""
+    """A constraint and the run that comes closest to it. `factor`: by which the run misses it (1: met)."""
 
     text: str
     value: float
@@ -24,7 +24,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def misses(state: State) -> list[Miss]:
-    """All constraints, those missed by the largest factor first."""
+    """All constraints, sorted by `factor`, largest first."""
     if state.job is None:
         return []
     found = []

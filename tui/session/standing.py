@@ -1,4 +1,4 @@
-"""A session's status as text: each status that a user can meet, its meaning, and what to do about it."""
+"""A session's status as text, with its meaning and what the user can do."""
 
 import shlex
 import time
@@ -10,7 +10,7 @@ from autoscout.job.duration import seconds
 from tui.session.state import State
 from tui.text import clock
 
-SILENT_S = 30.0  # silence allowed while no experiment is running
+SILENT_S = 30.0  # how long there may be no event while no experiment is running, in seconds
 Kind = Literal[
     "empty", "loading", "starting", "running", "waiting", "paused", "silent", "crashed",
     "infeasible", "failed", "interrupted", "ended",
@@ -53,12 +53,12 @@ MARKS = {
 class Standing(msgspec.Struct, frozen=True):
     kind: Kind
     words: str
-    advice: str = ""  # what to know or do; "" if all is well
+    advice: str = ""  # what the user should know or do; "" if there is nothing
 
 
 def standing(state: State, alive: bool | None, read: float = 1.0, message: str = "", kb: str = "") -> Standing:
-    """`alive`: whether the session's process is running, None for a recording; `read`: the share of the journal that
-    was read; `message`: the engine's last message; `kb`: the knowledge base, if it is not the default one."""
+    """A session's status. `alive`: whether its process is running, None for a recording; `read`: share of the journal
+    that has been read; `message`: the engine's last message; `kb`: the knowledge base, if it is not the default one."""
     resume = shlex.join(["autoscout", "tune", "--resume", state.session, *(["--kb", kb] if kb else [])])
     if state.job is None:
         if read < 1.0:
@@ -117,7 +117,7 @@ def _waiting(state: State) -> Standing:
 
 
 def _silent(state: State) -> Standing | None:
-    """A silence that no activity explains: an experiment must end within the job's timeout."""
+    """The status of a session without events for too long (an experiment ends within the job's timeout); else None."""
     assert state.job is not None
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)

@@ -1,7 +1,5 @@
-"""A session's state: its journal folded, event by event, into plain data. No Textual, no clock, no files.
-
-`apply` takes events in journal order. Watching live, attaching later and replaying are the same fold over different
-numbers of events.
+"""A session's state as plain data, computed from its journal by applying one event after the other. A state is the same
+whether a session is watched live, later, or replayed. This module uses no Textual, no clock and no files.
 """
 
 from typing import Literal
@@ -40,12 +38,12 @@ from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
-LEADERS = 8  # configurations near the best that are considered as finalists
-BESIDE = ("confirm", "profile", "anchor", "repeat")  # purposes outside the search: not on its curve
+LEADERS = 8  # number of best configurations from which the number of finalists is estimated
+BESIDE = ("confirm", "profile", "anchor", "repeat")  # purposes of experiments that are not part of the search
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One experiment, or an answer from the knowledge base in its place (`number` None)."""
+    """An experiment, or a measurement from the knowledge base that replaced one (then `number` is None)."""
 
     number: int | None
     name: str
@@ -53,8 +51,8 @@ class Run(msgspec.Struct, kw_only=True):
     purpose: str
     arm: str = ""
     why: str = ""
-    status: str = "running"  # later the measurement's status, or `limit`: it ran, but breaks a constraint
-    value: float | None = None  # the objective's metric, for feasible runs
+    status: str = "running"  # after its end the measurement's status, or `limit` if it breaks a constraint
+    value: float | None = None  # the objective's metric; None for failures and runs that break a constraint
     predicted: float | None = None
     began: float = 0.0
     ended: float = 0.0
@@ -64,7 +62,7 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One evaluation of the curve; `at` counts evaluations from 1. `value` None: it failed."""
+    """A point of the plot of all evaluations. `at`: number of the evaluation, from 1; `value`: None if it failed."""
 
     at: int
     value: float | None
@@ -79,7 +77,7 @@ class Arm(msgspec.Struct, kw_only=True):
 
 
 class Grid(msgspec.Struct, kw_only=True):
-    """A 2×2 grid: rows are the base and candidate structure, columns the base and candidate point."""
+    """A 2×2 grid of costs: {base, candidate} structure × {base, candidate} point."""
 
     names: list[str]
     arm: str
@@ -87,7 +85,7 @@ class Grid(msgspec.Struct, kw_only=True):
     delta_sparse: float
     delta_dense: float
     interaction: float | None
-    errors: list[float] = msgspec.field(default_factory=list)  # standard errors of log costs; 0 if measured
+    errors: list[float] = msgspec.field(default_factory=list)  # of predicted log-costs; 0 for measured ones
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -104,37 +102,37 @@ class State(msgspec.Struct, kw_only=True):
     fidelity_why: str = ""
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
     began: float = 0.0
-    now: float = 0.0  # unix time of the last event; while the session is running, the screen's clock
-    last: float = 0.0  # time of the last event
+    now: float = 0.0  # unix time that the screen shows: now if the session is running, else that of the last event
+    last: float = 0.0  # unix time of the last event
     resumed: int = 0
-    phase: str = "starting"  # starting, then that of kb.journal.Decided, then confirm and ended
+    phase: str = "starting"  # starting, then the phases of kb.journal.Decided, then confirm and ended
     step: int = 0
     arm: str = ""
     decision: Decided | None = None
     runs: list[Run] = msgspec.field(default_factory=list)
     running: dict[int, Run] = msgspec.field(default_factory=dict)
-    waiting: Waiting | None = None  # waiting for the devices
-    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # the dense optimizer's
+    waiting: Waiting | None = None  # set while the session waits for devices
+    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer, see Decided
     curve: list[Point] = msgspec.field(default_factory=list)
     predicted: int = 0
     known: int = 0
-    searched: int = 0  # experiments that count towards the budget
+    searched: int = 0  # number of experiments that count towards the budget
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
-    leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value of the best configurations
-    confirms: list[str] = msgspec.field(default_factory=list)  # an id for each experiment that re-measured a finalist
-    milestone: BestFound | None = None  # the last improvement by over 1 %, from which `patience` is counted
+    leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value, of the best configurations
+    confirms: list[str] = msgspec.field(default_factory=list)  # configuration id of each experiment in the final rounds
+    milestone: BestFound | None = None  # the last improvement by more than 1 %, from which `patience` is counted
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
     efforts: dict[str, Effort] = msgspec.field(default_factory=dict)  # by arm
-    least: float | None = None  # lowest cost so far, for each experiment's gain
+    least: float | None = None  # lowest cost so far
     checks: list[Checked] = msgspec.field(default_factory=list)
-    unscored: int = 0  # experiments of the search since the last check
+    unscored: int = 0  # number of the search's experiments since the last check of the simulators
     rounds: list[TournamentRanked] = msgspec.field(default_factory=list)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
-    incidents: int = 0  # infrastructure failures, which do not count against the configuration
+    incidents: int = 0  # number of infrastructure failures
     confirmed: Confirmed | None = None
     gated: Gated | None = None
     outlook: Outlook | None = None
@@ -142,33 +140,33 @@ class State(msgspec.Struct, kw_only=True):
     search_end: str = ""
     paused: bool = False
     orders: list[Steered] = msgspec.field(default_factory=list)
-    predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
+    predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → predicted metric
     warm: WarmStarted | None = None
     worth: WarmStartWorth | None = None
     reasons: Reasons = msgspec.field(default_factory=Reasons)
 
     @property
     def seen(self) -> str:
-        """The word for an evaluated configuration: "designed" if the session only evaluates models, else "measured"."""
+        """The word for evaluated configurations: "designed" if all costs come from models, else "measured"."""
         return "designed" if DESIGNED in self.environment.values() else "measured"
 
     @property
     def best_value(self) -> float | None:
-        """The best value; the re-measured one if there is one."""
+        """The best value of the objective's metric; after the final rounds, the winner's."""
         if self.confirmed is not None:
             return self.confirmed.value
         return self.best.value if self.best else None
 
     @property
     def winner(self) -> Configuration | None:
-        """The best configuration; the re-measured one if there is one."""
+        """The best configuration; after the final rounds, the winner."""
         if self.confirmed is not None:
             return self.confirmed.winner
         return self.best.configuration if self.best else None
 
     @property
     def gain(self) -> float | None:
-        """Improvement over the expert default, as a factor; re-measured if that was done."""
+        """Cost of the default / cost of the best; after the final rounds, the winner's gain."""
         if self.confirmed is not None:
             return self.confirmed.gain
         if self.job is None or self.best is None or not self.default_value:
@@ -298,14 +296,14 @@ class State(msgspec.Struct, kw_only=True):
         self.running[event.number] = run
 
     def _wait(self, event: Waiting) -> None:
-        """Begins an experiment that had to wait when the wait is over."""
+        """Notes that the session waits for devices. When the wait is over, the experiment begins."""
         self.waiting = None if event.over else event
         if event.over:
             for run in self.running.values():
                 run.began = event.at
 
     def _predicted(self, event: Checked) -> None:
-        """Adds the prediction to the newest run of that name, because a check follows its experiment directly."""
+        """Adds the prediction of a check to the newest run with its name, which the check directly follows."""
         run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
         if run is not None:
             run.predicted = event.predicted
@@ -318,7 +316,7 @@ class State(msgspec.Struct, kw_only=True):
             run = self._run(event.number, event.purpose, m.configuration, m.name)
             run.began = event.at - m.cost_s
         run.ended = event.at
-        run.configuration, run.name = m.configuration, m.name  # shares one object in memory
+        run.configuration, run.name = m.configuration, m.name  # uses the same object, to save memory
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES and charged(m):
             self.searched += 1
@@ -357,7 +355,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-            if run.purpose == "anchor" and run.value and self.best is None:  # other sessions' values do not count
+            if run.purpose == "anchor" and run.value and self.best is None:  # `best` is a value of this session
                 self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):
             self._lead(run.configuration.id, run.value, bool(objective.minimize))
@@ -366,7 +364,6 @@ class State(msgspec.Struct, kw_only=True):
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
 
     def _lead(self, key: str, value: float, minimized: bool) -> None:
-        """Keeps the `LEADERS` best configurations."""
         better = min if minimized else max
         self.leaders[key] = better(value, self.leaders.get(key, value))
         if len(self.leaders) > LEADERS:
@@ -374,7 +371,7 @@ class State(msgspec.Struct, kw_only=True):
             del self.leaders[worst]
 
     def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
-        """Credits an experiment's gain over the best before it, and its device-seconds, to its arm."""
+        """Adds an experiment's gain over the best before it, and its device-seconds, to its bandit arm's effort."""
         gain = 0.0
         if c is not None and (self.least is None or c < self.least):
             gain = (self.least - c) / abs(self.least) if self.least else 0.0
@@ -397,7 +394,7 @@ def fold(events: list[AnyEvent]) -> State:
 
 
 def best_so_far(state: State) -> list[tuple[int, float]]:
-    """(evaluation, best measured value up to it), one entry per improvement."""
+    """(number of the evaluation, best value so far) for each improvement."""
     minimized = state.job is None or bool(state.job.objective.minimize)
     steps: list[tuple[int, float]] = []
     for point in state.curve:

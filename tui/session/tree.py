@@ -1,4 +1,4 @@
-"""The tree of tried configurations, branching on knobs in the order that won the tournament."""
+"""The tree of evaluated configurations, which branches on knobs in the order that won the tournament."""
 
 import msgspec
 
@@ -7,7 +7,8 @@ from tui.text import knob_value
 
 
 class RunNode(msgspec.Struct, kw_only=True):
-    """All runs with the knob values of the path ("pp 2", "tp 1", …). `best` and `mean`: of the objective's metric."""
+    """A node: all runs with the knob values on the path to it ("pp 2", "tp 1", …). `best`, `mean`: of the objective's
+    metric."""
 
     path: tuple[str, ...]
     visits: int = 0
@@ -19,7 +20,7 @@ class RunNode(msgspec.Struct, kw_only=True):
 
 
 def grow(state: State) -> RunNode:
-    """Builds the tree. A knob with the same value in all runs adds no branch."""
+    """Builds the tree. A knob with the same value in all runs is left out."""
     runs = [r for r in state.runs if r.measurement is not None and r.purpose not in BESIDE]
     order = _ordering(state, runs)
     varying = [k for k in order if len({str(r.configuration.knobs.get(k)) for r in runs}) > 1]

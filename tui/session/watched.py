@@ -1,7 +1,7 @@
-"""The session that the screens show: its current or an earlier state, and what is known beyond its journal.
+"""The session that the screens show: its present or an earlier state, and information that is not in its journal.
 
-Plain data that the app updates and the screens draw. No Textual. Events are folded and not kept: an earlier state is
-folded anew from the journal.
+It is plain data without Textual, which the app updates and the screens draw. Events are applied to the state and not
+stored; an earlier state is computed again from the journal.
 """
 
 import time
@@ -19,7 +19,7 @@ from tui.session.standing import Standing, standing
 from tui.session.state import State
 
 _KEPT_READINGS = 600
-_SLICE_S = 0.03  # longest delay of a key press while a long journal is folded; the rest is folded in between
+_SLICE_S = 0.03  # how long events are applied before keys are handled, in seconds
 
 
 class Watched:
@@ -27,26 +27,26 @@ class Watched:
         self.follower = follower
         self.kb = kb
         self.ascii_only = ascii_only
-        self.count = 0  # events so far
-        self.switched_at: int | None = None  # event number of the first fidelity switch
+        self.count = 0  # number of events so far
+        self.switched_at: int | None = None  # number of the event of the first fidelity switch
         self.live = State()
-        self.past: State | None = None  # shown instead of `live` while a time cursor is set
-        self._folding: State | None = None  # becomes `past` once it has folded `cursor` events
-        self.cursor = 0  # events to fold into it
-        self.folded = 0  # events folded so far
-        self._offset = 0  # journal offset after these
+        self.past: State | None = None  # an earlier state, shown instead of `live`
+        self._folding: State | None = None  # becomes `past` once `cursor` events have been applied to it
+        self.cursor = 0  # number of events to apply to it
+        self.folded = 0  # number of events applied so far
+        self._offset = 0  # offset in the journal after these events
         self.playing = False
         self.alive: bool | None = None  # whether the session's process is running; None for a recording
-        self.share = 1.0  # share of the journal that was read
+        self.share = 1.0  # share of the journal that has been read
         self.problem = ""  # why the journal cannot be read
-        self.words = ""  # the engine's last message, if the session broke off
+        self.words = ""  # the engine's last message, if the session ended without an end event
         self.tail: list[str] = []  # the end of the running experiment's log
-        self.marked: list[str] = []  # configurations to compare, by id
+        self.marked: list[str] = []  # ids of configurations to compare
         self.watching_devices = False
-        self.elsewhere = isinstance(follower, Remote)  # true: this machine's readings do not apply to it
+        self.elsewhere = isinstance(follower, Remote)  # whether the session runs on another host
         self.readings: dict[str, list[DeviceReading]] = {}
         self.neighbours = NeighbourSessions()
-        self.orders: list[str] = []  # given, but not yet read by the engine
+        self.orders: list[str] = []  # orders that the engine has not read yet
         self._kb_hint = "" if kb == default_path() else str(kb)
 
     @property
@@ -60,11 +60,11 @@ class Watched:
 
     @property
     def replaying(self) -> bool:
-        """Whether an earlier state is shown or being folded."""
+        """Whether an earlier state is shown or being computed."""
         return self._folding is not None
 
     def take(self, events: Sequence[AnyEvent]) -> list[Steered]:
-        """Folds new events; returns the orders that the engine has read since the last call."""
+        """Applies new events; returns the orders that the engine has processed since the last call."""
         at_start = not self.count or self.share < 1.0
         for event in events:
             self.live.apply(event)
@@ -80,13 +80,13 @@ class Watched:
             del history[:-_KEPT_READINGS]
 
     def mark(self, key: str) -> None:
-        """Toggles the mark of a configuration."""
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def go(self, at: int) -> None:
-        """Moves the time cursor to after `at` events; at the end of a running or replayed session, returns to live."""
+        """Requests the state after `at` events, which `catch_up` computes. At the end of a session that is running or
+        being played, it is the live state."""
         at = max(0, min(self.count, at))
         if at == self.count and (self.alive or self.playing):
             self.go_live()
@@ -96,7 +96,8 @@ class Watched:
         self.cursor = at
 
     def catch_up(self) -> bool:
-        """Folds towards the cursor for at most `_SLICE_S`; returns whether it is reached. Errors: AutoscoutError."""
+        """Applies events to the requested state for at most `_SLICE_S`; returns whether it is complete. Errors:
+        AutoscoutError."""
         if self._folding is None:
             return True
         until = time.perf_counter() + _SLICE_S

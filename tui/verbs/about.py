@@ -11,7 +11,7 @@ _SHELLS = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/compl
 @click.command()
 @click.argument("shell", type=click.Choice(list(_SHELLS)), required=False)
 def completion(shell: str | None) -> None:
-    """Print what completes verbs, options and names in your shell.
+    """Print a script that completes verbs, options and names in your shell.
 
     \b
     bash:  autoscout completion bash >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""The verb bench: compares strategies on a landscape."""
+"""The verb bench: compares strategies on a landscape (a space whose costs are known)."""
 
 import importlib
 import os
@@ -66,7 +66,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     """Compare strategies on a landscape with known outcomes, by the experiments that they need."""
     if sum(x is not None and x is not False for x in (table, job, paper)) != 1:
         raise click.UsageError("give exactly one of --table FILE, --job JOB.toml and --paper")
-    asked = importlib.import_module("autoscout.studies.bench.asked")  # the product's rooms do not depend on the studies
+    asked = importlib.import_module("autoscout.studies.bench.asked")  # nothing else may import studies
     if paper:
         for name in (*_TABLE_ONLY, "simulators", "strategies", "transfer", "shuffled", "as_sessions"):
             if options[name]:
@@ -94,6 +94,5 @@ def _option(name: str) -> str:
 
 
 def progress(done: int, total: int) -> None:
-    """A progress counter on stderr, if it is a terminal."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), f"\r{done} of {total} runs{chr(10) if done == total else ''}".encode())

@@ -1,4 +1,4 @@
-"""The verb that shows what the others do: demo."""
+"""The verb demo, which shows what AutoScout does."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The verb why: where a gain comes from."""
+"""The verb why, which shows where a gain comes from."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("session", metavar="SESSION|JOURNAL.jsonl", shell_complete=session_names)
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
-    """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
+    """Show which knob the gain comes from: from the reference to the best configuration one knob at a time, and
     which knobs matter in the whole space. Measured and predicted values are distinguished."""
     import msgspec
 
@@ -63,7 +63,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 def _phases(
     started: "SessionStarted", rows: "list[Measurement]", last: "Confirmed | None"
 ) -> dict[str, dict[str, float]]:
-    """The metrics of an RL job's reference and of its best configuration, from their median runs; {} for other jobs."""
+    """The metrics of an RL job's reference and best configuration, each from its median run; {} for other jobs."""
     from autoscout.job.objective import cost
     from tui.draw.iteration_bars import has_phases
 

@@ -1,4 +1,4 @@
-"""The verb that exports the result: export."""
+"""The verb export, which prints the launch of a winner."""
 
 from pathlib import Path
 

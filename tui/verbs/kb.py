@@ -123,7 +123,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
 )
 @click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
 @click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
-@click.option("--reader", help="How to read it; by default detected.")
+@click.option("--reader", help="Reader of the file; by default detected.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
 @common
 def import_(
@@ -149,7 +149,7 @@ def import_(
 
 @click.group("kb")
 def kb_() -> None:
-    """Look after the knowledge base: size, integrity, sharing, copies, forgetting."""
+    """Manage the knowledge base: size, integrity, sharing, copies, forgetting."""
 
 
 @kb_.command()
@@ -208,7 +208,7 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
     for journal in journals:
         try:
             new += store.ingest(path, journal)
-        except AutoscoutError as error:  # the others are still imported
+        except AutoscoutError as error:  # the other journals are still imported
             problems.append(str(error))
             code = error.exit_code
     for problem in problems:

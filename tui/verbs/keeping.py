@@ -1,4 +1,4 @@
-"""Verbs that look at running programs: trace makes a job's traffic from a server's, when checks a winner."""
+"""Verbs that observe running programs: trace (makes a job's traffic from a server's), when (checks a winner)."""
 
 import time
 from pathlib import Path
@@ -88,7 +88,7 @@ def when(
 
 
 def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
-    """Watches until Ctrl-C. After the first answer, a failure to read or write is reported once, and tried again."""
+    """Watches until Ctrl-C. After the first answer, failures to read or write are reported once and tried again."""
     from autoscout.deploy.watch_load import EVERY_S
     from tui.printing.document import document
     from tui.printing.openmetrics import written

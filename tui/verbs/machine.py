@@ -99,12 +99,12 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
 
 
 def _asked() -> tuple[str, str, list[str]]:
-    """(name, text, notes) of a job made from three answers; a question is asked again until its answer can be read."""
+    """Asks three questions and returns (name, text, notes) of a job. Repeats a question until its answer is valid."""
     from autoscout.machine.new_job import JobAnswers, drafted
     from kb.refusal import AutoscoutError
 
     def draft(source: str, devices: str = "", wall: str = "1h") -> Any:
-        """The draft; None, with the reason printed, if an answer cannot be read."""
+        """The draft of a job; if an answer is invalid, prints the reason and returns None."""
         count, _, kind = devices.partition(" ")
         if devices and not (count.isdigit() and int(count) and kind.strip()):
             return note(f"'{devices}' is not a number and a kind of device, such as: 8 h100")

@@ -1,4 +1,4 @@
-"""`tune ds_config.json --script "train.py …"`: inputs and output files of `deepspeed --autotuning tune|run`."""
+"""`tune ds_config.json --script "train.py …"`, with the input and output files of `deepspeed --autotuning tune|run`."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from tui.options import PATH, KeptJob, keep_job, note
 
 
 class Asked(NamedTuple):
-    """Options that go with a ds_config instead of a job file."""
+    """Options that are valid with a ds_config, but not with a job file."""
 
     script: str = ""
     gpus: int | None = None
@@ -43,8 +43,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
-    """Writes the job of a ds_config next to the knowledge base, always to the same file, so that sessions can be
-    resumed. Errors: AutoscoutError (exit 2)."""
+    """Writes the job of a ds_config to a file next to the knowledge base, which is always the same for the same job, so
+    that sessions can be resumed. Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config
     from autoscout.targets.deepspeed.command_line import job_of
@@ -73,7 +73,7 @@ def _kept(made: dict[str, Any], config: Path, kb: Path) -> KeptJob:
 
 
 def _profiled(job_file: Path, config: Path) -> Path:
-    """A copy of the ds_config with the model's size, which DeepSpeed's engine counts in one forward pass."""
+    """A copy of the ds_config with the model's size, which DeepSpeed determines in one forward pass."""
     from autoscout.targets.deepspeed import artefacts, ds_config, profiler
     from autoscout.targets.jobs import JobSpace, load_job
 
@@ -91,14 +91,15 @@ def _profiled(job_file: Path, config: Path) -> Path:
 
 
 def strategy(config: Path) -> str:
-    """The strategy of its tuner_type; "" if none is named."""
+    """The strategy for the tuner_type of a ds_config; "" if it has none."""
     from autoscout.targets.deepspeed.command_line import strategy_of
 
     return strategy_of(config)
 
 
 def leave(kb: Path, session: str, began: float, train: bool) -> None:
-    """Writes exps/ and results/ into the working directory, as DeepSpeed does; with `train`, launches the winner."""
+    """Writes the folders exps and results into the working directory, as DeepSpeed does. `train`: whether to launch the
+    winner afterwards."""
     import subprocess
 
     from autoscout.deploy.recommendation import best_of_session
@@ -124,13 +125,13 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
         if job.cluster.hosts:
             run = over_hosts(job, best.configuration, started, results)
             words = run.words
-        there = variables(job, run)  # the environment of experiments
+        there = variables(job, run)  # environment variables, as in experiments
         done = subprocess.run(words, cwd=job.launch.path or None, env=there, check=False)
         raise SystemExit(done.returncode)
 
 
 def prepare(job: Any) -> None:
-    """Creates the folders (with `overwrite`, empties them) before anything is measured."""
+    """Creates the folders exps and results before anything is measured; with `overwrite`, empties them."""
     from autoscout.targets.deepspeed.artefacts import prepared
 
     prepared(job, Path.cwd())

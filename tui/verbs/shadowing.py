@@ -37,7 +37,7 @@ def shadow(
     kb: Path | None,
     as_json: bool,
 ) -> int:
-    """Run the framework's own code for a configuration, without a GPU: does it start, does it fit, what does it send.
+    """Run the framework's own code for a configuration, without a GPU: does it start and fit, what does it communicate?
 
     For training, one rank of each different pipeline stage is traced on this CPU, for a job of any size. For serving,
     the schedulers and KV caches of all engines run under the job's load, and only their step times are predicted. Knobs
@@ -86,7 +86,7 @@ def shadow(
 
 
 def _loss(text: str) -> tuple[float, int]:
-    """(seconds, number). Errors: AutoscoutError (exit 2)."""
+    """Parses an option into (seconds, number). Errors: AutoscoutError (exit 2)."""
     from kb.records import AutoscoutError
 
     number, _, at = text.partition("@")

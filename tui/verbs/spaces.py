@@ -14,7 +14,7 @@ from tui.options import PATH, common, load_job, note
 @click.option("--graph", metavar="FILE.svg", type=PATH, help="Draw the knobs as a picture.")
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Show the knobs of a job, what activates what, and how many configurations are valid."""
+    """Show the knobs of a job, how they depend on each other, and how many configurations are valid."""
     from autoscout.targets.jobs import JobSpace, notes
     from tui.printing import space_report
 
@@ -36,7 +36,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> int:
-    """Tell whether a configuration is valid; if not, by which rule, and which is the nearest valid one.
+    """Show whether a configuration is valid; if not, by which rule, and the nearest valid one.
 
     Exit code 3: it is not valid.
     """

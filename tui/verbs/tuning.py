@@ -1,4 +1,4 @@
-"""Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
+"""Verbs that run experiments or show sessions: tune, profile, best, sessions."""
 
 import contextlib
 import json
@@ -73,13 +73,18 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     shell_complete=session_names,
     help="Continue a session that was interrupted, or undecided rounds with a longer --wall.",
 )
-@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as long as they do well: tp=2 mbs=4  # why")
+@click.option(
+    "--hints",
+    metavar="FILE",
+    type=PATH,
+    help="File of configurations to try as long as they do well, such as: tp=2 mbs=4  # why",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and run nothing.")
 @click.option(
     "--as",
     "form",
     type=click.Choice(["slurm", "jobset"]),
-    help="Print what runs the session elsewhere, and run nothing: a script for sbatch, or a Kubernetes JobSet.",
+    help="Only print a script for sbatch, or a Kubernetes JobSet, that runs the session elsewhere.",
 )
 @click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
@@ -271,7 +276,7 @@ def _piped(given: Path, kb: Path) -> KeptJob:
 
 
 def _as_given(*without: str) -> list[str]:
-    """The options given on the command line, as words."""
+    """The options on the command line as words, except those in `without`."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = option.name or ""
@@ -291,8 +296,8 @@ def _in_front(
     profiles: int | None,
     wall: str,
 ) -> Any:
-    """Runs the session in this process, with lines of progress; returns its result. `options`: of a new session;
-    `profiles`, `wall`: new limits of a resumed one."""
+    """Runs the session in this process, with lines of progress, and returns its result. `options`: of a new session;
+    `profiles`, `wall`: new limits of a resumed session."""
     from autoscout.tuning import loop, session
     from kb import journal as journals
     from kb import orders, store
@@ -327,7 +332,7 @@ def _in_front(
 
 
 def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
-    """What a job can still be used for on a machine where its session cannot begin, such as a login node."""
+    """Commands that work with a job on a machine where its session cannot run, such as a login node."""
     from autoscout.machine.devices_here import here
     from autoscout.running.cluster.devices import device_kind
     from autoscout.targets.jobs import JobSpace
@@ -366,7 +371,7 @@ def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json
 
 
 def _after_closing(name: str, kb: Path) -> None:
-    """Tells a user who closed the screens whether the session is still running, how it ended, or that it broke off."""
+    """Prints, after the user closed the screens, whether the session is running, how it ended, or that it failed."""
     from autoscout.deploy import recommendation
     from kb import journal as journals
     from kb import store
@@ -388,8 +393,8 @@ def _resume_line(session: str, kb: Path | None) -> str:
 
 
 def _checked_job(job_file: Path | None, stored: Any) -> Any:
-    """The job of a file, None without one. Raises if the command line changes the job or the options of the session
-    being resumed."""
+    """The job of a file, None if there is no file. Errors: AutoscoutError if the command line changes the job or
+    options of the session that is resumed."""
     context = click.get_current_context()
     for name in ("device_time", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:

@@ -72,7 +72,7 @@ def watch(
 
 
 def _elsewhere(follower: "Remote", kb: Path, plain: bool, verbose: bool, ascii_only: bool, as_json: bool) -> None:
-    """Shows a session of another host. Errors: AutoscoutError if the connection is lost."""
+    """Shows a session on another host. Errors: AutoscoutError if the connection is lost."""
     try:
         if as_json:
             import msgspec
@@ -136,7 +136,7 @@ def _report(sentence: str, as_json: bool, session: str, what: str) -> None:
 
 
 def on_screen() -> bool:
-    """Whether screens can be drawn: they are written to stderr, and TERM=dumb has no cursor addressing."""
+    """Whether screens can be drawn, for which stderr must be a terminal with cursor addressing (not TERM=dumb)."""
     ours = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
     return ours and (os.environ.get("TERM") or "dumb") != "dumb"
 
@@ -162,7 +162,7 @@ def go_home() -> None:
 
 
 def _plainly(follower: "Follower | Remote", verbose: bool) -> bool:
-    """Follows until the session ends or its process is gone; returns whether there was a session."""
+    """Prints the session's progress until it ends or its process has ended; returns whether there was a session."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
     from tui.session.standing import REASONS

@@ -8,13 +8,14 @@ from typing import Generic, TypeVar
 from textual.widget import Widget
 
 T = TypeVar("T")
-MANY = 5000  # fewer experiments than this are summed in milliseconds on the screen thread
-_REST_S = 10.0  # longest wait between two computations
+MANY = 5000  # with fewer experiments, computing with all of them takes only milliseconds
+_REST_S = 10.0  # longest pause between two computations in seconds
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class InBackground(Generic[T]):
-    """Computes only the newest request; after each computation, waits as long as it took."""
+    """Computes the newest request in a thread, and ignores older ones. After each computation there is a pause of the
+    same duration, so that threads use at most half of the time."""
 
     def __init__(self, widget: Widget, show: Callable[[T], None]) -> None:
         self._widget, self._show = widget, show
@@ -35,7 +36,7 @@ class InBackground(Generic[T]):
         with _ONE_AT_A_TIME:
             try:
                 found = compute()
-            except RuntimeError:  # an event arrived, and a collection grew during iteration
+            except RuntimeError:  # a new event changed a collection during iteration
                 self._next = self._next or compute
                 self._widget.call_later(self._rest, 0.1)
                 return

@@ -1,7 +1,7 @@
-"""The bottom line: the active keys, each clickable.
+"""The bottom line, which shows the active keys; each can be clicked.
 
-One widget: Textual's footer has one per key and recreates them at each change of focus, which takes longer than a key
-press may.
+It is a single widget, because Textual's footer has one widget per key and recreates all of them at each change of
+focus, which is slow.
 """
 
 from rich.cells import cell_len
@@ -21,7 +21,7 @@ class KeyLine(Widget):
     }
     """
 
-    _said: tuple[tuple[str, str, str], ...] = ()  # per key: name, display form, description
+    _said: tuple[tuple[str, str, str], ...] = ()  # (name of the key, its display form, description) of each shown key
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
@@ -31,7 +31,7 @@ class KeyLine(Widget):
         if not self.is_attached or screen is not self.screen:
             return
         active = [binding for _, binding, _, _ in screen.active_bindings.values() if binding.show]
-        by_action = {binding.action: binding for binding in reversed(active)}  # the first key of each action
+        by_action = {binding.action: binding for binding in reversed(active)}  # an action's first key
         found = [b for b in active if by_action[b.action] is b]
         keys = tuple((b.key, self.app.get_key_display(b), b.description) for b in found)
         if keys != self._said:
@@ -46,7 +46,6 @@ class KeyLine(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, plain)
 
     def on_click(self, click: events.Click) -> None:
-        """Simulates the clicked key."""
         at = 0
         for key, shown, says in self._said:
             at += cell_len(shown) + cell_len(says) + 2

@@ -15,12 +15,12 @@ from textual.strip import Strip
 from tui.text import fit
 
 Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes the remaining width
-_CACHED = 4000  # cached lines
+_CACHED = 4000  # number of cached lines
 
 
 class Rows(ScrollView, can_focus=True):
-    """A table. `draw(row)` returns a key and the cells of a row; the key changes whenever the cells do. The first line
-    is the heading."""
+    """A table whose first line is the heading. `draw(row)` returns the cells of a row, and a key by which they are
+    cached, so it must change whenever the cells change."""
 
     COMPONENT_CLASSES = {"rows--cursor", "rows--heading", "rows--odd"}
     BINDINGS = [
@@ -46,12 +46,12 @@ class Rows(ScrollView, can_focus=True):
         knobs: Callable[[int], Iterable[str]],
         id: str,
     ) -> None:
-        """`columns`: names and widths. `knobs(row)`: the configuration's knobs, between which its name may be
+        """`columns`: names and widths; `knobs(row)`: knobs of the row's configuration, between which its name may be
         truncated."""
         super().__init__(id=id)
         self.columns, self.draw, self.knobs = columns, draw, knobs
         self.rows: Sequence[int] = ()
-        self.cursor = -1  # index into `rows`
+        self.cursor = -1  # index into `rows`; -1: none
         self._lines: dict[tuple[object, ...], Strip] = {}
 
     @property
@@ -59,8 +59,8 @@ class Rows(ScrollView, can_focus=True):
         return len(self.rows)
 
     def show(self, rows: Sequence[int], keep: bool) -> None:
-        """Shows other rows. With `keep` the cursor stays, unless it was on the last row: then it moves to the new last
-        one."""
+        """Shows other rows. With `keep`, the cursor stays on its row, but if it was on the last row, it moves to the
+        new last row."""
         at_end = not keep or self.cursor >= len(self.rows) - 1
         grown = len(rows) != len(self.rows)
         self.rows = rows
@@ -143,6 +143,6 @@ class Rows(ScrollView, can_focus=True):
 
 
 def _shortened(text: str, cells: int, knobs: Iterable[str]) -> str:
-    """Truncated at the end of a word or of a knob in a name; text with wide characters at any character."""
+    """Text truncated at the end of a word or of a knob in a name; if it has wide characters, at any character."""
     narrow = cell_len(text) == len(text)
     return fit(text, cells, knobs) if narrow else f"{set_cell_size(text, max(0, cells - 1))}…"

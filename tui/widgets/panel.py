@@ -1,4 +1,4 @@
-"""A titled box that shows the output of a pure function, and is repainted only when that changes."""
+"""A titled box that shows the text of a function, and is only repainted when the text changes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
 
 class TextLine(Static):
-    """Text that is redrawn only when it changes."""
+    """A text without a box, which is only redrawn when it changes."""
 
     _shown: Text | None = None
 
@@ -20,11 +20,11 @@ class TextLine(Static):
         if text != self._shown:
             before, self._shown = self._shown, text
             as_high = before is not None and _height(text) == _height(before) is not None
-            self.update(text, layout=not as_high)  # a new layout takes longer than drawing the text
+            self.update(text, layout=not as_high)  # avoids a new layout, which is slow, if the height is the same
 
 
 def _height(text: Text) -> int | None:
-    """Number of lines; None if it depends on the width."""
+    """Number of line ends; None if the height depends on the width."""
     return text.plain.count("\n") if text.no_wrap else None
 
 
@@ -36,10 +36,9 @@ class Panel(Static):
         self._shown: Text | None = None
         self._drawn_for = (0, 0)
         self._background: InBackground[Text] = InBackground(self, self._show)
-        self.takes_long: Callable[[], bool] | None = None  # whether drawing takes longer than a key press may
+        self.takes_long: Callable[[], bool] | None = None  # if set and true, the text is computed in a thread
 
     def repaint(self) -> None:
-        """Redraws from the current state."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return

@@ -1,4 +1,4 @@
-"""An SQL input box with word completion."""
+"""A text input for SQL with completion of words."""
 
 import re
 
@@ -17,7 +17,7 @@ FIRST = "FROM best"
 
 
 class Console(TextArea):
-    """ctrl+j runs, tab completes, ctrl+up and ctrl+down step through the history."""
+    """The input. ctrl+j runs the query, tab completes a word, ctrl+up and ctrl+down go through the history."""
 
     BINDINGS = [
         Binding("ctrl+j,f5", "want('run')", "run", priority=True),
@@ -35,7 +35,7 @@ class Console(TextArea):
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
-        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # no query begins with one
+        if self.text == FIRST and (event.key.isdigit() or event.key == "question_mark"):  # keys for screens
             event.prevent_default()
             event.stop()
             self.screen.set_focus(None)
@@ -47,7 +47,7 @@ class Console(TextArea):
             self._cycle = ("", 0)
 
     def complete(self) -> bool:
-        """Completes the word before the cursor; again: the next candidate. False if there is nothing to complete."""
+        """Completes the word before the cursor; further calls choose the next candidate. False if there is none."""
         row, column = self.cursor_location
         typed = re.search(r"\w*$", self.document.get_line(row)[:column])
         word = typed.group() if typed else ""
@@ -61,8 +61,8 @@ class Console(TextArea):
         return True
 
     class Wanted(Message):
-        """`what`: run, save or export the query; `earlier` or `later` in the history, or all of `history`; `chart` the
-        answer."""
+        """What the user wants. `what`: `run`, `save` or `export` the query, show the `earlier` or `later` one of the
+        history, show the `history`, or `chart` the result."""
 
         def __init__(self, what: str, sql: str) -> None:
             super().__init__()

@@ -16,19 +16,19 @@ from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.running.cluster.reach import RAY_TASK, Way, refusal
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-Choose = Callable[[int, frozenset[str]], Placement]  # (number of ranks, hosts to avoid) → hosts, the first one leads
+Choose = Callable[[int, frozenset[str]], Placement]  # (number of ranks, hosts to avoid) → hosts; rank 0 is on the first
 
 
 def way_to(hosts: str, name: str) -> Way:
-    """How a process is started on one of a job's hosts (`cluster.hosts`)."""
+    """How to start a process on the host `name`; `hosts`: the job's `cluster.hosts`."""
     if hosts in ("slurm", "ray"):
         return "srun" if hosts == "slurm" else "ray"
     return "local" if name in (os.uname().nodename, "localhost") else "ssh"
 
 
 def reached(cluster: Cluster) -> list[Host]:
-    """The hosts of `cluster.hosts` that are included. Errors: AutoscoutError (exit 2) for a host file, an allocation or
-    a cluster that is missing or wrong."""
+    """The hosts of `cluster.hosts` that `include` and `exclude` select. Errors: AutoscoutError (exit 2) if the host
+    file, Slurm allocation or Ray cluster is missing or invalid."""
     if cluster.hosts == "slurm":
         found = slurm.allocation(os.environ)
     elif cluster.hosts == "ray":
@@ -44,8 +44,8 @@ def reached(cluster: Cluster) -> list[Host]:
 
 
 def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
-    """The kind of each host's devices; "" if the job has only one kind. Host files, schedulers and clusters do not tell
-    it."""
+    """Device kind of each host, taken from the job's nodes in order, because neither host files nor Slurm nor Ray
+    report it; "" for each host if the job has only one kind."""
     kinds = [node.device for node in cluster.nodes]
     if len(set(kinds)) == 1:
         return [""] * len(hosts)
@@ -60,8 +60,8 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
 
 
 def chooser(job: Job) -> Choose:
-    """A function that chooses, for each of the job's nodes, the first host with enough devices; ranks fill them one
-    after the other. Errors (also of the function): AutoscoutError (exit 2) if there are too few hosts."""
+    """Returns a function that chooses, for each of the job's nodes, the first host with enough devices, and fills these
+    hosts with ranks in order. Both raise AutoscoutError (exit 2) if there are too few hosts."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 

@@ -1,7 +1,7 @@
 """Which of the machine's GPUs an experiment runs on.
 
 GPUs are identified by name and memory in the order of their indices, which is PCI_BUS_ID order for the probe and the
-ranks. A slice of a GPU (MIG) does not count as a whole GPU, nor does one of 40 GB as one of 80 GB.
+ranks. A slice of a GPU (MIG) does not count as a whole GPU, and a 40 GB GPU does not count as an 80 GB one.
 """
 
 import math
@@ -35,9 +35,9 @@ def resource(job: Job) -> str:
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
-    """The nodes that a configuration uses, in rank order: kind after kind, and of each kind the first nodes, up to the
-    number of devices that the configuration uses. If devices are counted, this may include a part of a node, with its
-    share of the price."""
+    """The nodes that a configuration uses, in rank order, grouped by kind of device: for each kind, the first nodes up
+    to the configuration's number of devices. A job whose knobs count devices, not nodes, may use only some devices of
+    the last node; that node is returned with this count and the same share of its price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
@@ -56,7 +56,7 @@ def gpus_of(environment: dict[str, str]) -> list[str]:
 
 
 def memory_of(environment: dict[str, str]) -> list[float]:
-    """GiB of each of the machine's GPUs, according to the driver; [] if it does not say."""
+    """GiB of each of the machine's GPUs; [] if the driver does not report it."""
     return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
 
 
@@ -101,7 +101,7 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """A sentence on the first device of the hosts, in order, whose kind is not that of the job's node; "" if none."""
+    """A sentence on the first GPU whose kind differs from that of the job's node at the same position; "" if none."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
@@ -117,10 +117,9 @@ def variables(
     memory: Sequence[float] = (),
     spare: Collection[int] = (),
 ) -> dict[str, str]:
-    """Environment variables that show the ranks only the configuration's GPUs, in the order of the job's nodes.
-
-    Nothing is hidden if all GPUs are alike, since the first ones are as good as any. `spare`: indices of GPUs to prefer
-    over the usual ones, if they are of the right kind.
+    """Environment variables that show the ranks only the configuration's GPUs, in the order of the job's nodes; {} if
+    all GPUs are alike, since ranks use the first ones by default. `spare`: indices of GPUs to prefer, if they are of
+    the right kind.
     """
     kinds = list(_needed(job))
     if len(kinds) == 1 and len(set(gpus)) <= 1 and not spare:
@@ -128,12 +127,11 @@ def variables(
     indices: list[int] = []
     for kind, claimed in _claimed(job, gpus, memory, spare).items():
         knob = configuration.knobs.get(kind.replace("-", "_"), 0)
-        indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # with one kind, no knob chooses
+        indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # a job with one kind has no knob for its count
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
 
 
 def _needed(job: Job) -> dict[str, int]:
-    """Number of devices by kind, in the order of the job's nodes."""
     needed: dict[str, int] = {}
     for node in job.cluster.nodes:
         needed[node.device] = needed.get(node.device, 0) + node.count
@@ -148,7 +146,7 @@ def unused(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection
 
 
 def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[int]:
-    """All GPUs (indices) that a job with one kind may use; [] for a job that mixes kinds and needs each of them."""
+    """Indices of all GPUs that a job with one kind of device may use; [] for a job with several kinds."""
     kinds = list(_needed(job))
     if len(kinds) != 1:
         return []
@@ -163,10 +161,8 @@ def physical(index: int, given: str) -> str:
 
 
 def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
-    """Kind → indices of GPUs, in the order of the job's nodes, at most as many as it needs, `first` before others.
-
-    Kinds that no name identifies get the GPUs that the others leave.
-    """
+    """Kind → indices of GPUs for it, in the order of the job's nodes, at most as many as the job needs. GPUs in `first`
+    are preferred. Kinds that cannot be recognized by a GPU's name get the GPUs that remain."""
     needed = _needed(job)
     free = list(range(len(gpus)))
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
@@ -182,7 +178,7 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
 
 
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
-    """Whether the GPU has the memory of its kind; the driver keeps a few per cent of the nominal size."""
+    """Whether the GPU has the memory of its kind, except for a few per cent that the driver reserves."""
     sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
     if sliced is not None:
         gib = float(sliced[1])

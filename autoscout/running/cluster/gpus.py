@@ -54,7 +54,7 @@ def parsed(table: str) -> list[Gpu]:
 
 
 def held(visible: str = "") -> str:
-    """A sentence on the GPUs on which other processes hold memory; "" if there are none. `visible`: the
+    """A sentence on the GPUs on which other processes use memory; "" if there are none. `visible`: the
     CUDA_VISIBLE_DEVICES of the experiment that is about to start ("": all GPUs)."""
     names = named(visible)
     busy = [
@@ -66,18 +66,18 @@ def held(visible: str = "") -> str:
 
 
 def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:
-    """Whether a GPU is among `names`; [] means all."""
+    """Whether a GPU is among `names` (indices or UUIDs); an empty list contains all GPUs."""
     return not names or any(name == str(index) or uuid.startswith(name) for name in names)
 
 
 def taken(names: Sequence[str]) -> set[int]:
-    """Positions in `names` (indices or UUIDs) of GPUs that are missing or on which others hold memory."""
+    """Positions in `names` (indices or UUIDs) of GPUs that are missing or on which other processes use memory."""
     free = [gpu for gpu in look() if not _in_use(gpu)]
     return {i for i, name in enumerate(names) if not any(shown([name], gpu.index, gpu.uuid) for gpu in free)}
 
 
 def uuids(names: Sequence[str]) -> list[str]:
-    """UUIDs of GPUs given by index or UUID, so that a GPU has only one name; else the given names."""
+    """UUIDs of GPUs given by index or UUID, so that a GPU has only one name; the given names if there is no driver."""
     found = look()
     return [next((gpu.uuid for gpu in found if shown([name], gpu.index, gpu.uuid)), name) for name in names]
 
@@ -87,8 +87,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes hold on the GPU on which they hold most. None if the driver does not report it: it may
-    give no numbers, or the host's process ids, which differ from a container's."""
+    """GiB that these processes use on the GPU on which they use most. None if the driver does not report it: it may
+    have no numbers, or the host's process ids, which differ from those in a container."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -148,7 +148,7 @@ def health() -> GpuHealth:
 
 
 def broke(before: GpuHealth, now: GpuHealth) -> str:
-    """A sentence on what happened to the GPUs between two looks; "" if nothing did."""
+    """A sentence on GPU errors that appeared between two calls of `health`; "" if there are none."""
     faults = [f"the driver can no longer reach a GPU: {line}" for line in now.lost if line not in before.lost]
     faults += [
         f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"

@@ -4,9 +4,9 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True):
-    """`index`: its name in CUDA_VISIBLE_DEVICES, which is an index, or the UUID of a GPU or a slice of one; for a CPU,
-    the rank's number. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" if unknown. `group`: shared by devices of one
-    host that disturb each other's measurements."""
+    """`index`: the device's entry in CUDA_VISIBLE_DEVICES (an index, or the UUID of a GPU or MIG slice); for a CPU, the
+    rank's number. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" if unknown. `group`: devices of one host with the
+    same group disturb each other's measurements."""
 
     index: str
     kind: str = ""
@@ -15,8 +15,8 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """`name`: its name for people and schedulers; `address`: where others reach it ("": by its name). Devices are in
-    the order in which they get ranks."""
+    """`name`: as people and schedulers call the host; `address`: where other hosts reach it ("": `name`). Ranks are
+    assigned to `devices` in order."""
 
     name: str
     devices: tuple[Device, ...]

@@ -1,4 +1,4 @@
-"""Starts a command on a node of a Ray cluster, as a task that holds the node's devices, with our stdin and stdout.
+"""Runs a command on a node of a Ray cluster, as a Ray task that reserves the node's devices, with our stdin and stdout.
 
     ray_task.py                      → the nodes, as JSON: [{"address", "cpus", "gpus"}]
     ray_task.py ADDRESS COMMAND…

@@ -1,7 +1,7 @@
 """How a process is started on a host: directly here, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
-Each way is a prefix to the command. Its stdin and stdout are connected to the process there; when it ends, for whatever
-reason, the process's stdin closes.
+Each of these is a command that takes the process's command as its last arguments and connects our stdin and stdout to
+the process. When that connection ends, for whatever reason, the process's stdin closes.
 """
 
 import re
@@ -26,8 +26,8 @@ _REFUSALS = (
     (r"Permission denied \(", "ssh is refused", "put your public key there (`ssh-copy-id {host}`)"),
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
-        "its host key is not the known one",
-        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once by hand",
+        "its host key differs from the known one",
+        "check that it is the right machine, then run `ssh-keygen -R {host}` and log in once with ssh",
     ),
     (
         r"Could not resolve hostname|Name or service not known",

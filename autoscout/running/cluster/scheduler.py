@@ -1,9 +1,11 @@
-"""Decides which experiment starts next and where: first come, first served, with backfill that delays no older one.
+"""Decides which experiment starts next and on which devices: first come, first served, with backfill that delays no
+older experiment.
 
-It has no clock and starts no process: the caller passes the time. Devices of one host that disturb each other (a group)
-go to one experiment only. The oldest experiment that does not fit gets a reservation at the earliest time at which it
-will fit, given the time limits of the running ones. Others may start before it if they end before that time, or leave
-it enough room then (EASY backfill: Lifka 1995, with enforced limits).
+The scheduler has no clock (callers pass the time) and starts no process. Devices of one host that disturb each other's
+measurements form a group, which is given to only one experiment. The oldest experiment that does not fit gets a
+reservation for the earliest time at which the time limits of running experiments guarantee enough free devices. Others
+may start earlier if they end before that time or do not need the reserved devices (EASY backfill: Lifka 1995, with
+enforced limits).
 """
 
 from collections import deque
@@ -16,7 +18,7 @@ import numpy as np
 from autoscout.running.cluster.placement import Device, Host, Placement
 from kb.records import AutoscoutError
 
-_LOOK = 4  # for each kind of request, number of oldest waiting experiments that are tried for backfill
+_LOOK = 4  # number of the oldest waiting experiments with the same request that are tried for backfill
 
 
 class SlotPart(msgspec.Struct, frozen=True):
@@ -27,18 +29,18 @@ class SlotPart(msgspec.Struct, frozen=True):
 
 
 Request = tuple[SlotPart, ...]
-Room = np.ndarray  # (hosts, kinds) number of devices in free groups
+Room = np.ndarray  # (hosts, kinds): number of free devices, which excludes those in a group that is in use
 _Share = tuple[int, int, int]  # host, kind, devices
 
 
 class Running(msgspec.Struct, frozen=True):
     request: Request
     placement: Placement
-    groups: tuple[tuple[int, str], ...]  # (host, group) that it holds
+    groups: tuple[tuple[int, str], ...]  # (host, group) of the devices in use
     limit_s: float
-    ends: float  # latest end
+    ends: float  # latest possible end, by the time limit
     ticket: int
-    held: tuple[_Share, ...]  # all devices of its groups
+    held: tuple[_Share, ...]  # all devices of these groups, including those that the request does not need
 
 
 class Scheduler:
@@ -58,8 +60,6 @@ class Scheduler:
         self._known: dict[str, tuple[Request, float, int]] = {}  # waiting experiment → (request, time limit, ticket)
         self._tickets = 0
         self.running: dict[str, Running] = {}
-
-    # ---- what is wanted -------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> list[str]:
@@ -89,7 +89,7 @@ class Scheduler:
         self._wait(name, request, limit_s, self._tickets)
 
     def lacking(self, request: Request) -> str:
-        """What the hosts lack for a request even if nothing else runs, in words; "" if nothing."""
+        """A sentence on devices of a request that the hosts do not have at all; "" if they have all."""
         if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
             return ""
         asked = ", ".join(f"{part.count} {part.kind}" for part in request)
@@ -150,7 +150,8 @@ class Scheduler:
     # ---- hosts come and go ----------------------------------------------------------------------------------------
 
     def lose(self, host: str) -> list[str]:
-        """Takes a host out of use; its experiments, which their owner ends, wait again in their old places."""
+        """Takes a host out of use. Its experiments return to their old positions in the queue; the caller must end
+        their processes."""
         number = self._number[host]
         self._up[number] = False
         victims = [name for name, ran in self.running.items() if any(n == number for n, _ in ran.groups)]
@@ -168,23 +169,21 @@ class Scheduler:
             self._free[number] = set(self._groups[number])
             self._room[number] = self._whole[number]
 
-    # ---- how ------------------------------------------------------------------------------------------------------
-
     def _wait(self, name: str, request: Request, limit_s: float, ticket: int) -> None:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # it gets its old place back
+        if len(queue) > 1 and queue[-2][0] > ticket:  # the experiment waited before, and gets its old position back
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:
         return min((queue[0] for queue in self._waiting.values()), default=(0, None))[1]
 
     def _backfill(self, oldest: str, now: float) -> list[tuple[str, Placement]]:
-        """Starts experiments that may go before the oldest, which does not fit."""
+        """Starts experiments that may run before the `oldest`, for which there are too few free devices now."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
-        if reserved is None:  # the oldest cannot start before a host comes back, so none has to wait for it
+        if reserved is None:  # the oldest cannot start before a lost host comes back, so no other has to wait for it
             until, spare = float("inf"), self._room.copy()
         else:
             until, spare = reserved
@@ -202,9 +201,10 @@ class Scheduler:
         return started
 
     def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
-        """Returns the latest time by which the request will fit, and the room left then; None if it never will."""
+        """Returns the time by which enough devices for the request are free at the latest, and the devices left over
+        at that time; None if there will never be enough."""
         ends = sorted(self.running.values(), key=lambda ran: ran.ends)
-        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # room after each further experiment ends
+        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # free devices after the first n have ended
         after[0] = self._room
         for row, ran in zip(after[1:], ends, strict=True):
             _add(row, ran.held)
@@ -220,8 +220,8 @@ class Scheduler:
         return (max(now, ends[low - 1].ends) if low else now), room
 
     def _fit(self, request: Request, room: Room) -> list[_Share] | None:
-        """For each part of the request the fullest host with enough free devices, a different host per part if
-        possible. A part larger than every host gets whole hosts."""
+        """Assigns each part of the request to the host with the fewest free devices that suffice, if possible to a
+        different host per part; a part larger than every host gets whole hosts. None if the request does not fit."""
         shares: list[_Share] = []
         left = room.copy()
         used = np.zeros(len(left), dtype=bool)
@@ -280,7 +280,8 @@ class Scheduler:
         return placement
 
     def _chosen(self, number: int, kind: str, count: int, taken: list[tuple[int, str]]) -> Iterable[str]:
-        """Free groups that together have `count` devices: whole ones first, then the smallest that suffices."""
+        """Yields free groups with `count` devices together: first groups used as a whole, then the smallest group that
+        has enough devices for the rest."""
         of = {g: n for g in self._groups[number] if g in self._free[number] and (number, g) not in taken
               if (n := sum(d.kind == kind for d in self._groups[number][g]))}  # fmt: skip
         while count > 0:
@@ -310,8 +311,7 @@ class Scheduler:
 
 
 def _groups(host: Host) -> dict[str, tuple[Device, ...]]:
-    """Devices that go to one experiment together, in the host's order; one that disturbs no other is a group by
-    itself."""
+    """Name → devices that disturb each other, in the host's order. A device that disturbs no other is a group alone."""
     found: dict[str, list[Device]] = {}
     for device in host.devices:
         found.setdefault(f"group {device.group}" if device.group else device.index, []).append(device)

@@ -2,10 +2,10 @@
 
     autoscout-devices.lock        the machine: shared by holders of some GPUs, exclusive for CPU ranks
     autoscout-device-NAME.lock    one GPU
-    autoscout-turn.lock           held by the next in line, who waits for devices that others hold; everybody else waits
-                                  for this lock, and whoever gives devices back queues behind them
+    autoscout-turn.lock           the queue: held by the process that gets the next free devices; all other processes
+                                  that need devices wait for this lock
 
-The kernel releases the locks however a holder ends; each file names its holder.
+The kernel releases the locks however a process ends. Each file contains the pid of the process that holds it.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ _TICK_S = 0.1
 class Holder(msgspec.Struct, frozen=True):
     pid: int
     since: float  # unix time
-    session: str  # "" unknown
+    session: str  # "": unknown
 
 
 class Some(msgspec.Struct, frozen=True):
-    """A request for the first `count` of these GPUs that are free."""
+    """A request for `count` free GPUs, the first ones `among` these names."""
 
     among: Sequence[str]
     count: int
@@ -50,8 +50,8 @@ def machine(
     some: Some | None = None,
     taken: list[str] | None = None,
 ) -> Iterator[bool]:
-    """Holds the machine, or `some` of its GPUs (whose names are appended to `taken`, in order), for an experiment;
-    yields False if `give_up()` became true while waiting. `on_wait` is called once if others hold the devices."""
+    """Locks the whole machine, or `some` of its GPUs (whose names are written to `taken`, in order), for an experiment;
+    yields False if `give_up()` became true while waiting. `on_wait` is called once if the devices are in use."""
     held: list[int] | None = None
     try:
         held = _wait(some, taken if taken is not None else [], on_wait, give_up)
@@ -76,7 +76,7 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether somebody waits for devices; if so, holders return theirs once their experiments have ended."""
+    """Whether another process waits for devices; sessions then release theirs once their experiments have ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -89,8 +89,8 @@ def wanted_by_others() -> bool:
 def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
-    """The files whose locks we hold; None if we gave up. Locks of other users that we may not open are skipped, because
-    measuring side by side is better than not measuring."""
+    """Waits for the locks and returns their open files; None if we gave up. Lock files of other users that we may not
+    open are skipped: disturbed measurements are better than none."""
     notified, turn = False, _open(_turn())
     try:
         ours = turn is None
@@ -109,7 +109,7 @@ def _wait(
 
 
 def _lock_all(some: Some | None, taken: list[str]) -> list[int] | None:
-    """Takes all of these locks, or none and returns None."""
+    """Takes all locks that are needed, without waiting; returns None, and takes none, if one of them is held."""
     held: list[int] = []
     if (file := _open(lock_path())) is not None:
         held.append(file)
@@ -151,13 +151,13 @@ def _locked(file: int, how: int) -> bool:
 
 def _write(files: list[int], text: str) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # the entry is only for information
+        with contextlib.suppress(OSError):  # the content is only information for other processes
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
 
 
 def _clear(files: list[int]) -> None:
-    """Removes our entry, unless another holder that shares the machine has written one since."""
+    """Removes our name from the lock files, unless another process that shares the machine has overwritten it."""
     for file in files:
         with contextlib.suppress(OSError):
             if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):
@@ -170,7 +170,7 @@ def _close(files: list[int]) -> None:
 
 
 def _open(path: Path) -> int | None:
-    """The opened file; None if it is another user's and we may not open it."""
+    """The open lock file; None if it belongs to another user and we may not open it."""
     with contextlib.suppress(OSError):
         return os.open(path, os.O_RDWR)
     with contextlib.suppress(OSError):

@@ -7,11 +7,12 @@ from kb.records import AutoscoutError
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_MOST = 100_000  # a longer list of hosts is treated as a mistake
+_MOST = 100_000  # hosts; a longer list is treated as a mistake
 
 
 def nodes(words: str) -> list[str]:
-    """ "n[01-03,7]-ib,gpu1" → n01-ib, n02-ib, n03-ib, n7-ib, gpu1. Errors: AutoscoutError (exit 2)."""
+    """Host names from Slurm's notation: "n[01-03,7]-ib,gpu1" → n01-ib, n02-ib, n03-ib, n7-ib, gpu1. Errors:
+    AutoscoutError (exit 2)."""
     found: list[str] = []
     for word in re.split(r",(?![^\[]*\])", words.strip()):
         found += _expanded(word, words)
@@ -60,7 +61,7 @@ def _expanded(word: str, words: str) -> list[str]:
 
 
 def _counts(text: str) -> list[int]:
-    """ "2(x2),4" → [2, 2, 4]"""
+    """Parses numbers with repetitions: "2(x2),4" → [2, 2, 4]"""
     found: list[int] = []
     for piece in text.split(","):
         parts = _COUNT.fullmatch(piece.strip())
@@ -71,7 +72,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _listed(words: str) -> list[str]:
-    """ "0,2-3" → 0, 2, 3"""
+    """Parses numbers with ranges: "0,2-3" → 0, 2, 3"""
     found: list[str] = []
     for piece in filter(None, words.split(",")):
         first, dash, last = piece.partition("-")

@@ -1,18 +1,19 @@
-"""One node's part of an experiment: starts processes on this node, sends back their files, and leaves nothing running.
+"""Runs one node's processes of an experiment, sends their files to the controller, and leaves no process running.
 
-It is sent to a node and started there (by ssh, srun or Ray) with the ranks' interpreter. Protocol: one JSON object per
-line. The agent's first line describes the node. Requests of the controller:
+The controller (node_agents.py) sends this script to a node and starts it there (by ssh, srun or Ray) with the ranks'
+interpreter; it needs only the standard library. Protocol on stdin and stdout: one JSON object per line. The agent's
+first line describes the node. Requests of the controller:
 
     {"look": {…}}     → {"looked": {…}}: its disk, hashes of files, output of commands
     {"meet": true}    → {"meet": {…}}: addresses of this node, and a port where it can be called for a while
-    {"reach": {…}}    → {"reach": […]}: the addresses among them that answer from here
+    {"reach": {…}}    → {"reach": […]}: those of the given addresses that this node can connect to
     {"port": true}    → {"port": n}: a free port
-    {"warm": […]}     → {"warm": bool}: a process that has imported what ranks need (zygote.py)
+    {"warm": […]}     → {"warm": bool}: whether a process has done the ranks' imports and can fork them (zygote.py)
     {"run": {…}}      → {"file": name, "data": base64} for every piece of its files, then {"ended": {…}}
     {"stop": grace}   ends the run: SIGTERM, and after `grace` seconds SIGKILL to everything it started
 
-An empty line is a heartbeat, in both directions. When stdin closes, or after a long silence (a pulled cable),
-everything ends. Needs only Python.
+An empty line is a heartbeat, in both directions. When stdin closes, or the controller is silent for SILENT_S (a pulled
+cable), this process ends with everything that it started.
 """
 
 import base64
@@ -39,21 +40,21 @@ import supervise
 SILENT_S = 30.0  # silence after which the other side counts as dead
 _BEAT_S = 2.0
 _TICK_S = 0.05
-_FILES_S = 0.2  # polling interval for files that grow
+_FILES_S = 0.2  # seconds between two checks for new output
 _PIECE = 2**18
-_GRACE_S = 2.0  # grace after the first failure, so that other ranks can log their errors
+_GRACE_S = 2.0  # time that other ranks get after the first failure, to log their errors
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
 
 
 class Agent:
-    """Handles requests of the controller. `home`: the folder with our unpacked files."""
+    """Handles requests of the controller. `home`: the folder with the scripts that the controller sent."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self._heard = self._beat = time.monotonic()
         self._buffer = b""
-        self._answers = os.dup(1)  # keeps answers apart from other output
+        self._answers = os.dup(1)  # only answers go to the original stdout, other output to stderr
         os.dup2(2, 1)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._run: NodeRun | None = None
@@ -91,7 +92,6 @@ class Agent:
             data = data[os.write(self._answers, data) :]
 
     def end(self) -> None:
-        """Ends everything that was started here."""
         kill_all(0.0)
 
     def _obey(self, asked: dict[str, Any]) -> None:
@@ -145,9 +145,10 @@ class Agent:
 class NodeRun:
     """One experiment's processes on this node.
 
-    asked: {"folder", "files": {name: text}, "shared", "environment", "meet": address, "processes": [{"name", "command",
-    "environment"}] or "warm": a request to the zygote}. Files that they leave in `folder` are sent back unless it is
-    shared. "{folder}" in a command or file stands for that folder on this node.
+    asked: {"folder", "files": {name: text}, "shared", "environment", "meet": address of the rendezvous, "processes":
+    [{"name", "command", "environment"}] or "warm": a request to the zygote}. Files that the processes write into
+    `folder` are sent to the controller, unless it shares this folder. "{folder}" in a command or file is replaced by
+    the folder's path on this node.
     """
 
     def __init__(self, asked: dict[str, Any], filled: Any, zygote: "subprocess.Popen[bytes] | None", say: Any) -> None:
@@ -161,7 +162,7 @@ class NodeRun:
         self._looked = 0.0
         self._kills = _oom_kills()
         self._problem = ""
-        self._stopped: list[str] = []  # names of processes that we ended
+        self._stopped: list[str] = []  # names of processes that this agent ended
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._begin(asked, filled)
@@ -204,7 +205,7 @@ class NodeRun:
                 )
 
     def step(self) -> bool:
-        """Makes progress; returns whether the run is over."""
+        """Sends new output and notices processes that have ended; never blocks. Returns whether the run is over."""
         over = self._warm_step() if self.warm else self._fresh_step()
         now = time.monotonic()
         if not self._shared and (over or now > self._looked + _FILES_S):
@@ -282,9 +283,9 @@ class NodeRun:
 
 
 def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
-    """asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. The answer: `free_gib` of the
-    working disk, `shared` (whether the folder contains the token), hashes of `files` (null: missing), and the last line
-    that each command prints."""
+    """asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. Returns `free_gib` of the disk
+    for experiments, `shared` (whether the folder contains the controller's file `token`), hashes of `files` (null:
+    missing), and the last line that each command prints."""
     folder = Path(asked["folder"])
     try:
         shared = (folder / asked["token"]).is_file()
@@ -301,7 +302,7 @@ def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
 
 
 def addresses() -> list[str]:
-    """This node's addresses: first the one to which ssh connected, last loopback."""
+    """This node's addresses: first the one to which ssh connected, last the loopback address."""
     called = os.environ.get("SSH_CONNECTION", "").split()
     found = [called[2]] if len(called) == 4 else []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -348,7 +349,7 @@ def tied(command: list[str]) -> list[str]:
 
 
 def kill_all(grace_s: float, sparing: "subprocess.Popen[bytes] | None" = None) -> None:
-    """Kills all descendants of this process, including daemons, which it adopts as their subreaper."""
+    """Kills all descendants of this process, including daemons (which become its children, as it is a subreaper)."""
     until = time.monotonic() + grace_s + 10.0
     while time.monotonic() < until:
         kept = {*supervise.descendants(sparing.pid), sparing.pid} if sparing else set()

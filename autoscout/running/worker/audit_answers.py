@@ -1,5 +1,5 @@
-"""Answers of the scripts that audit an engine under the engine's own interpreter: one JSON object on the last line of
-stdout, whatever the engine itself prints."""
+"""Shared by the scripts that audit an engine under its own interpreter: their answer is one JSON object on the last
+line of stdout, whatever the engine itself prints."""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-_REFUSED = 400  # characters kept of an engine's message
+_REFUSED = 400  # characters of an engine's error message; the rest is cut off
 
 
 def asked() -> tuple[Any, Callable[[Any], None]]:
-    """The question on stdin, and a function that writes the answer and ends the process, even if threads of an engine
+    """The question on stdin, and a function that writes the answer and ends the process, even if the engine's threads
     are still running."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -38,7 +38,7 @@ def described(actions: dict[str, argparse.Action], plain: Callable[[Any], Any]) 
 
 
 def written(default: Any, choices: Iterable[Any] | None, plain: Callable[[Any], Any]) -> str:
-    """The text "default of choices"."""
+    """An option's values as text, such as "1 of 1 | 2 | 4": the default, then the choices."""
     text, named = json.dumps(plain(default)), " | ".join(str(plain(c)) for c in choices or ())
     return f"{text} of {named}" if named else text
 

@@ -1,31 +1,32 @@
-"""Rules for when warm-up is over, when enough was measured, and when a run can no longer win. They import none of our
-packages, so that workers can use them, too (running/early.py). All ranks get the same seconds, so they decide alike."""
+"""Rules for when warm-up is over, when enough was measured, and when a run can no longer win. This file imports none of
+our packages, so that workers can use it as well as running/early.py. All ranks evaluate the same iteration times, so
+they make the same decision."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
-Z = 3.0
-LEAST = 0.05  # smallest slowdown for which a run is ended: iterations may drift this much
+Z = 3.0  # standard deviations by which a run must be slower than the best to be ended
+LEAST = 0.05  # smallest relative slowdown for which a run is ended, since iteration times may drift this much
 NEEDED = 3  # iterations needed before a run may be ended
-WIDE = 0.1  # largest relative half-width that is settled, however noisy repeats are
+WIDE = 0.1  # largest relative half-width of the mean's interval at which a run may end, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
-SEARCHED = 2  # iterations that suffice in the search, where comparisons may be rough, since finalists run again
-USUAL = 10  # a job that asks for more iterations than this gets all of them
-NARROW = 0.01  # relative width below which more iterations add little
-MOST_WARM = 5  # extra warm-up iterations, beyond those requested
+SEARCHED = 2  # iterations that suffice during the search, where rough values do, since finalists are measured again
+USUAL = 10  # if a job asks for more iterations than this, its runs do not end before that number
+NARROW = 0.01  # relative half-width of the mean's interval below which more iterations add little
+MOST_WARM = 5  # largest number of warm-up iterations beyond those requested
 _FALLING = 0.1  # an iteration counts as warm-up if the next one is faster by more than this share
 _LEAST = 2  # minimum number of measured iterations
 
 
 def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
-    """Whether the first measured iteration was still warm-up, after `warmed` warm-up iterations of `asked`
-    requested."""
+    """Whether the first of two measured iterations counts as warm-up, too, because the second is much faster. `warmed`:
+    warm-up iterations so far; `asked`: the requested number."""
     return len(seconds) == _LEAST and warmed < asked + MOST_WARM and seconds[1] < (1 - _FALLING) * seconds[0]
 
 
 def warm_up(seconds: Sequence[float], asked: int) -> int:
-    """How many of a run's iterations were warm-up: at least the `asked` ones, but at least two are left as measured."""
+    """How many of a run's iterations were warm-up: at least `asked`, but the last two always count as measured."""
     warmed = asked
     while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
         warmed += 1
@@ -33,8 +34,8 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
 
 
 def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0, few: int = FEW) -> bool:
-    """Whether enough was measured: `iterations`; or at least `few` if the run is settled and no more than USUAL were
-    requested; or as many as fit into `measure_s`."""
+    """Whether a run was measured enough: for `iterations`, or for as many as fit into `measure_s`, or (unless more than
+    USUAL were requested) for at least `few` if more would add little."""
     n = len(seconds)
     if n < _LEAST:
         return False
@@ -46,9 +47,9 @@ def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: 
 
 
 def settled(costs: Sequence[float], spread: float = 0.0) -> bool:
-    """Whether more iterations would add little: the mean is known within 1 %, or within the relative `spread` (10 % at
-    most) between runs of the same configuration. Such a run is at most 1.12 times as uncertain as an endless one, since
-    its standard error is at most half of the spread between runs."""
+    """Whether more iterations would add little: the mean is known within 1 %, or within `spread`, the relative standard
+    deviation between runs of the same configuration (10 % at most). The run's standard error is then at most half of
+    the spread, so its uncertainty is at most 1.12 times that of an endless run."""
     return width(costs) <= max(NARROW, min(spread, WIDE))
 
 

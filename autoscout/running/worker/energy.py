@@ -1,5 +1,5 @@
-"""Energy used by GPUs, from the counter of NVIDIA's driver (NVML, part of the driver; Volta and newer), and the index
-of a GPU. Works in any interpreter without packages.
+"""Reads the energy that GPUs have used from NVIDIA's driver (NVML; Volta and newer), and the driver's index of a GPU.
+Needs only the standard library, so that it works in any interpreter.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ def joules(gpus: list[str]) -> float | None:
 
 
 def index(gpu: str) -> int | None:
-    """The driver's index of a GPU, whatever is visible to this process; None if the driver does not report it."""
+    """The driver's index of a GPU, regardless of CUDA_VISIBLE_DEVICES; None if the driver does not report it."""
     library, found = _library(), ctypes.c_uint()
     if library is None or (handle := _handle(library, gpu)) is None:
         return None

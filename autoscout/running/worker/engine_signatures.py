@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MANY = 50  # with this many fields no signature is printed, since callers look up such fields by name
+_MANY = 50  # a dataclass with more fields gets no signature, since callers look up the fields by name
 _MARKS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 def resolved(name: str) -> Any:
-    """The object under a dotted name. Errors: ImportError or AttributeError."""
+    """Imports the object with a dotted name. Errors: ImportError or AttributeError."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         module = ".".join(parts[:count])
@@ -49,7 +49,7 @@ def signature(name: str) -> str | None:
 
 
 def written(found: inspect.Signature) -> str:
-    """ "batch, /, cp_group=…, *, deep, **more": without types, and without the values of defaults."""
+    """A signature as text without types and default values, such as "batch, /, cp_group=…, *, deep, **more"."""
     words, before = [], None
     for parameter in found.parameters.values():
         if before is inspect.Parameter.POSITIONAL_ONLY and parameter.kind is not before:

@@ -1,4 +1,4 @@
-"""GPU imports in a process that will fork: they must not initialize CUDA, or no child could use it."""
+"""Imports GPU packages in a process that will fork, without initializing CUDA, which a child could not use then."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """While importing, packages may query the current GPU and its properties (Transformer Engine does, with
-    flash-attn): they get an answer that a child process obtained beforehand, the same for all GPUs of the node."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() opens the driver
+    """A context for imports that answers queries for the current GPU and its properties (as Transformer Engine makes on
+    import, with flash-attn) with values that a child process obtained beforehand. They are those of the first GPU."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() initializes CUDA
     import torch
 
     cuda: Any = torch.cuda
@@ -27,7 +27,7 @@ def imports() -> Iterator[None]:
 
 
 def usable() -> bool:
-    """Whether a process forked now could use its GPU."""
+    """Whether a process that is forked now can use its GPU."""
     return bool(_seen_by_a_child())
 
 

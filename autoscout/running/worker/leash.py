@@ -20,7 +20,7 @@ def die_with(parent: int) -> None:
 
 
 def outlive() -> None:
-    """Undoes die_with()."""
+    """Reverts `die_with`."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 

@@ -1,9 +1,9 @@
-"""Measures the network from one rank: every host sends to the next one in a ring, one pair at a time.
+"""Measures the network between hosts, with one rank on each: every rank sends to the next one in a ring, one at a time.
 
     links.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; needs torch
 
-EXPERIMENT.json: {"device": "cpu" (gloo) or "cuda" (NCCL), "mib": size of a message, "times"}. Rank R leaves in
-rank-R.json {"gib_per_s": from R to R + 1, "latency_s": of eight bytes}.
+EXPERIMENT.json: {"device": "cpu" (gloo) or "cuda" (NCCL), "mib": size of a message, "times": number of messages}.
+Rank R writes rank-R.json: {"gib_per_s": from rank R to R + 1, "latency_s": for a message of eight bytes}.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""Prints a node's health before anything is measured on it, as one JSON line. Needs only Python.
+"""Prints a node's health as one line of JSON, before anything is measured there. Needs only the standard library.
 
 `gpus`: index, name, used and total GiB, uncorrected ECC errors, current and maximum clock, throttle reasons, power
 limit and application clock with their defaults; `lost`: the driver's lines about GPUs that it can no longer reach;
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def _queried(asked: str) -> str:
-    """nvidia-smi's CSV, without fields that the driver lacks, because a single unknown field makes the query fail
-    (newer drivers drop application clocks)."""
+    """nvidia-smi's CSV for the fields that the driver has. A single unknown field would make the query fail, and newer
+    drivers lack application clocks."""
     table = _printed(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"])
     unknown, fields = _NO_FIELD.search(table), asked.split(",")
     if unknown is None or unknown[1] not in fields:

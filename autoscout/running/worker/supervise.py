@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_AFTERWARDS_S = 1.0  # time for helper processes to exit on their own after the command
+_AFTERWARDS_S = 1.0  # time that the command's helper processes get to exit on their own after it has ended
 _GONE_S = 10.0
 
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
-    """Runs the command `what`. `become`: turns the forked process into the command, and closes the given file
-    descriptor once the command has begun."""
+    """Runs a command. `become`: called in the forked process to turn it into the command, with a file descriptor that
+    it closes once the command has begun; `what`: the command's name in errors."""
     become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -37,7 +37,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     try:
         child = _started(become)
     except OSError as error:
-        import json  # imported here, since it is slower than all the rest and rarely needed
+        import json  # imported here, since it is rarely needed and takes longer than all other imports together
 
         _write(status, json.dumps({"error": f"{what}: {error.strerror}"}))
         return 1
@@ -45,7 +45,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # true: nobody waits for a graceful end
+            gone = os.getppid() != parent  # then nobody waits for a graceful end
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:
@@ -149,7 +149,7 @@ def descendants(of: int) -> list[int]:
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
+    except (ProcessLookupError, PermissionError):  # it has ended, or runs as root (with sudo)
         return
 
 

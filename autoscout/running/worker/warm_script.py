@@ -3,13 +3,13 @@ a process forked from itself.
 
     warm_script.py WORDS…        the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
 
-stdin is a socket. It sends {"ready": true} after the imports. Each request is a JSON line {"words", "environment",
-"cwd", "status", "grace_s"} with a file descriptor of the output pipe; the answer is {"pid": …} of the run's supervisor
-(supervise.py). When stdin closes, it ends with everything it runs.
+stdin is a socket, to which this process writes {"ready": true} after the imports. Each request is a JSON line {"words",
+"environment", "cwd", "status", "grace_s"} with a file descriptor of the output pipe; the answer is {"pid": …} of the
+run's supervisor (supervise.py). When stdin closes, this process and its runs end.
 
 Imported beforehand: the script's top-level imports of installed packages, and other modules of these packages that
-earlier runs imported. Modules next to the script are the user's code, which may do anything on import, so they are left
-to the runs. Needs only Python.
+earlier runs imported. Modules next to the script are the user's code, which may do anything on import, so each run
+imports them itself. Needs only the standard library.
 """
 
 import ast
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _TORCHRUN = "torch.distributed.run"
-_MOST = 2**20  # largest request in bytes
+_MOST = 2**20  # largest size of a request in bytes
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
         while _reaped():
             pass
         later.load()
-        gc.freeze()  # the runs share these pages (copy on write)
+        gc.freeze()  # keeps memory pages shared with the forked runs (copy on write)
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -64,12 +64,12 @@ def main() -> None:
 
 
 def torchrun(argv: list[str]) -> bool:
-    """Whether torchrun starts the script."""
+    """Whether the command line starts its script with torchrun."""
     return os.path.basename(argv[0]) == "torchrun" or argv[1:3] == ["-m", _TORCHRUN]
 
 
 def preload(argv: list[str]) -> None:
-    """Does the imports of a command line's script; errors are left to its own run."""
+    """Does the imports of a command line's script. Ignores errors, since the run of the script will raise them, too."""
     if torchrun(argv):
         with contextlib.suppress(Exception):
             importlib.import_module(_TORCHRUN)
@@ -83,8 +83,8 @@ def preload(argv: list[str]) -> None:
 
 
 class LaterImports:
-    """Collects, in order, the modules that runs import from loaded packages, so that later runs find them imported. It
-    is an import finder that finds nothing but reports names."""
+    """Collects the modules that runs import from packages that are already loaded, so that this process can import
+    them, too, before the next run. As an import finder it finds no module, but reports each name to this process."""
 
     def __init__(self) -> None:
         self._packages = {name.partition(".")[0] for name in sys.modules}
@@ -93,7 +93,7 @@ class LaterImports:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] in self._packages:
-            with contextlib.suppress(BlockingIOError):  # the pipe is full until a run ends; the next run sends the rest
+            with contextlib.suppress(BlockingIOError):  # if the pipe is full, a later run sends the rest
                 os.write(self._write, name.encode() + b"\n")
 
     def load(self) -> None:
@@ -119,12 +119,12 @@ def run_python(argv: list[str]) -> None:
         sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
         theirs = types.ModuleType("__main__")
         theirs.__file__ = os.path.abspath(rest[0])
-        sys.modules["__main__"] = theirs  # needed for pickling; runpy would change argv
+        sys.modules["__main__"] = theirs  # pickling needs it; runpy would also set it, but change argv
         exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
 
 
 class Worker:
-    """A rank of torchrun that is forked instead of started; it has the part of Popen's interface that torchrun uses."""
+    """A rank that is forked from this process, with those parts of Popen's interface that torchrun uses."""
 
     def __init__(self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **session: bool) -> None:
         self.args, self.returncode = args, None
@@ -162,7 +162,7 @@ class Worker:
 
 
 def run_torchrun(argv: list[str]) -> None:
-    """Runs torchrun's own code, except that ranks with our interpreter are forked from this process."""
+    """Runs torchrun's own code, but forks the ranks that use this interpreter from this process."""
     from subprocess import Popen
 
     from torch.distributed import run
@@ -178,7 +178,7 @@ def run_torchrun(argv: list[str]) -> None:
 
 
 def to_its_end(body: Callable[[], None]) -> NoReturn:
-    """Runs `body` and ends this process as an interpreter would, without returning to the frames below."""
+    """Runs `body` and ends this process as an interpreter would, without returning to the caller."""
     code = 1
     try:
         try:
@@ -231,7 +231,7 @@ def _as_started(environment: dict[str, str]) -> None:
 
 
 def _script(argv: list[str]) -> Path | None:
-    """The first Python file among the words, or the module that is run."""
+    """The first Python file of a command line, or the file of the module that it runs with -m."""
     for i, word in enumerate(argv[1:], 1):
         if word.endswith(".py") and os.path.isfile(word):
             return Path(word)
@@ -244,7 +244,6 @@ def _script(argv: list[str]) -> Path | None:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """The packages that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name.partition(".")[0] for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

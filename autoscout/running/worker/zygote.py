@@ -4,15 +4,16 @@
 
 The module WORKER has load(device), which does the imports, and run_and_exit(experiment), which runs a rank.
 
-Protocol: one JSON object per line. It sends {"ready": true} after the imports, or false if a forked process cannot use
-the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers {"codes": [exit code of each
-rank, -n for signal n], "ended": [ranks that it ended itself], "timed_out": bool, "stopped": bool}. For an experiment
-over several hosts a request also has {"first": rank, "world": all ranks, "address" and "port" of the rendezvous,
-"environment"}: the ranks on this host start at `first`. {"stop": true} ends the running experiment; so does closing
-stdin, which also ends the zygote.
+Protocol: one JSON object per line. The zygote writes {"ready": true} after the imports, or false if a forked process
+cannot use the GPUs. It answers each request {"experiment": path, "ranks": n, "timeout_s": s} with {"codes": [exit code
+of each rank, -n for signal n], "ended": [ranks that the zygote ended], "timed_out": bool, "stopped": bool}. For an
+experiment over several hosts a request also has {"first": global rank of the first rank on this host, "world": number
+of all ranks, "address" and "port" of the rendezvous, "environment"}. {"stop": true} ends the running experiment.
+Closing stdin ends the zygote, too.
 
-A request with "keep": KEY has one rank, which stays alive after its experiment and runs the next one with the same KEY.
-It runs the worker's stay(connection), which reads a path per line and answers with an exit code per line.
+A request with "keep": KEY has one rank, whose process stays alive after the experiment and runs the next one with the
+same KEY. This process calls the worker's stay(connection), which reads a path per line and answers with an exit code
+per line.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from typing import Any
 
 import leash
 
-_GRACE_S = 2.0  # grace after the first failure, so that other ranks can log their errors
+_GRACE_S = 2.0  # time that other ranks get after the first failure, to log their errors
 _TICK_S = 0.02
 
 
@@ -62,7 +63,7 @@ class ZygoteRank:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid:
-            with contextlib.suppress(OSError):  # the child does this as well; either may be first
+            with contextlib.suppress(OSError):  # also done by the child, since either process may run first
                 os.setpgid(self.pid, self.pid)
             return
         try:
@@ -75,7 +76,7 @@ class ZygoteRank:
             os._exit(1)
 
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The process's exit code; None while it runs."""
         done, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if done else None
 
@@ -100,7 +101,7 @@ class Kept(ZygoteRank):
         theirs.close()
 
     def give(self, experiment: str) -> None:
-        with contextlib.suppress(OSError):  # if it died, code() will report it
+        with contextlib.suppress(OSError):  # the process may have died, which code() reports
             self._connection.sendall(experiment.encode() + b"\n")
 
     def code(self) -> int | None:
@@ -119,14 +120,14 @@ class Kept(ZygoteRank):
 
 def main() -> None:
     os.environ.update(json.loads(sys.argv[2]))
-    answers = os.dup(1)  # keeps answers apart from Megatron's output
+    answers = os.dup(1)  # only answers go to the original stdout, Megatron's output to stderr
     os.dup2(2, 1)
     script = Path(sys.argv[1])
     sys.path.insert(0, str(script.parent))
     worker = importlib.import_module(script.stem)
     ready = _load(worker, sys.argv[3])
-    leash.outlive()  # experiments may come from other threads; from here on we end when stdin closes
-    gc.freeze()  # the ranks share these pages
+    leash.outlive()  # the parent's thread may end before this process, which now ends when stdin closes
+    gc.freeze()  # keeps memory pages shared with the forked ranks (copy on write)
     _answer(answers, {"ready": ready})
     requests = ZygoteRequests()
     kept: Kept | None = None
