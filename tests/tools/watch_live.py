@@ -93,6 +93,7 @@ def main() -> None:
         subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
         words = ["-m", "vllm.entrypoints.cli.main", "serve", str(folder / "model"), "--port", str(PORT)]
         words += ["--served-model-name", "m", "--enforce-eager", "--max-num-seqs", "64", "--dtype", "float32"]
+        words += ["--gpu-memory-utilization", "0.2"]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen([asked.python, *words], stdout=log, stderr=log)
         try:
