@@ -284,7 +284,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) number of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
+        """(n,) index of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software
