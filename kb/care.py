@@ -48,8 +48,7 @@ def info(kb: Path) -> dict[str, Any]:
 
 
 def check(kb: Path) -> list[CareFinding]:
-    """Checks integrity (reading every block makes DuckDB verify its checksum), references, hashes, precomputed results,
-    journals and imports."""
+    """Checks blocks (DuckDB verifies checksums), references, hashes, precomputed results, journals and imports."""
     findings = []
     with reader(kb, results=True) as con:
         findings += _readable(con)

@@ -108,8 +108,7 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """The sessions folder of a knowledge base that is not called kb.duckdb. It exists unless an older version created
-    the knowledge base."""
+    """The sessions folder of a knowledge base not called kb.duckdb. Older versions did not create it."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 

@@ -77,8 +77,7 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """Replaces control characters in the strings of a JSON document by spaces. Line ends and tabs are only replaced in
-    names."""
+    """Replaces control characters in a JSON document's strings by spaces; line ends and tabs only in names."""
 
     def spaced(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0] == b"\\\\" else b" "

@@ -128,8 +128,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def sessions_of_host(kb: Path, host: str) -> list[str]:
-    """Sessions that ran on a host with this name, also if only the name's hash is stored. Errors: AutoscoutError (exit
-    2) if there are none."""
+    """Sessions that ran on a host of this name (or its hash). Errors: AutoscoutError (exit 2) if none did."""
     with reader(kb) as con:
         found = con.execute(
             "SELECT id FROM session WHERE host IN (?, ?) ORDER BY unix_s", [host, hashed_host(host)]

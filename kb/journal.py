@@ -136,8 +136,7 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
 
 
 def charged(measurement: Measurement) -> bool:
-    """Whether an experiment of the search counts towards the budget. Faults of the machine and forecasts of shadow runs
-    do not."""
+    """Whether a search experiment counts towards the budget; machine faults and shadow runs' forecasts do not."""
     return measurement.status != "infrastructure" and measurement.fidelity != "shadow"
 
 

@@ -100,8 +100,7 @@ _RECOMPUTE = (
 
 
 def refresh(con: "DuckDBPyConnection") -> list[str]:
-    """Recomputes the results of every job whose rows have changed, and returns these jobs' ids. `con`: open for
-    writing."""
+    """Recomputes the results of all jobs whose rows have changed, and returns their ids. `con`: open for writing."""
     changed = dict(con.execute(_CHANGED).fetchall())
     if not set(changed) - {_STALE}:  # no row has changed
         con.execute(_UNMARK)

@@ -1,5 +1,4 @@
-"""The evidence behind a recommendation: its measurements (by whom, on which machine, when), and the simulators that
-contributed."""
+"""The evidence of a recommendation: measurements (by whom, on which machine, when), and simulators that contributed."""
 
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def _journals(kb: Path, sessions: list[str], known: dict[str, int]) -> dict[str,
 
 
 def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[ProposedBy]:
-    """Those of the `configurations` (ids) that an order proposed or ran."""
+    """Those of the `configurations` (ids) that users proposed, and their reasons."""
     found = []
     for session in sessions:
         path = store.session_folder(kb, session) / "journal.jsonl"

@@ -74,8 +74,7 @@ def give(folder: Path, order: Order) -> None:
 
 
 def given(folder: Path) -> list[Order]:
-    """All orders given to a session, in order, without an incomplete last line. A line that is not an order becomes the
-    order "unreadable"."""
+    """All complete lines of a session's orders. A line that is not an order becomes the order "unreadable"."""
     try:
         lines = file_of(folder).read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:

@@ -322,8 +322,7 @@ class Job(Strict, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> str:
-        """Hash of what is computed, regardless of the search's limits. A job without a model is identified by its
-        name."""
+        """Hash of what is computed, regardless of the search's limits. The name identifies a job without a model."""
         return job_id(self.task, self.target, self.model, self.traffic, self.name)
 
 

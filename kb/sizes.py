@@ -69,8 +69,7 @@ def _of_attention(m: Model) -> int:
 
 
 def latent_projections(model: Model) -> int:
-    """Number of parameters of a layer's latent attention: projections down to the latents, up to the heads, and of the
-    output."""
+    """Number of parameters of a layer's latent attention: projections to latents, to heads, and to the output."""
     latent = model.latent or Latent()
     to_queries = latent.q_lora_rank or model.hidden
     down = model.hidden * (latent.q_lora_rank + latent.kv_lora_rank + latent.qk_rope_head_dim)

@@ -285,8 +285,7 @@ def journalled(kb: Path, session: str) -> Path:
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) if there is no such session, or its job's name is
-    invalid."""
+    """The first event of a session. Errors: AutoscoutError (exit 2) if there is none, or its job's name is invalid."""
     path = journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):

@@ -34,8 +34,7 @@ class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of the two versions that a gate compares: medians, and the mean ratio b / a with its 95 % interval (for
-    a single look)."""
+    """A metric of a gate's two versions: medians, and the mean ratio b / a with its 95 % interval at one look."""
 
     name: str
     a: float

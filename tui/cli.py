@@ -1,5 +1,4 @@
-"""The command line. Its commands (verbs) are in `verbs/` and import heavy packages only when they run, so that --help
-is fast."""
+"""The command line. Its commands are in `verbs/` and import heavy packages only when they run: --help stays fast."""
 
 import contextlib
 import errno

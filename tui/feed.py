@@ -1,5 +1,4 @@
-"""Reads the session's journal and this machine's devices for the screens, each in its own thread, because disks may be
-slow."""
+"""Reads the session's journal and this machine's devices for the screens in threads, because disks may be slow."""
 
 import time
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""The home screen, which `autoscout` opens without a verb: sessions and jobs to open, known machines and winners, and a
-form for a new job."""
+"""The screen of `autoscout` without a verb: sessions and jobs, known machines and winners, and a form for a new job."""
 
 import json
 import os

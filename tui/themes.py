@@ -1,5 +1,4 @@
-"""Themes: dark, light, and one for colour-blind users. AUTOSCOUT_THEME sets the initial theme; NO_COLOR removes all
-colours."""
+"""Dark, light and colour-blind-safe themes. AUTOSCOUT_THEME sets the first one; NO_COLOR removes all colours."""
 
 import os
 from functools import partial

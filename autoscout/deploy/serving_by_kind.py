@@ -29,8 +29,7 @@ _LISTEN = 8080
 
 
 class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device with its engines. `rate`: requests per second that these serve; `weight`: their share of all
-    requests in per cent."""
+    """One kind of device with its engines. `rate`: requests per second; `weight`: share of all requests in per cent."""
 
     kind: str
     devices: int

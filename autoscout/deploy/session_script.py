@@ -25,8 +25,7 @@ _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: of `autoscout tune`. Errors: AutoscoutError (exit 2) if the nodes differ, or `cluster.hosts` does not
-    suit the form."""
+    """`options`: of `autoscout tune`. Errors: AutoscoutError (exit 2): different nodes, unsuitable `cluster.hosts`."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
@@ -78,8 +77,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
 
 
 def _jobset(job: Job, file: Path, options: list[str]) -> str:
-    """A JobSet whose head pod runs the session. Pods of further nodes form a Ray cluster with the head, and end when it
-    ends."""
+    """A JobSet whose head pod runs the session. Other nodes' pods form a Ray cluster with the head, and end with it."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
     unit = "cpus" if is_cpu(node.device) else "gpus"

@@ -29,8 +29,7 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """The Python interpreter that runs a program: the program itself, or the one in its shebang; "" if there is none.
-    `path`: as in $PATH."""
+    """The Python interpreter of a program: itself, or the one in its shebang; "" if there is none. `path`: as $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""

@@ -141,7 +141,7 @@ def _follow(
                 heard(output)
             elif gone in ready:
                 return
-            elif read in ready:  # end of file
+            elif read in ready:  # end of file: the command closed its output
                 watched = [gone]
             now = time.monotonic() - started
             if now > looked + _LOOK_S:  # needed to end the command's processes if their supervisor is killed

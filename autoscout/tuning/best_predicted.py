@@ -239,8 +239,7 @@ class _PredictedRows:
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _alone(self) -> "_PredictedRows":
-        """Predictions for a load of one request at a time: a configuration that breaks a limit at this load breaks it
-        at every request rate."""
+        """Predictions for one request at a time: a configuration that breaks a limit then breaks it at every rate."""
         limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
         objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
         traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)

@@ -14,8 +14,7 @@ from kb.records import AutoscoutError, Job
 
 
 class BisectPoint(msgspec.Struct, frozen=True):
-    """A version of the job. `label`: the change from the previous version; `side`: the text that defines this version
-    (sides.py)."""
+    """A version of the job. `label`: its change from the previous version; `side`: its definition (sides.py)."""
 
     label: str
     side: str

@@ -48,8 +48,7 @@ def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
 
 
 def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predictor]:
-    """For each bound that a simulator predicts, a predictor of how close configurations come to it (search/strategy.py
-    defines the scale)."""
+    """For each bound that a simulator predicts, a predictor of how close configurations come to it (strategy.py)."""
     from autoscout.search.belief.foreseen import MEMORY  # imported here, because it loads scipy
 
     found: dict[str, Predictor] = {}

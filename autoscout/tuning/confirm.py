@@ -19,7 +19,7 @@ from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
-FINALISTS, _MOST = 3, 6  # smallest and largest limit on the number of finalists by the posterior
+FINALISTS, _MOST = 3, 6  # most finalists by the posterior, after few and after many measurements
 _FOR = 5  # between these, the limit is the number of measured configurations divided by this
 # Configurations within this factor of the best single measurement may really be better, because of noise.
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05

@@ -21,8 +21,7 @@ def exact(job: Job, tape: Tape) -> bool:
 
 
 def compared(job: Job, space: Space, done: Sequence[Measurement], reference: Configuration) -> Confirmed:
-    """The verdict on the best configuration. `done`: one measurement per configuration. Errors: AutoscoutError (exit 3)
-    if nothing worked."""
+    """The verdict after one measurement per configuration. Errors: AutoscoutError (exit 3) if nothing worked."""
     found = [(c, m) for m in done if (c := cost(job.objective, m)) is not None]
     if not found:
         raise AutoscoutError(nothing_worked(job, done), 3)

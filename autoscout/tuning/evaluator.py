@@ -214,8 +214,8 @@ class Evaluator:
         return foreseen(self.job, self._ensemble, space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
-        """Records the predictions' error after the switch to profiling, when it decides nothing any more. Older
-        journals lack these checks, so they are resumed without them."""
+        """Records the predictions' error after the switch to profiling, for reports only. Older journals lack these
+        checks, so they are resumed without them."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:

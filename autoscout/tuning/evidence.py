@@ -113,8 +113,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Returns k configuration ids, (n, k + rounds) one-hot columns of each run's configuration and round, and (n,)
-    log-costs."""
+    """Configuration ids (k), one-hot columns of each run's configuration and round (n, k + rounds), log-costs (n,)."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))
     rows = [(names.index(name), r, math.log(c)) for r, row in enumerate(rounds) for name, c in row]
     n, k = len(rows), len(names)

@@ -1,5 +1,4 @@
-"""Predicts before the first run whether any configuration of a job fits into device memory, and if none does, how much
-memory is missing."""
+"""Predicts before the first run whether any configuration fits into device memory, and if not, how much is missing."""
 
 import contextlib
 import math

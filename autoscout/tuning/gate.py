@@ -35,7 +35,7 @@ _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # en
 
 
 class GateSide(msgspec.Struct, frozen=True):
-    """One side of a comparison, with its open session."""
+    """A or B of a comparison, with its session and the measurements so far."""
 
     side: Side
     loop: Loop

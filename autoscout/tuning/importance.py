@@ -131,8 +131,7 @@ def _ablation(
 
 
 def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple[str, ...], Configuration]:
-    """The possible next steps: the smallest sets of knobs that can be set to the best configuration's values so that
-    the result is valid."""
+    """The smallest sets of knobs that, set to the best configuration's values, give a valid result."""
     differing = [k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)]
     for size in range(1, min(_TOGETHER, len(differing) - 1) + 1):
         found = {}

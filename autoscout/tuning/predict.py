@@ -37,8 +37,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Objectiv
 
 
 class PredictedMemory(msgspec.Struct, frozen=True):
-    """GiB of the rank that needs most, with a 90 % interval; `device_gib`: the device's memory, None if there are
-    several kinds."""
+    """GiB of the fullest rank, with a 90 % interval; `device_gib`: the device's memory, None for several kinds."""
 
     gib: float
     low: float

@@ -1,5 +1,4 @@
-"""Collects the configurations that users propose to a running session, for the strategy's bandit arm for proposals
-(search/proposed.py)."""
+"""Collects users' proposals to a running session for the strategy's bandit arm for proposals (search/proposed.py)."""
 
 from typing import Any, cast
 

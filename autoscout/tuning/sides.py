@@ -119,8 +119,7 @@ def _launched(job: Job, **changes: object) -> Job:
 
 @contextlib.contextmanager
 def _at_commit(job: Job, commit: str) -> Iterator[Job]:
-    """The job with its script in a checkout of a commit. Errors: AutoscoutError (exit 2) if there is no repository or
-    no such commit."""
+    """The job with its script in a checkout of a commit. Errors: AutoscoutError (exit 2) if either is missing."""
     where = Path(job.launch.path or ".").resolve()
     top = _git(where, "rev-parse", "--show-toplevel").strip()
     commit = _git(where, "rev-parse", "--verify", f"{commit}^{{commit}}").strip()

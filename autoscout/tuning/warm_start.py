@@ -242,7 +242,7 @@ def _memory(job: Job) -> float:
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
     """A similar job's configuration without knobs that `space` lacks (a strategy rounds the values to those of the
-    domain). If `parts` lack `points`, None unless the configuration is valid in `space`."""
+    domain). An invalid one gives None unless `parts`, what may be taken over, contains "points"."""
     if space.is_valid(there):
         return there
     knobs = {name: value for name, value in there.knobs.items() if name in space.knob}

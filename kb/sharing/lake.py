@@ -185,8 +185,7 @@ def census(con: "DuckDBPyConnection") -> list[Session]:
 
 
 def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further: str = "") -> str:
-    """Writes all rows of a session to a file in `folder`, and returns the file's hash. `further`: a query for
-    additional rows."""
+    """Writes all rows of a session to a file in `folder`; returns its hash. `further`: a query for additional rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{os.getpid()}.unfinished"
     whole = f"FROM ({_whole_session()}) UNION ALL BY NAME {further}" if further else _whole_session()

@@ -78,7 +78,7 @@ def test_a_reference_that_starts_to_fail_leaves_a_winner_that_says_so(tmp_path):
     assert found.confirmed is not None
     assert found.confirmed.verdict == "alone"
     assert found.confirmed.gain is None
-    assert "the reference, did not run in 2 rounds" in found.confirmed.sentence
+    assert "did not run in 2 rounds" in found.confirmed.sentence
 
 
 def test_devices_that_disappear_before_the_rounds_end_it_with_a_sentence(tmp_path):

@@ -1,5 +1,4 @@
-"""Limits for AI agents that use `autoscout mcp`: they may only use one folder's jobs and a daily device time, and every
-call is logged."""
+"""Limits for AI agents that use `autoscout mcp`: one folder's jobs, a daily device time, and a log of all calls."""
 
 import json
 from collections.abc import Iterator
@@ -28,8 +27,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0
 
     def inside(self, given: str) -> Path:
-        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of the folder, also by
-        links."""
+        """The path of a file in the folder. Errors: AutoscoutError (exit 2) if it leads out of it, also by links."""
         path = (self.folder / given).resolve()
         if "\0" in given or not path.is_relative_to(self.folder.resolve()):
             raise AutoscoutError(f"{door.shown(given)} is not in the folder of this server's jobs", 2)

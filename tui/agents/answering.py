@@ -14,8 +14,7 @@ _LARGEST = 100_000  # largest number of characters of a call's arguments
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`answer`: the JSON document of the command (--json); `left_out`: which parts of it were cut; `refused`: why there
-    is no answer."""
+    """`answer`: the command's JSON document; `left_out`: parts that were cut; `refused`: why there is no answer."""
 
     answer: Any = None
     left_out: list[str] = []

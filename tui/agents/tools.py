@@ -262,8 +262,7 @@ def propose(call: Call, asked: Idea) -> Any:
 
 
 def steer(call: Call, asked: OfSteering) -> Any:
-    """Gives an order to a session that an agent began. Agents cannot increase the job's budget or end a user's
-    pause."""
+    """Gives an order to an agent's session. Agents cannot increase the job's budget or end a user's pause."""
     from kb import store
     from kb.orders import paused_by
 

@@ -12,8 +12,7 @@ from tui.text import clock, number
 
 
 def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, ascii_only: bool) -> Text:
-    """Load, memory, power and temperature of each device, now and over the last minutes; if there are many devices, one
-    line for each."""
+    """Load, memory, power and temperature now and over the last minutes, by device; one line each if there are many."""
     if not readings:
         return Text("reading …", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -44,8 +43,7 @@ def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, a
 
 
 def slots(state: State, around: NeighbourSessions | None, width: int, ascii_only: bool) -> Text:
-    """The job's devices, and the session that uses them now. `around`: None for a recording or another machine, where
-    that is unknown."""
+    """The job's devices and the session that uses them now. `around`: None if unknown (recordings, other machines)."""
     if state.job is None:
         return Text("")
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -163,8 +163,7 @@ def _room(gib: float | None, chance: float | None) -> list[str]:
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:
-    """A stacked bar of all parts with a legend, largest first. `whole`: the value for the full width, by default the
-    sum of the parts."""
+    """A stacked bar of all parts with a legend, largest first. `whole`: the full width's value (default: the sum)."""
     ordered = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
     total = sum(v for v, _ in ordered)
     if not total:

@@ -194,8 +194,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
-    if m.losses and job.task != "serve":  # for serving, they are tokens of answers
-        of_rl = job.task == "rl"  # its losses alternate between reward and loss
+    if m.losses and job.task != "serve":  # serving stores tokens of answers as `losses`
+        of_rl = job.task == "rl"  # stores rewards and losses in turn as `losses`
         if of_rl:
             click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
         losses = m.losses[1::2] if of_rl else m.losses

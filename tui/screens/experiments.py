@@ -78,8 +78,7 @@ class ExperimentsPane(Pane):
         self._look_on(words, keep=not fresh)
 
     def _look_on(self, terms: list[str], keep: bool) -> None:
-        """Searches further runs for at most `_SLICE_S`; a timer continues the search later, so that keys are handled in
-        between."""
+        """Searches runs for at most `_SLICE_S`; a timer continues the search, so that keys are handled in between."""
         runs, until = self.state.runs, time.perf_counter() + _SLICE_S
         for run in runs[self._counted : _AT_ONCE]:
             self._often.update(run.configuration.knobs.items())

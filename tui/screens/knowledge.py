@@ -49,8 +49,7 @@ _RECALLED = 50  # number of earlier queries that the history offers
 
 
 class Contents(Tree[Any]):
-    """A tree of questions, similar jobs and the schema. The data of a leaf is SQL, or a similar job as in `autoscout
-    similar --json`."""
+    """A tree of questions, similar jobs and the schema. A leaf holds SQL, or a job of `autoscout similar --json`."""
 
     BINDINGS = [
         Binding("a", "decide(True)", "accept", show=False),

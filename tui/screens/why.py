@@ -1,5 +1,4 @@
-"""The screen "why": the search's belief about each knob's values, expected and achieved gains, and whether something
-better is left."""
+"""The screen "why": beliefs about each knob's values, expected and achieved gains, and whether search still pays."""
 
 from rich.text import Text
 from textual.app import ComposeResult

@@ -104,8 +104,7 @@ def _gap(state: State) -> float:
 
 
 def _to_confirm(state: State) -> int:
-    """Number of configurations in the final rounds: expected if the search ended now, and exact after the first
-    round."""
+    """Number of configurations in the final rounds: expected if search ended now; exact after the first round."""
     again = state.confirms
     seen = len(set(again))
     if state.seen == "designed":  # costs come from a deterministic model, without final rounds

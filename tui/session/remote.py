@@ -176,8 +176,7 @@ class Remote:
             self._lost(self._complaint())
 
     def _listen(self) -> None:
-        """Reads lines in a thread. Time during which this machine or the process was suspended does not count as
-        silence."""
+        """Reads lines in a thread. While this machine or the process is suspended, time does not count as silence."""
         now = time.monotonic()
         self._silent += min(1.0, now - self._looked)
         self._looked = now

@@ -96,8 +96,7 @@ class Watched:
         self.cursor = at
 
     def catch_up(self) -> bool:
-        """Applies events to the requested state for at most `_SLICE_S`; returns whether it is complete. Errors:
-        AutoscoutError."""
+        """Applies events for at most `_SLICE_S`; returns whether the state is complete. Errors: AutoscoutError."""
         if self._folding is None:
             return True
         until = time.perf_counter() + _SLICE_S

@@ -98,8 +98,7 @@ def strategy(config: Path) -> str:
 
 
 def leave(kb: Path, session: str, began: float, train: bool) -> None:
-    """Writes the folders exps and results into the working directory, as DeepSpeed does. `train`: whether to launch the
-    winner afterwards."""
+    """Writes folders exps and results as DeepSpeed does. `train`: whether to launch the winner afterwards."""
     import subprocess
 
     from autoscout.deploy.recommendation import best_of_session

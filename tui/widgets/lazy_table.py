@@ -46,8 +46,7 @@ class Rows(ScrollView, can_focus=True):
         knobs: Callable[[int], Iterable[str]],
         id: str,
     ) -> None:
-        """`columns`: names and widths; `knobs(row)`: knobs of the row's configuration, between which its name may be
-        truncated."""
+        """`columns`: names and widths; `knobs(row)`: knobs of a row, between which its name may be cut."""
         super().__init__(id=id)
         self.columns, self.draw, self.knobs = columns, draw, knobs
         self.rows: Sequence[int] = ()
@@ -59,8 +58,7 @@ class Rows(ScrollView, can_focus=True):
         return len(self.rows)
 
     def show(self, rows: Sequence[int], keep: bool) -> None:
-        """Shows other rows. With `keep`, the cursor stays on its row, but if it was on the last row, it moves to the
-        new last row."""
+        """Shows other rows. `keep`: the cursor stays on its row, but follows the last row to the new last one."""
         at_end = not keep or self.cursor >= len(self.rows) - 1
         grown = len(rows) != len(self.rows)
         self.rows = rows

@@ -1,5 +1,4 @@
-"""A one-line choice of a value. Space, enter, the right arrow and the mouse select the next value, the left arrow the
-previous one."""
+"""A one-line choice. Space, enter, the right arrow and the mouse select the next value, left the previous one."""
 
 from collections.abc import Sequence
 

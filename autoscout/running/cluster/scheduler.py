@@ -150,8 +150,7 @@ class Scheduler:
     # ---- hosts come and go ----------------------------------------------------------------------------------------
 
     def lose(self, host: str) -> list[str]:
-        """Takes a host out of use. Its experiments return to their old positions in the queue; the caller must end
-        their processes."""
+        """Takes a host out of use and requeues its experiments, whose processes the caller must end."""
         number = self._number[host]
         self._up[number] = False
         victims = [name for name, ran in self.running.items() if any(n == number for n, _ in ran.groups)]

@@ -12,8 +12,7 @@ _REFUSED = 400  # characters of an engine's error message; the rest is cut off
 
 
 def asked() -> tuple[Any, Callable[[Any], None]]:
-    """The question on stdin, and a function that writes the answer and ends the process, even if the engine's threads
-    are still running."""
+    """The question on stdin, and a function that writes the answer and ends the process even if threads still run."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

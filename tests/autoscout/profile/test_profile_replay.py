@@ -78,7 +78,7 @@ def test_what_was_not_recorded_is_an_error(recorded: Job, tmp_path: Path) -> Non
 def test_bad_recordings_are_refused(recorded: Job, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    for path, said in (("", "name the journal"), (str(empty), "contains no session"), ("/none", "no such")):
+    for path, said in (("", "give the journal"), (str(empty), "contains no session"), ("/none", "no such")):
         job = msgspec.structs.replace(recorded, launch=msgspec.structs.replace(recorded.launch, recorded=path))
         with pytest.raises(AutoscoutError, match=said):
             profiler_of(job)
