@@ -5,7 +5,8 @@ import math
 import os
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -86,11 +87,21 @@ def kb_if_any(given: Path | None) -> Path:
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Session names that complete the input, newest first; [] without a knowledge base."""
-    from kb.store import sessions_folder
+    return [name for name in _sessions(context.params.get("kb")) if name.startswith(begun)]
 
-    folder = sessions_folder(kb_path(context.params.get("kb")))
+
+def every_session(words: Sequence[str]) -> list[str]:
+    """The names of all sessions next to the knowledge base of a command line, newest first."""
+    given = [after for option, after in pairwise(words) if option == "--kb"] or [os.environ.get("AUTOSCOUT_KB", "")]
+    return _sessions(Path(given[0]) if given[0] else None)
+
+
+def _sessions(kb: Path | None) -> list[str]:
+    from kb.store import default_path, sessions_folder
+
+    folder = sessions_folder(kb or default_path())
     found = {journal.parent.name: journal.stat().st_mtime for journal in folder.glob("*/journal.jsonl")}
-    return [name for name in sorted(found, key=found.__getitem__, reverse=True) if name.startswith(begun)]
+    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def note(text: str) -> None:

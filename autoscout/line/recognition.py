@@ -3,6 +3,7 @@ that name next to the knowledge base, where users can add more. The same file de
 (targets/command/preset.py).
 """
 
+import fnmatch
 import importlib.resources
 import re
 from functools import cache
@@ -21,7 +22,8 @@ from kb.store import default_path
 class Framework(Strict, frozen=True, kw_only=True):
     """`recognises`: words that only this framework's lines have: a script, a module, or a program with its verb
     (`axolotl train`). `known_by`: patterns of flags that identify a line whose script may have any name; all must
-    match. `unlike`: similar flags of other programs. `has`: settings whose presence in the line's file identifies it,
+    match. `unread`: the same for a script that is not here, whose imports cannot be read. `unlike`: flags, or patterns of
+    scripts' names, of other programs with similar flags. `has`: settings whose presence in the line's file identifies it,
     whatever the script's name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML
     file, and key=value words after it override them. `launches`: further programs and verbs that start a run.
 
@@ -36,6 +38,7 @@ class Framework(Strict, frozen=True, kw_only=True):
     recognises: list[str] = []
     launches: list[str] = []
     known_by: list[str] = []
+    unread: list[str] = []
     imports: list[str] = []
     unlike: list[str] = []
     has: list[str] = []
@@ -99,7 +102,12 @@ def recognised(line: Line) -> str:
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
-    possible = {name: known for name, known in frameworks().items() if not {*known.unlike} & flags}
+    words = {*tails, *flags}
+    possible = {
+        name: known
+        for name, known in frameworks().items()
+        if not any(fnmatch.filter(words, other) for other in known.unlike)
+    }
     called = (
         name
         for name, known in possible.items()
@@ -110,25 +118,32 @@ def recognised(line: Line) -> str:
         for name, known in possible.items()
         if known.known_by and (_all_match(known.known_by, flags) or _parses(line, known))
     )
+    unread = (name for name, known in possible.items() if _unread(line, known, flags))
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
         name = next(alike, name)  # the variant whose settings are flags, not a file
     if name:
         return name
-    return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
+    return next(
+        (n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), next(unread, "")
+    )
 
 
 def _all_match(patterns: list[str], flags: set[str]) -> bool:
     return all(any(re.fullmatch(pattern, flag) for flag in flags) for pattern in patterns)
 
 
-def not_read(line: Line) -> str:
-    """The framework whose flags a line has, if only its script, which is not here, could confirm this."""
+def by_flags_alone(line: Line, name: str) -> bool:
+    """Whether only flags show that a line is this framework's: its script, which may have a parser of its own, is not
+    here."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
-    if _source(line) is not None:
-        return ""
-    alike = (name for name, known in frameworks().items() if known.imports and not {*known.unlike} & flags)
-    return next((name for name in alike if _all_match(frameworks()[name].known_by[:2], flags)), "")
+    known = frameworks()[name]
+    return _unread(line, known, flags) and not _all_match(known.known_by, flags)
+
+
+def _unread(line: Line, known: Framework, flags: set[str]) -> bool:
+    script = next(iter(line.program.words), "")
+    return bool(known.unread) and script.endswith(".py") and _source(line) is None and _all_match(known.unread, flags)
 
 
 def _parses(line: Line, known: Framework) -> bool:

@@ -68,7 +68,9 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
     a model's name. Without any, on a terminal: from your answers to three questions.
 
-    For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
+    \b
+    autoscout init -- torchrun … pretrain_gpt.py … | autoscout tune -
+
     A line of pretrain_gpt.py is tuned as it is; with --target megatron all Megatron-core knobs are tuned and predicted.
     """
     from autoscout.machine.starting import job_file

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,9 +91,14 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, verbose: bool, ascii_o
         raise AutoscoutError(follower.gone)
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+_ORDERS = "\n".join(
+    textwrap.fill(f"{what:<8} {meaning}", 76, subsequent_indent=" " * 9) for what, meaning in MEANING.items()
+)
+
+
+@click.command(epilog=f"\b\n{_ORDERS}")
 @click.argument("session", shell_complete=session_names)
-@click.argument("what", type=click.Choice(list(MEANING)))
+@click.argument("what", metavar="ORDER", type=click.Choice(list(MEANING)))
 @click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--why", default="", metavar="TEXT", help="The reason for a proposal; `best --evidence` shows it.")
 @common

@@ -18,7 +18,7 @@ from autoscout.line import settings_files
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
-from autoscout.line.recognition import not_read, recognised
+from autoscout.line.recognition import by_flags_alone, recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
@@ -121,6 +121,11 @@ def job_of(line: Line) -> dict[str, Any]:
             f"with its load tool (docs/your-own-script.md), and give that",
             2,
         )
+    if name and by_flags_alone(line, name):
+        notes.append(
+            f"launch.script: the flags are those of {name}, but {line.program.first} is not on this machine and cannot "
+            "be read; if it has a parser of its own, run `init` where it is"
+        )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(line), line, notes)
@@ -129,12 +134,6 @@ def job_of(line: Line) -> dict[str, Any]:
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
-        if alike := not_read(line):
-            notes.append(
-                f"launch.script: the flags are those of {alike}, but {line.program.first} is not on this machine and "
-                f"cannot be read; if it parses TrainingArguments, write script = '{alike}', and leave out metrics and "
-                "[space]"
-            )
         notes.append(
             "launch.metrics: give a pattern for the log line that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
         )

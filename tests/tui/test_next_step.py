@@ -1,0 +1,46 @@
+"""Errors end with a command to try, made from the user's own command line."""
+
+from pathlib import Path
+
+import pytest
+
+import verbs
+
+TINY = "tiny-gpt-cpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["explain", TINY, "tpp=2"], f"explain {TINY} tp=2"),
+        (["explain", TINY, "tensor_parallel=2"], f"explain {TINY} tp=2"),
+        (["explain", TINY, "qqqqqq=2"], f"space {TINY}"),
+        (["chek", TINY], f"check {TINY}"),
+        (["steer", "any", "pase"], "steer any pause"),
+        (["explain", "tiny-gpt-cp"], "explain tiny-gpt-cpu"),
+        (["explain", "goo.toml"], "explain good.toml"),
+        (["check", "no such.toml"], "init --out 'no such.toml' -- 'YOUR LAUNCH LINE'"),
+        (["import", "tble.csv", "--job", TINY], f"import table.csv --job {TINY}"),
+        (["best", "good.toml"], "tune good.toml"),
+        (["best"], "best SESSION --report result.html"),
+        (["init", "--out", "good.toml", "Qwen3-32B"], "init --out good-2.toml Qwen3-32B"),
+        (["watch", "tiny-1"], ""),
+        (["tune", TINY, "--wall", "soon"], ""),
+    ],
+)
+def test_errors_end_with_a_command_to_try(tmp_path, monkeypatch, words, step):
+    monkeypatch.chdir(tmp_path)
+    Path("good.toml").write_text((Path(__file__).parents[2] / "fixtures/jobs/tiny-gpt-cpu.toml").read_text())
+    Path("table.csv").write_text("tp\n1\n")
+    done = verbs.run(*words, AUTOSCOUT_KB="", HOME=str(tmp_path))
+    tries = [line for line in done.stderr.splitlines() if line.startswith("try: ")]
+    assert tries == ([f"try: autoscout {step}"] if step else []), done.stderr
+    assert done.returncode == 2 or words[0] == "best"
+
+
+def test_an_invalid_configuration_gives_way_to_the_nearest(tmp_path):
+    done = verbs.run("predict", TINY, "tp=2", "pp=4", "--kb", tmp_path / "kb.duckdb")
+    step = done.stderr.splitlines()[-1]
+    assert step.startswith(f"try: autoscout predict {TINY} ")
+    assert "tp2" in step
+    assert verbs.run(*step.split()[2:]).returncode == 0
