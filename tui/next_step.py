@@ -87,7 +87,7 @@ def _file(failed: Failed) -> list[str]:
 
     for word in failed.words[1:]:
         path = Path(word)
-        if f"{word}:" not in failed.sentence and f"'{word}' is neither" not in failed.sentence or path.exists():
+        if (f"{word}:" not in failed.sentence and f"'{word}' is neither" not in failed.sentence) or path.exists():
             continue
         job = path.suffix == ".toml" or "nor a job" in failed.sentence
         ending = ".toml" if job else path.suffix

@@ -22,10 +22,11 @@ from kb.store import default_path
 class Framework(Strict, frozen=True, kw_only=True):
     """`recognises`: words that only this framework's lines have: a script, a module, or a program with its verb
     (`axolotl train`). `known_by`: patterns of flags that identify a line whose script may have any name; all must
-    match. `unread`: the same for a script that is not here, whose imports cannot be read. `unlike`: flags, or patterns of
-    scripts' names, of other programs with similar flags. `has`: settings whose presence in the line's file identifies it,
-    whatever the script's name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML
-    file, and key=value words after it override them. `launches`: further programs and verbs that start a run.
+    match. `unread`: the same for a script that is not here, whose imports cannot be read. `unlike`: flags, or patterns
+    of scripts' names, of other programs with similar flags. `has`: settings whose presence in the line's file
+    identifies it, whatever the script's name. `folder`: flags that name the folder of such files. `overrides`: settings
+    are in a YAML file, and key=value words after it override them. `launches`: further programs and verbs that start a
+    run.
 
     Devices. `starts_ranks`: its program starts a node's ranks, as torchrun does. `by_accelerate`: it does so through
     accelerate. `ranks_need`: the variable without which it starts ranks only if it sees several GPUs. `reaches_all`:

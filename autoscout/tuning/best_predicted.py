@@ -163,8 +163,9 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # false: all are expected to break a limit
-            chosen = self.plain(chosen)
+        costs = self._each(chosen)
+        if np.isfinite(costs).any():  # false: all are expected to break a limit
+            chosen = self.plain(chosen, costs)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
 
@@ -306,12 +307,18 @@ class _PredictedRows:
                 found.append((i, row))
         return codes[[i for i, _ in found]]
 
-    def plain(self, codes: np.ndarray) -> np.ndarray:
-        """Configurations of the same layouts, as similar to the reference as possible at the same cost, best first."""
-        nearest = np.array([self._nearest(row, self.costs) for row in codes])
-        costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
-        same = np.array(costs[1]) <= np.array(costs[0]) * (1 + self.alike)
-        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
+    def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
+        """Configurations of the same layouts, as similar to the reference as possible at the same cost, best first.
+        `costs`: those of the rows, each simulated alone."""
+        nearest, now = np.array([self._nearest(row, self.costs) for row in codes]), costs.copy()
+        moved = (nearest != codes).any(axis=1)
+        now[moved] = self._each(nearest[moved])
+        same = now <= costs * (1 + self.alike)
+        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, now, costs), kind="stable")]
+
+    def _each(self, codes: np.ndarray) -> np.ndarray:
+        """The cost of each row, simulated alone and so exactly."""
+        return np.array([float(self.costs(row[None])[0]) for row in codes])
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         """The configuration of the row's layout nearest to the reference that is as good: directly, or knob by knob.

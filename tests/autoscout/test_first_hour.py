@@ -80,7 +80,7 @@ def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, more):
     assert not space.job.model.layers
     file = tmp_path / "plain.toml"
     file.write_text(f"{file.read_text()}\n[model]\npreset = 'llama-3-8b'\n")
-    with pytest.raises(AutoscoutError, match=f"nothing models {re.escape(more)}"):
+    with pytest.raises(AutoscoutError, match=f"no simulator models {re.escape(more)}"):
         predict(JobSpace.of_job(load_job(file)), {}, None)
 
 

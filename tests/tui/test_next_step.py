@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 import verbs
 
 TINY = "tiny-gpt-cpu"
