@@ -150,6 +150,8 @@ class HomeApp(Wired[Path]):
             for name, question in (("_winners", WINNERS), ("_machines", _MACHINES)):
                 code, out, problem = await self.verbs.verb("sql", question, "--json", "--kb", str(self.kb))
                 setattr(self, name, (json.loads(out) or getattr(self, name)) if code == 0 else problem.strip())
+        nothing = isinstance(self._machines, str) and isinstance(self._winners, str)
+        self.query("#known").set_class(nothing, "-nothing")  # a query, because another screen may be in front
         for panel in self.query(Panel):
             panel.repaint()
 

@@ -91,6 +91,8 @@ def _file(failed: Failed) -> list[str]:
             continue
         job = path.suffix == ".toml" or "nor a job" in failed.sentence
         ending = ".toml" if job else path.suffix
+        if not ending:
+            continue
         here = [str(each) for each in path.parent.glob(f"*{ending}") if each.is_file()]
         if near := _near(word, [*here, *(shipped.jobs() if job else ())]):
             return _instead(failed.words, word, near)

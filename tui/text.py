@@ -30,6 +30,15 @@ def program() -> str:
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
 
 
+def with_job(sentence: str, job: str, source: str = "") -> str:
+    """A sentence whose commands can be pasted: they begin as this process did and name the job's file. `source`: what
+    `init` was given."""
+    named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", sentence)
+    if source:
+        named = re.sub(r"`autoscout init( --[^`]*)`", lambda found: f"`autoscout init{found[1]} {source}`", named)
+    return named.replace("`autoscout ", f"`{program()} ")
+
+
 def number(value: float) -> str:
     """Four significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):

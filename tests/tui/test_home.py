@@ -199,6 +199,7 @@ async def test_a_line_s_engine_and_devices_stand_in_the_answers(tmp_path):
         limits = app.screen.query_one("#limits", Input)
         assert "‹ vllm ›" in text_of(app)
         assert limits.parent.display
+        assert "your own launch line" in text_of(app)  # it stood there that the engine of before trains
         assert app.screen.draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 4}]
         app.screen.query_one("#source", Input).value = "llama-3.1-8b"
         await until(pilot, lambda: not limits.parent.display)

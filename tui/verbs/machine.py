@@ -1,6 +1,7 @@
 """Verbs about this machine and the jobs for it: doctor, targets, init, check."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     A line of pretrain_gpt.py is tuned as it is; with --target megatron all Megatron-core knobs are tuned and predicted.
     """
     from autoscout.machine.starting import job_file
+    from tui.text import program, with_job
 
     if not given and not engine and not as_json and sys.stdin.isatty():
         name, text, notes = _asked()
@@ -89,14 +91,12 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
             raise click.UsageError(f"{out} exists; choose another name")
         out.write_text(text)
     for line in notes:
-        note(line)
+        note(with_job(line, str(out or "JOB.toml"), shlex.quote(given[0]) if len(given) == 1 else ""))
     if as_json:
         click.echo(json.dumps({"job": text, "notes": notes}))
     elif out is None:
         click.echo(text, nl=False)
     else:
-        from tui.text import program
-
         note(f"wrote {out}; next: {program()} check {out}")
 
 
@@ -134,4 +134,4 @@ def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
 
-    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)
+    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json, str(job_file))

@@ -1,6 +1,7 @@
 """The verb predict: the simulators' predictions for a configuration, and their accuracy on measured rows."""
 
 import math
+import shlex
 from pathlib import Path
 
 import click
@@ -94,7 +95,9 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         predictions.ranked(job, found)
         if flags := flags_against(job, Configuration(found.best[0].configuration), space.reference):
             click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
-        click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
+        click.echo(
+            f"the first row's launch line:  {program()} export {shlex.quote(str(job_file))} --config {found.best[0].name}"
+        )
 
 
 def _buy(
