@@ -21,6 +21,7 @@ _UNITS = {
     "peak_memory_gib": "GiB",
     "cpu_s": "CPU s/iter",
 }
+_TAKE_JOBS = ("tune", "profile", "predict", "explain", "space", "check")
 
 
 def program() -> str:
@@ -33,7 +34,8 @@ def program() -> str:
 def with_job(sentence: str, job: str, source: str = "") -> str:
     """A sentence whose commands can be pasted: they begin as this process did and name the job's file. `source`: what
     `init` was given."""
-    named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", sentence)
+    whole = re.sub(rf"`autoscout ({'|'.join(_TAKE_JOBS)})`", r"`autoscout \1 JOB.toml`", sentence)
+    named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
     if source:
         named = re.sub(r"`autoscout init( --[^`]*)`", lambda found: f"`autoscout init{found[1]} {source}`", named)
     return named.replace("`autoscout ", f"`{program()} ")

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import verbs
 
+from tui.text import with_job
+
 TINY = "tiny-gpt-cpu"
 
 
@@ -43,3 +45,23 @@ def test_an_invalid_configuration_gives_way_to_the_nearest(tmp_path):
     assert step.startswith(f"try: autoscout predict {TINY} ")
     assert "tp2" in step
     assert verbs.run(*step.split()[2:]).returncode == 0
+
+
+def test_commands_in_sentences_name_the_job_and_begin_as_this_process_did(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/opt/env/bin/autoscout"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    sentence = with_job(
+        "`autoscout tune JOB.toml --as slurm`, or `autoscout profile`; `autoscout sessions`", "my job.toml"
+    )
+    ours = "/opt/env/bin/autoscout"
+    assert sentence == f"`{ours} tune 'my job.toml' --as slurm`, or `{ours} profile 'my job.toml'`; `{ours} sessions`"
+    assert (
+        with_job("`autoscout init --target megatron` tunes", "j", "a.sh")
+        == f"`{ours} init --target megatron a.sh` tunes"
+    )
+
+
+def test_check_ends_with_the_next_command(tmp_path):
+    """Nothing that `check` printed led on to `tune`."""
+    done = verbs.run("check", "smallest-cpu-replay", "--kb", tmp_path / "kb.duckdb")
+    assert done.stderr.splitlines()[-1] == "autoscout: next: autoscout tune smallest-cpu-replay"

@@ -133,5 +133,8 @@ def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     """Check a job before anything is spent: what runs it, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
+    from tui.text import program
 
     machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json, str(job_file))
+    if not as_json:
+        note(f"next: {program()} tune {shlex.quote(str(job_file))}")
