@@ -102,8 +102,12 @@ def _file(failed: Failed) -> list[str]:
 
 
 def _session(failed: Failed) -> list[str]:
-    unknown = re.search(r"there is no session (\S+) ", failed.sentence)
-    return _instead(failed.words, unknown[1], _near(unknown[1], failed.sessions)) if unknown else []
+    """The same command with the nearest session; who has none yet can look at a recorded one."""
+    unknown = re.search(r"there (?:is no session (\S+)|are no sessions) ", failed.sentence)
+    if unknown and not failed.sessions:
+        return ["demo"]
+    name = (unknown[1] or "") if unknown else ""
+    return _instead(failed.words, name, _near(name, failed.sessions)) if name else []
 
 
 def _named(failed: Failed) -> list[str]:

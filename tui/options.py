@@ -105,8 +105,10 @@ def _sessions(kb: Path | None) -> list[str]:
 
 
 def note(text: str) -> None:
+    from tui.text import pastable
+
     with contextlib.suppress(OSError):  # the reader of the output has gone
-        click.echo(f"autoscout: {text}", err=True)
+        click.echo(f"autoscout: {pastable(text)}", err=True)
 
 
 def load_job(path: Path, profiles: int | None = None, wall: str | None = None, device_time: str | None = None) -> Any:

@@ -38,7 +38,12 @@ def with_job(sentence: str, job: str, source: str = "") -> str:
     named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
     if source:
         named = re.sub(r"`autoscout init( --[^`]*)`", lambda found: f"`autoscout init{found[1]} {source}`", named)
-    return named.replace("`autoscout ", f"`{program()} ")
+    return pastable(named)
+
+
+def pastable(sentence: str) -> str:
+    """A sentence whose commands begin as this process did, outside the environment, too."""
+    return re.sub(r"(?<![\w./-])autoscout(?= [a-z])", lambda _: program(), sentence)
 
 
 def number(value: float) -> str:

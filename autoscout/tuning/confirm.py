@@ -174,8 +174,9 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Rounds needed in all to prove the observed difference (or 1 %, if that is larger); None if it is decided."""
-    if against is None or kind != "undecided" or not math.isfinite(against.error) or not fit.dof:
+    """Rounds needed in all to prove the observed difference (or 1 %, if that is larger); None if it is decided, or if
+    one round leaves the noise unknown."""
+    if against is None or kind != "undecided" or not math.isfinite(against.error) or fit.rounds < 2 or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))
     rounds = fit.rounds + 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import verbs
 
+from tui.options import note
 from tui.text import with_job
 
 TINY = "tiny-gpt-cpu"
@@ -25,7 +26,7 @@ TINY = "tiny-gpt-cpu"
         (["best", "good.toml"], "tune good.toml"),
         (["best"], "best SESSION --report result.html"),
         (["init", "--out", "good.toml", "Qwen3-32B"], "init --out good-2.toml Qwen3-32B"),
-        (["watch", "tiny-1"], ""),
+        (["watch", "tiny-1"], "demo"),
         (["tune", TINY, "--wall", "soon"], ""),
     ],
 )
@@ -65,3 +66,12 @@ def test_check_ends_with_the_next_command(tmp_path):
     """Nothing that `check` printed led on to `tune`."""
     done = verbs.run("check", "smallest-cpu-replay", "--kb", tmp_path / "kb.duckdb")
     assert done.stderr.splitlines()[-1] == "autoscout: next: autoscout tune smallest-cpu-replay"
+
+
+def test_notes_can_be_pasted_outside_the_environment(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["/opt/env/bin/autoscout"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    note("`autoscout sessions` lists them; autoscout watch x; AutoScout, strategy autoscout, see")
+    ours = "/opt/env/bin/autoscout"
+    expected = f"autoscout: `{ours} sessions` lists them; {ours} watch x; AutoScout, strategy autoscout, see\n"
+    assert capsys.readouterr().err == expected

@@ -15,6 +15,7 @@ from kb.order_words import MEANING
 from kb.refusal import AutoscoutError
 from tui.options import common, kb_path, note, session_names
 from tui.session.begun import ANEW, running, searched
+from tui.text import pastable
 
 if TYPE_CHECKING:
     from tui.session.follow import Follower
@@ -138,7 +139,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
 
 
 def _report(sentence: str, as_json: bool, session: str, what: str) -> None:
-    click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
+    click.echo(json.dumps({"session": session, "asked": what}) if as_json else pastable(sentence))
 
 
 def on_screen() -> bool:
