@@ -145,11 +145,15 @@ class HomeApp(Wired[Path]):
     @work(exclusive=True, group="known")
     async def _ask(self) -> None:
         """Queries the knowledge base in separate processes."""
-        self._machines, self._winners = "nothing measured yet", "no proven gain yet"
+        found: dict[str, list[dict[str, object]] | str] = {
+            "_machines": "nothing measured yet",
+            "_winners": "no proven gain yet",
+        }
         if self.kb.exists():
             for name, question in (("_winners", WINNERS), ("_machines", _MACHINES)):
                 code, out, problem = await self.verbs.verb("sql", question, "--json", "--kb", str(self.kb))
-                setattr(self, name, (json.loads(out) or getattr(self, name)) if code == 0 else problem.strip())
+                found[name] = (json.loads(out) or found[name]) if code == 0 else problem.strip()
+        self._machines, self._winners = found["_machines"], found["_winners"]
         nothing = isinstance(self._machines, str) and isinstance(self._winners, str)
         self.query("#known").set_class(nothing, "-nothing")  # a query, because another screen may be in front
         for panel in self.query(Panel):

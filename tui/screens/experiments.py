@@ -163,7 +163,9 @@ class ExperimentsPane(Pane):
     def _tell(self, run: Run, whole_screen: bool) -> None:
         """Writes in a thread: the log may be on a slow disk, and rendering the launch command imports the launchers."""
         state = self.state
-        width = self.app.size.width - 4 if whole_screen else self.query_one("#one").scrollable_content_region.width
+        box = self.query_one("#one")
+        beside = box.content_region.width - box.styles.scrollbar_size_vertical  # which a long text will have
+        width = self.app.size.width - 4 if whole_screen else beside
 
         def write() -> None:  # not a partial: Textual formats its arguments, here all experiments
             tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
