@@ -4,7 +4,7 @@ the nearest that exists, and commands that a sentence names get the user's file.
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ _TAKEN = re.compile(r"^(\S+) exists(?: already)?; choose another name")
 _KNOB = re.compile(r"[A-Za-z_]\w*=")
 
 
-class Failed(NamedTuple):
+class FailedCommand(NamedTuple):
     """A command line that failed. `words`: without the program; `sessions`: the names of those that exist."""
 
     sentence: str
     words: Sequence[str]
-    verbs: dict[str, click.Command]
+    verbs: Mapping[str, click.Command]
     code: int = 2
     sessions: Sequence[str] = ()
 
@@ -42,7 +42,7 @@ class Failed(NamedTuple):
         return next((w for w in self.words[1:] if (w.endswith(".toml") and Path(w).is_file()) or w in named), "")
 
 
-def next_step(failed: Failed) -> str:
+def next_step(failed: FailedCommand) -> str:
     """The words after `autoscout` of a command that may work; "" if none is known."""
     if not failed.words:
         return ""
@@ -54,7 +54,7 @@ def next_step(failed: Failed) -> str:
     return shlex.join(step)
 
 
-def _spelled(failed: Failed) -> list[str]:
+def _spelled(failed: FailedCommand) -> list[str]:
     """The same command with the name that was meant."""
     if found := _MEANT.search(failed.sentence):
         return _instead(failed.words, found[1], found[2])
@@ -63,7 +63,7 @@ def _spelled(failed: Failed) -> list[str]:
     return []
 
 
-def _valid(failed: Failed) -> list[str]:
+def _valid(failed: FailedCommand) -> list[str]:
     """The same command with the nearest valid configuration in place of the invalid one."""
     found = _NEAREST.search(failed.sentence)
     if not found or not any(map(_KNOB.match, failed.words)) or failed.words.count("--config") > 1:
@@ -72,7 +72,7 @@ def _valid(failed: Failed) -> list[str]:
     return [found[1] if i == knobs[0] else word for i, word in enumerate(failed.words) if i not in knobs[1:]]
 
 
-def _new_name(failed: Failed) -> list[str]:
+def _new_name(failed: FailedCommand) -> list[str]:
     found = _TAKEN.search(failed.sentence)
     if not found:
         return []
@@ -81,7 +81,7 @@ def _new_name(failed: Failed) -> list[str]:
     return _instead(failed.words, found[1], next((str(each) for each in free if not each.exists()), ""))
 
 
-def _file(failed: Failed) -> list[str]:
+def _file(failed: FailedCommand) -> list[str]:
     """The same command with the nearest file; for a job without one, how to make it."""
     from autoscout.job import shipped
 
@@ -101,7 +101,7 @@ def _file(failed: Failed) -> list[str]:
     return []
 
 
-def _session(failed: Failed) -> list[str]:
+def _session(failed: FailedCommand) -> list[str]:
     """The same command with the nearest session; who has none yet can look at a recorded one."""
     unknown = re.search(r"there (?:is no session (\S+)|are no sessions) ", failed.sentence)
     if unknown and not failed.sessions:
@@ -110,7 +110,7 @@ def _session(failed: Failed) -> list[str]:
     return _instead(failed.words, name, _near(name, failed.sessions)) if name else []
 
 
-def _named(failed: Failed) -> list[str]:
+def _named(failed: FailedCommand) -> list[str]:
     """The command that the sentence names, with the user's job and knobs."""
     job, knobs = failed.job(), [word for word in failed.words if _KNOB.match(word)]
     for verb in _NAMED.findall(failed.sentence):
@@ -119,13 +119,13 @@ def _named(failed: Failed) -> list[str]:
     return []
 
 
-def _listed(failed: Failed) -> list[str]:
+def _listed(failed: FailedCommand) -> list[str]:
     """Where the names are explained, if none is near."""
     job = failed.job() if " is unknown; known: " in failed.sentence and failed.words[0] != "space" else ""
     return ["space", job] if job else []
 
 
-def _checked(failed: Failed) -> list[str]:
+def _checked(failed: FailedCommand) -> list[str]:
     """Why a run failed is what `check` looks for."""
     ran = failed.code != 2 and failed.words[0] in ("tune", "profile") and "autoscout" not in failed.sentence
     job = failed.job() if ran else ""
@@ -136,7 +136,7 @@ def _near(word: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), "")
 
 
-def _instead(words: Sequence[str], wrong: str, right: str) -> list[str]:
+def _instead(command: Sequence[str], wrong: str, right: str) -> list[str]:
     """The command with `right` for `wrong`, alone or before "="; [] if it is not there."""
-    changed = [re.sub(rf"^{re.escape(wrong)}(?==|$)", lambda _: right, word) for word in words]
-    return changed if right and changed != list(words) else []
+    changed = [re.sub(rf"^{re.escape(wrong)}(?==|$)", lambda _: right, word) for word in command]
+    return changed if right and changed != list(command) else []

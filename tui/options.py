@@ -90,9 +90,9 @@ def session_names(context: click.Context, parameter: click.Parameter, begun: str
     return [name for name in _sessions(context.params.get("kb")) if name.startswith(begun)]
 
 
-def every_session(words: Sequence[str]) -> list[str]:
+def every_session(command: Sequence[str]) -> list[str]:
     """The names of all sessions next to the knowledge base of a command line, newest first."""
-    given = [after for option, after in pairwise(words) if option == "--kb"] or [os.environ.get("AUTOSCOUT_KB", "")]
+    given = [after for option, after in pairwise(command) if option == "--kb"] or [os.environ.get("AUTOSCOUT_KB", "")]
     return _sessions(Path(given[0]) if given[0] else None)
 
 

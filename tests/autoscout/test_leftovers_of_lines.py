@@ -1,5 +1,7 @@
 """Small things of a launch line that `init` and `check` passed over or got wrong."""
 
+import shlex
+
 import pytest
 
 from autoscout.machine.starting import job_file
@@ -16,7 +18,7 @@ def test_steps_of_accumulation_in_accelerate_s_file_are_mentioned(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf.py").write_text(TRAINER)
     (tmp_path / "acc.yaml").write_text(f"num_processes: 8\ngradient_accumulation_steps: {steps}\n")
-    _, notes = job_file(f"accelerate launch --config_file acc.yaml {HF}".split(), tmp_path)
+    _, notes = job_file(["accelerate", "launch", "--config_file", "acc.yaml", *HF.split()], tmp_path)
     said = "launch.current: gradient_accumulation_steps is 2 on the line, which counts, and 4 in acc.yaml"
     assert (said in notes) == mentioned
 
@@ -25,7 +27,7 @@ def test_a_submission_waits_for_its_job(tmp_path):
     """The experiment would have ended before its first step."""
     (tmp_path / "hf.py").write_text(TRAINER)
     line = f"ray job submit --no-wait --working-dir . -- torchrun --nproc-per-node 8 {HF}"
-    text, notes = job_file(line.split(), tmp_path)
+    text, notes = job_file(shlex.split(line), tmp_path)
     assert "ray job submit --working-dir . -- torchrun" in text
     assert any("--no-wait is left out" in note for note in notes)
 

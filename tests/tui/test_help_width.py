@@ -8,6 +8,7 @@ import click
 import pytest
 
 from tui.cli import EXAMPLES, cli
+from tui.verbs.kb import kb_
 
 
 def _verbs(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -36,7 +37,8 @@ def test_each_help_fits_80_columns_with_whole_words_and_examples(path, verb):
 
 
 def test_descriptions_of_verbs_end_with_a_word():
-    for group, path in ((cli, ()), (cli.commands["kb"], ("kb",))):
+    for group, path in ((cli, ()), (kb_, ("kb",))):
+        assert isinstance(group, click.Group)
         for line in _help(group, path).splitlines():
             if found := re.match(r"  ([a-z]+) {2,}(\S.*)", line):
                 verb = group.commands[found[1]]
