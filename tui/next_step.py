@@ -94,10 +94,12 @@ def _file(failed: FailedCommand) -> list[str]:
         if not ending:
             continue
         here = [str(each) for each in path.parent.glob(f"*{ending}") if each.is_file()]
-        if near := _near(word, [*here, *(shipped.jobs() if job else ())]):
+        named = {Path(each).name.removesuffix(ending): each for each in here}
+        named |= {each: each for each in (shipped.jobs() if job else ())}
+        if near := named.get(_near(path.name.removesuffix(ending), named)):
             return _instead(failed.words, word, near)
         if job:
-            return ["init", "--out", str(path.with_suffix(".toml")), "--", "YOUR LAUNCH LINE"]
+            return ["init", "--out", word if word.endswith(ending) else f"{word}{ending}", "--", "YOUR LAUNCH LINE"]
     return []
 
 

@@ -21,6 +21,7 @@ TINY = "tiny-gpt-cpu"
         (["steer", "any", "pase"], "steer any pause"),
         (["explain", "tiny-gpt-cp"], "explain tiny-gpt-cpu"),
         (["explain", "goo.toml"], "explain good.toml"),
+        (["check", "other.toml"], "init --out other.toml -- 'YOUR LAUNCH LINE'"),  # the ending alone is no likeness
         (["check", "no such.toml"], "init --out 'no such.toml' -- 'YOUR LAUNCH LINE'"),
         (["import", "tble.csv", "--job", TINY], f"import table.csv --job {TINY}"),
         (["best", "good.toml"], "tune good.toml"),
