@@ -66,7 +66,7 @@ def test_commands_in_sentences_name_the_job_and_begin_as_this_process_did(monkey
 def test_check_ends_with_the_next_command(tmp_path):
     """Nothing that `check` printed led on to `tune`."""
     done = verbs.run("check", "smallest-cpu-replay", "--kb", tmp_path / "kb.duckdb")
-    assert done.stderr.splitlines()[-1] == "autoscout: next: autoscout tune smallest-cpu-replay"
+    assert done.stdout.splitlines()[-1] == "next: autoscout tune smallest-cpu-replay"
 
 
 def test_notes_can_be_pasted_outside_the_environment(monkeypatch, capsys):

@@ -137,4 +137,4 @@ def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
 
     machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json, str(job_file))
     if not as_json:
-        note(f"next: {program()} tune {shlex.quote(str(job_file))}")
+        click.echo(f"next: {program()} tune {shlex.quote(str(job_file))}")
