@@ -68,7 +68,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
 # One example for each verb, shown at the end of --help and in the manual page.
 EXAMPLES = {
     "demo": "autoscout demo",
-    "init": "autoscout init --out job.toml -- torchrun --nproc-per-node 8 train.py --output_dir out",
+    "init": "autoscout init --out job.toml -- torchrun --nproc-per-node 8 train.py",
     "check": "autoscout check job.toml",
     "doctor": "autoscout doctor job.toml",
     "targets": "autoscout targets job.toml --audit",
@@ -101,7 +101,7 @@ EXAMPLES = {
 }
 for _verbs in _HEADINGS.values():
     for _verb in _verbs:
-        _verb.epilog = "\n\n".join(filter(None, (_verb.epilog, f"Example: {EXAMPLES[str(_verb.name)]}")))
+        _verb.epilog = "\n\n".join(filter(None, (_verb.epilog, f"\b\nExample: {EXAMPLES[str(_verb.name)]}")))
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
@@ -140,9 +140,11 @@ def main() -> None:
             error = click.UsageError(f"No such option '{error.option_name}'. Did you mean {ours}?", error.ctx)
         with contextlib.suppress(OSError):
             error.show()
+        _suggest(error.format_message(), error)
         sys.exit(2)
     except AutoscoutError as error:
         note(str(error))
+        _suggest(str(error), code=error.exit_code)
         sys.exit(error.exit_code)
     except OSError as error:
         note(_refused(error))
@@ -154,6 +156,20 @@ def main() -> None:
             raise
         note(f"internal error, please report it: {type(error).__name__}: {error} (AUTOSCOUT_DEBUG=1 shows where)")
         sys.exit(1)
+
+
+def _suggest(sentence: str, error: click.ClickException | None = None, code: int = 2) -> None:
+    """Prints the command to try next, if one is known: for incomplete command lines, the verb's example."""
+    from tui.next_step import FailedCommand, next_step
+    from tui.options import every_session
+    from tui.text import program
+
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    with contextlib.suppress(OSError, ValueError):  # the command line may name what cannot be a path
+        step = next_step(FailedCommand(sentence, sys.argv[1:], cli.commands, code, every_session(sys.argv[1:])))
+        incomplete = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
+        if step or (incomplete and verb in EXAMPLES):
+            click.echo(f"try: {program()} {step or EXAMPLES[verb].removeprefix('autoscout ')}", err=True)
 
 
 def _refused(error: OSError) -> str:

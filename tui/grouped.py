@@ -12,12 +12,12 @@ _WIDE = 62  # width of a verb's description, so that a line fits into 80 columns
 
 
 class Verbs(click.Group):
-    """`headings`: heading → names of its verbs, in order."""
+    """`headings`: heading → names of its verbs, in order; none for one list."""
 
     headings: dict[str, list[str]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for names in self.headings.values() for name in names]
+        return [name for names in self.headings.values() for name in names] or super().list_commands(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Adds the name of the job file that the verb has read to errors about the job."""
@@ -31,16 +31,16 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(len(name) for name in self.list_commands(ctx))
-        for heading, names in self.headings.items():
+        for heading, names in (self.headings or {"Commands": self.list_commands(ctx)}).items():
             rows = [(name.ljust(wide), brief(self.commands[name])) for name in names]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 
 
 def brief(command: click.Command) -> str:
-    """The first sentence of a command's help, truncated at the end of a clause so that it fits on a line."""
+    """The start of a command's help that fits on a line, ending with a sentence, a clause or a question."""
     text = re.sub(r"\s+", " ", command.short_help or command.help or "").strip()
-    for clause in (r"[.:;](?= |$)| \(", r",(?= )"):
+    for clause in (r"[.:;](?= |$)| \(", r",(?= )", r"(?<=\?)(?= )"):
         ends = [found.start() for found in re.finditer(clause, text) if found.start() <= _WIDE]
         if ends:
             return text[: ends[-1]]

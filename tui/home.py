@@ -38,14 +38,14 @@ _MACHINES = (
     "SELECT host, cluster, sum(measurements) AS measurements, max(last_ended) AS last_ended FROM periods "
     "GROUP BY ALL ORDER BY last_ended DESC LIMIT 20"
 )
-_WINNERS = (
+WINNERS = (
     "SELECT job, best, value, metric, gain, low, ended FROM sessions "
-    "WHERE best IS NOT NULL ORDER BY ended DESC LIMIT 20"
+    "WHERE best IS NOT NULL AND low > 1 ORDER BY ended DESC LIMIT 20"  # see headlines.proven
 )
 _PANELS = {
     "sessions": "those that run and those that ended; they run on without these screens",
     "jobs": "job files here, then examples; one is checked before it is started",
-    "recent winners": "the best configurations of ended sessions; a ? means that the gain is not proven",
+    "recent winners": "the best configurations of ended sessions whose gain is proven",
     "machines known": "where measurements come from",
 }
 
@@ -144,12 +144,18 @@ class HomeApp(Wired[Path]):
 
     @work(exclusive=True, group="known")
     async def _ask(self) -> None:
-        nothing = "nothing measured yet"
-        self._machines, self._winners = nothing, nothing
+        """Queries the knowledge base in separate processes."""
+        found: dict[str, list[dict[str, object]] | str] = {
+            "_machines": "nothing measured yet",
+            "_winners": "no proven gain yet",
+        }
         if self.kb.exists():
-            for name, question in (("_winners", _WINNERS), ("_machines", _MACHINES)):
+            for name, question in (("_winners", WINNERS), ("_machines", _MACHINES)):
                 code, out, problem = await self.verbs.verb("sql", question, "--json", "--kb", str(self.kb))
-                setattr(self, name, (json.loads(out) or nothing) if code == 0 else problem.strip())
+                found[name] = (json.loads(out) or found[name]) if code == 0 else problem.strip()
+        self._machines, self._winners = found["_machines"], found["_winners"]
+        nothing = isinstance(self._machines, str) and isinstance(self._winners, str)
+        self.query("#known").set_class(nothing, "-nothing")  # a query, because another screen may be in front
         for panel in self.query(Panel):
             panel.repaint()
 

@@ -5,7 +5,8 @@ import math
 import os
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,17 +85,29 @@ def kb_if_any(given: Path | None) -> Path:
 
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Completions of a session's name for the shell, newest first; [] if there is no knowledge base."""
-    from kb.store import sessions_folder
+    """Session names that complete the input, newest first; [] without a knowledge base."""
+    return [name for name in _sessions(context.params.get("kb")) if name.startswith(begun)]
 
-    folder = sessions_folder(kb_path(context.params.get("kb")))
+
+def every_session(command: Sequence[str]) -> list[str]:
+    """The names of all sessions next to the knowledge base of a command line, newest first."""
+    given = [after for option, after in pairwise(command) if option == "--kb"] or [os.environ.get("AUTOSCOUT_KB", "")]
+    return _sessions(Path(given[0]) if given[0] else None)
+
+
+def _sessions(kb: Path | None) -> list[str]:
+    from kb.store import default_path, sessions_folder
+
+    folder = sessions_folder(kb or default_path())
     found = {journal.parent.name: journal.stat().st_mtime for journal in folder.glob("*/journal.jsonl")}
-    return [name for name in sorted(found, key=found.__getitem__, reverse=True) if name.startswith(begun)]
+    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def note(text: str) -> None:
-    with contextlib.suppress(OSError):  # the reader of the output may have closed the pipe
-        click.echo(f"autoscout: {text}", err=True)
+    from tui.text import pastable
+
+    with contextlib.suppress(OSError):  # the reader of the output has gone
+        click.echo(f"autoscout: {pastable(text)}", err=True)
 
 
 def load_job(path: Path, profiles: int | None = None, wall: str | None = None, device_time: str | None = None) -> Any:

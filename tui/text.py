@@ -21,6 +21,7 @@ _UNITS = {
     "peak_memory_gib": "GiB",
     "cpu_s": "CPU s/iter",
 }
+_TAKE_JOBS = ("tune", "profile", "predict", "explain", "space", "check")
 
 
 def program() -> str:
@@ -28,6 +29,21 @@ def program() -> str:
     started, unless its folder is on the PATH."""
     called = sys.argv[0]
     return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
+
+
+def with_job(sentence: str, job: str, source: str = "") -> str:
+    """A sentence whose commands can be pasted: they begin as this process did and name the job's file. `source`: what
+    `init` was given."""
+    whole = re.sub(rf"`autoscout ({'|'.join(_TAKE_JOBS)})`", r"`autoscout \1 JOB.toml`", sentence)
+    named = re.sub(r"`autoscout ([^`]*)JOB\.toml", lambda found: f"`autoscout {found[1]}{shlex.quote(job)}", whole)
+    if source:
+        named = re.sub(r"`autoscout init( --[^`]*)`", lambda found: f"`autoscout init{found[1]} {source}`", named)
+    return pastable(named)
+
+
+def pastable(sentence: str) -> str:
+    """A sentence whose commands begin as this process did, outside the environment, too."""
+    return re.sub(r"(?<![\w./-])autoscout(?= [a-z])", lambda _: program(), sentence)
 
 
 def number(value: float) -> str:

@@ -66,19 +66,37 @@ def container_in(text: str, where: str) -> Container:
     if other := next((each.no_gpu for each in found if each.no_gpu), ""):
         raise AutoscoutError(f"{where}: a container gets {other}, but only GPUs and CPU ranks can be tuned", 2)
     found = [each for each in found if each.words or each.script]
+    if not found and (loose := next((words for each in read for words in _loose(each)), [])):
+        raise AutoscoutError(
+            f"{where}: it has arguments but no image, so the cluster decides which program gets them; {_give(loose)}",
+            2,
+        )
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
     started = [each for each in found if each.script or not each.words[0].startswith("-")]
     if not started:
         raise AutoscoutError(
             f"{where}: its container has only arguments, and the image {found[0].image} decides which program gets "
-            f"them; give the line: autoscout init -- PROGRAM {shlex.join(found[0].words)[:100]}",
+            f"them; {_give(found[0].words)}",
             2,
         )
     serve = [each for each in started if _SERVES.search(f"{each.image} {each.script} {' '.join(each.words)}")]
     on_gpus = [each for each in serve if each.gpus is not None]  # excludes routers, which need no GPU
     servers = [each for each in on_gpus or serve if _STARTS_SERVER.search(f"{each.script} {' '.join(each.words)}")]
     return [*on_gpus, *serve, *started][0]._replace(others=max(len(servers) - 1, 0))
+
+
+def _give(words: list[str]) -> str:
+    return f"give the line: autoscout init -- PROGRAM {shlex.join(words)[:100]}"
+
+
+def _loose(document: Any) -> Iterator[list[str]]:
+    """The arguments in a document without an image."""
+    inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    if isinstance(document, dict) and "image" not in document and isinstance(document.get("args"), list):
+        yield _words(document["args"])
+    for part in inside:
+        yield from _loose(part)
 
 
 def _of_chart(document: Any) -> Any:

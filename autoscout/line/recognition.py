@@ -2,6 +2,7 @@
 of that name next to the knowledge base, where users can add their own. The same files declare which settings can be
 tuned (see targets/command/preset.py)."""
 
+import fnmatch
 import importlib.resources
 import re
 from functools import cache
@@ -22,8 +23,9 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
     with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
-    the framework, whatever the script's name. `unlike`: similar flags of other programs, which exclude a match.
-    `imports`: modules that such a script must import. `has`: settings in the YAML file of a line that identify the
+    the framework, whatever the script's name. `unread`: the same for a script that is missing here. `unlike`: similar
+    flags of other programs, or patterns of scripts' names, which exclude a match. `imports`: modules that such a script
+    must import. `has`: settings in the YAML file of a line that identify the
     framework. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments
     key=value override them. `launches`: further programs and subcommands that start a run.
 
@@ -38,6 +40,7 @@ class Framework(Strict, frozen=True, kw_only=True):
     recognises: list[str] = []
     launches: list[str] = []
     known_by: list[str] = []
+    unread: list[str] = []
     imports: list[str] = []
     unlike: list[str] = []
     has: list[str] = []
@@ -101,7 +104,12 @@ def recognised(line: Line) -> str:
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
-    possible = {name: known for name, known in frameworks().items() if not {*known.unlike} & flags}
+    words = {*tails, *flags}
+    possible = {
+        name: known
+        for name, known in frameworks().items()
+        if not any(fnmatch.filter(words, other) for other in known.unlike)
+    }
     called = (
         name
         for name, known in possible.items()
@@ -112,26 +120,32 @@ def recognised(line: Line) -> str:
         for name, known in possible.items()
         if known.known_by and (_all_match(known.known_by, flags) or _parses(line, known))
     )
+    unread = (name for name, known in possible.items() if _unread(line, known, flags))
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
         name = next(alike, name)  # of variants with the same program, prefer the one that is configured by flags
     if name:
         return name
-    return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
+    return next(
+        (n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), next(unread, "")
+    )
 
 
 def _all_match(patterns: list[str], flags: set[str]) -> bool:
     return all(any(re.fullmatch(pattern, flag) for flag in flags) for pattern in patterns)
 
 
-def not_read(line: Line) -> str:
-    """Returns the framework that the line's flags suggest, if its script, which could confirm it, is missing here; else
-    "" (none)."""
+def by_flags_alone(line: Line, name: str) -> bool:
+    """Whether a line is identified as this framework's by flags alone, because its script, which may have a parser of
+    its own, is missing here."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
-    if _source(line) is not None:
-        return ""
-    alike = (name for name, known in frameworks().items() if known.imports and not {*known.unlike} & flags)
-    return next((name for name in alike if _all_match(frameworks()[name].known_by[:2], flags)), "")
+    known = frameworks()[name]
+    return _unread(line, known, flags) and not _all_match(known.known_by, flags)
+
+
+def _unread(line: Line, known: Framework, flags: set[str]) -> bool:
+    script = next(iter(line.program.words), "")
+    return bool(known.unread) and script.endswith(".py") and _source(line) is None and _all_match(known.unread, flags)
 
 
 def _parses(line: Line, known: Framework) -> bool:

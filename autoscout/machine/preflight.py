@@ -84,6 +84,7 @@ def _devices(job: Job, predicted: bool) -> Finding:
     remedy = "correct cluster.nodes, or run this where those devices are"
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints a script that runs the session there"
+        remedy += ", once the job has cluster.hosts = 'slurm' (or 'ray')" if len(job.cluster.nodes) > 1 else ""
         alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
         remedy += alone if predicted else ""
     enough = count >= max(node.count for node in job.cluster.nodes)

@@ -165,8 +165,9 @@ class _PredictedRows:
 
     def best(self, count: int) -> list[Ranked]:
         chosen = self.unlike(self.chosen(count))[:count]
-        if np.isfinite(self.costs(chosen)).any():  # not if all are expected to break a limit
-            chosen = self.plain(chosen)
+        costs = self._each(chosen)
+        if np.isfinite(costs).any():  # not if all are expected to break a limit
+            chosen = self.plain(chosen, costs)
         plain = dict.fromkeys(tuple(row) for row in chosen.tolist())
         return self.ranked([self.space.of_codes(row) for row in plain])
 
@@ -311,14 +312,18 @@ class _PredictedRows:
                 found.append((i, row))
         return codes[[i for i, _ in found]]
 
-    def plain(self, codes: np.ndarray) -> np.ndarray:
+    def plain(self, codes: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Replaces each row by the configuration of the same layout and cost that is most similar to the reference, and
-        sorts the rows by cost."""
-        nearest = np.array([self._nearest(row, self.costs) for row in codes])
-        # One call per row, because single rows are simulated more exactly.
-        costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]
-        same = np.array(costs[1]) <= np.array(costs[0]) * (1 + self.alike)
-        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
+        sorts the rows by cost. `costs`: of the rows, each simulated by itself."""
+        nearest, now = np.array([self._nearest(row, self.costs) for row in codes]), costs.copy()
+        moved = (nearest != codes).any(axis=1)
+        now[moved] = self._each(nearest[moved])
+        same = now <= costs * (1 + self.alike)
+        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, now, costs), kind="stable")]
+
+    def _each(self, codes: np.ndarray) -> np.ndarray:
+        """The cost of each row, simulated by itself, because single rows are simulated more exactly."""
+        return np.array([float(self.costs(row[None])[0]) for row in codes])
 
     def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         """The configuration of the row's layout and cost that is nearest to the reference. Request rates are so coarse

@@ -241,5 +241,6 @@ def test_in_bf16_stage_0_trains_something_else():
 def test_a_deepspeed_job_without_a_script_is_refused_in_one_sentence(tmp_path):
     done = verbs.run("tune", f"fixtures/jobs/{DEEPSPEED}.toml", "--kb", tmp_path / "kb", "--no-tui")
     assert done.returncode == 2
-    assert done.stderr.strip().count("\n") == 0
+    assert done.stderr.splitlines()[1].startswith("try: autoscout space ")
+    assert done.stderr.count("\n") == 2
     assert "this job has no script to run" in done.stderr

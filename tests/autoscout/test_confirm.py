@@ -137,6 +137,14 @@ def test_one_round_decides_nothing_against_the_default():
     assert (found.winner, found.verdict) == (DEFAULT, "undecided")
 
 
+def test_one_round_does_not_say_how_many_would_decide():
+    """993, after one round whose noise the runs of the search alone gave."""
+    found = judged([[(OTHER, 1.0), (DEFAULT, 1.1)]], anchors=(1.0, 1.1, 1.3))
+    assert found is not None
+    assert (found.verdict, found.more) == ("undecided", None)
+    assert "would decide" not in found.sentence
+
+
 def test_without_a_default_that_runs_the_fastest_wins():
     found = judged([[(OTHER, 1.0), (THIRD, 2.0), (DEFAULT, None)]])
     assert found is not None

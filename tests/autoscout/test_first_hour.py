@@ -80,7 +80,7 @@ def test_a_line_of_a_model_that_no_job_has_is_not_predicted(tmp_path, more):
     assert not space.job.model.layers
     file = tmp_path / "plain.toml"
     file.write_text(f"{file.read_text()}\n[model]\npreset = 'llama-3-8b'\n")
-    with pytest.raises(AutoscoutError, match=f"nothing models {re.escape(more)}"):
+    with pytest.raises(AutoscoutError, match=f"no simulator models {re.escape(more)}"):
         predict(JobSpace.of_job(load_job(file)), {}, None)
 
 
@@ -210,10 +210,25 @@ def test_a_script_s_imports_are_enough(tmp_path, source, config, script):
     assert recognised(line) == script
 
 
-def test_a_script_that_is_not_here_is_asked_about(tmp_path):
-    flags = "--output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
-    _, notes = job_file(f"accelerate launch --num_processes 2 other.py {flags}".split(), tmp_path)
+FLAGS = "--output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+
+
+@pytest.mark.parametrize("launcher", ["accelerate launch --num_processes 2", "torchrun --nproc-per-node 2"])
+def test_flags_alone_show_a_trainer_s_script_that_is_not_here(tmp_path, launcher):
+    """It was an unknown script, with three configurations and no check of its losses."""
+    text, notes = job_file(f"{launcher} other.py {FLAGS}".split(), tmp_path)
+    assert 'script = "hf-trainer"' in text
     assert any("the flags are those of hf-trainer, but other.py is not on this machine" in note for note in notes)
+
+
+@pytest.mark.parametrize("line", ["run_clm_no_trainer.py", "main.py --zero_stage 2", "t.py --num_warmup_steps 9"])
+def test_flags_of_scripts_with_their_own_loop_do_not(tmp_path, line):
+    assert recognised(Line(tuple(f"torchrun --nproc-per-node 2 {line} {FLAGS}".split()), place=tmp_path)) == ""
+
+
+def test_a_script_that_is_here_is_known_by_its_imports(tmp_path):
+    (tmp_path / "other.py").write_text("import argparse")
+    assert recognised(Line(tuple(f"torchrun --nproc-per-node 2 other.py {FLAGS}".split()), place=tmp_path)) == ""
 
 
 def test_a_script_leads_to_the_line_that_starts_it(tmp_path):

@@ -145,7 +145,7 @@ def test_engines_of_a_line_over_nodes_stay_within_a_node(tmp_path):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("--cpu-offload-gb 40", "nothing models --cpu-offload-gb"),
+        ("--cpu-offload-gb 40", "no simulator models --cpu-offload-gb"),
         ("--kv-cache-dtype fp8_e5m2 --cpu-offload-gb 0", "a KV cache in 8 bits is not priced on a100"),
     ],
 )

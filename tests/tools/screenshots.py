@@ -31,7 +31,7 @@ from tui.home import HomeApp
 from tui.session.follow import Follower
 from tui.widgets.panel import TextLine
 
-RECORDED = Path("fixtures/recorded/tiny-gpt-session.jsonl")
+RECORDED = Path("fixtures/recorded/tiny-moe-session.jsonl")  # with a proven gain
 BELIEVING = Path("fixtures/recorded/tiny-llama-session.jsonl")  # of a search that recorded its belief
 PICTURES = Path("docs/screens")
 SIZE = (120, 40)

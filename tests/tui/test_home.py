@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import msgspec
 import pytest
 from pty_terminal import PtyScreens
@@ -19,7 +20,7 @@ from autoscout.targets.jobs import load_job
 from kb import lock
 from kb.records import AutoscoutError
 from tui import actions
-from tui.home import HomeApp
+from tui.home import WINNERS, HomeApp
 from tui.screens.wizard import NewJob
 from tui.session.house import SessionsOfHouse, job_files
 from tui.widgets.one_of import Choice
@@ -198,6 +199,7 @@ async def test_a_line_s_engine_and_devices_stand_in_the_answers(tmp_path):
         limits = app.screen.query_one("#limits", Input)
         assert "‹ vllm ›" in text_of(app)
         assert limits.parent.display
+        assert "your own launch line" in text_of(app)  # it stood there that the engine of before trains
         assert app.screen.draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 4}]
         app.screen.query_one("#source", Input).value = "llama-3.1-8b"
         await until(pilot, lambda: not limits.parent.display)
@@ -235,6 +237,17 @@ async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
         assert "a new job: from a config.json" in text_of(app)
         await pilot.press("escape", "enter")
     assert app.return_value == tmp_path / "sessions/gpt-1/journal.jsonl"
+
+
+def test_winners_are_those_whose_gain_is_proven():
+    """Undecided gains stood among them, with a question mark."""
+    rows = [("proven", 1.3, 1.1), ("undecided", 1.39, 0.9), ("one round", 1.2, None), ("no gain", 1.0, 1.0)]
+    with duckdb.connect() as con:
+        con.execute(
+            "CREATE TABLE sessions (job TEXT, best TEXT, value DOUBLE, metric TEXT, gain DOUBLE, low DOUBLE, ended INT)"
+        )
+        con.executemany("INSERT INTO sessions VALUES (?, 'tp2', 1, 'm', ?, ?, 1)", rows)
+        assert [row[0] for row in con.execute(WINNERS).fetchall()] == ["proven"]
 
 
 def test_jobs_that_run_on_any_machine_come_first(tmp_path):

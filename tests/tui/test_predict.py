@@ -6,13 +6,18 @@ import json
 import subprocess
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import verbs
 
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import training_tables
+from autoscout.targets.jobs import load_job
+from autoscout.tuning.best_predicted import PredictedRanking, Ranked
 from kb import store
+from kb.records import Objective
+from tui.printing import predictions
 
 RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl")
 LLAMA = "fixtures/jobs/llama-3.2-3b.toml"
@@ -249,3 +254,17 @@ def test_the_numbers_on_the_vtrain_table():
     assert members["ensemble"]["coverage"] >= 0.85
     assert members["ensemble"]["rank"] >= 0.89
     assert np.isclose(report["mape"]["ensemble"]["all"], members["ensemble"]["mape"])
+
+
+def test_a_launch_that_probably_breaks_its_limits_stands_last(capsys):
+    """It stood first, with "nothing is predicted to be better than your present launch", at a chance of 13 %."""
+    job = msgspec.structs.replace(
+        load_job("fixtures/jobs/llama-3-8b-serve.toml"), objective=Objective(maximize="requests_per_s")
+    )
+    rows = [Ranked(name, {"tp": tp}, value, value / 2, value * 2, None, None, kept) for name, tp, value, kept in
+            (("tp1", 1, 4.0, 0.52), ("tp4", 4, 8.0, 0.13))]  # fmt: skip
+    found = PredictedRanking(job="j", metric="requests_per_s", rows=0, searched=9, reference=rows[1], best=rows[:1])
+    assert predictions.ranked(job, found).name == "tp1"
+    printed = capsys.readouterr().out
+    assert "probably breaks the limits: it keeps them with a chance of 13%" in printed
+    assert "nothing is predicted to be better" not in printed

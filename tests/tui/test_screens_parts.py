@@ -32,6 +32,8 @@ from tui.session.standing import standing
 from tui.session.state import Grid, fold
 from tui.text import changes, clauses, fit, fit_lines, number
 
+RECORDED = Path(__file__).parents[2] / "fixtures/recorded"
+
 
 def test_what_nvidia_smi_says_of_its_devices():
     said = "0, 97, 71234, 81559, 612.34, 64\n1, 0, 4, 81559, [N/A], 31\nNo devices were found\n"
@@ -402,3 +404,27 @@ def test_a_verdict_that_is_wider_than_its_panel_goes_on_below():
     state = fold([*ended()[:-2], msgspec.structs.replace(ended()[-2], low=0.9, verdict="undecided", more=9)])
     assert " ".join(of_ended(state, 40).plain.splitlines()[:3]).startswith(verdict(state)[:100])
     assert all(len(line) <= 40 for line in of_ended(state, 40).plain.splitlines()[:3])
+
+
+def test_many_changed_knobs_stand_in_columns():
+    """Half of ten fitted a low Launch screen, and nothing showed that there were more."""
+    state = fold(j.events(RECORDED / "tiny-moe-session.jsonl"))
+    text = panels.changes(state, 76, 5, False).plain
+    assert text.count("\n") == 5
+    assert all(name in text for name in ("pp ", "overlap_param ", "mbs ", "vpp "))
+    assert max(map(len, text.splitlines())) <= 76
+
+
+def test_the_verdict_stands_before_the_value_and_is_whole_at_80_columns():
+    state = fold(j.events(RECORDED / "tiny-moe-session.jsonl"))
+    for width in (80, 120):
+        line = panels.headline(state, standing(state, None), width, False).plain.splitlines()[1]
+        assert line.startswith(" 51 % faster than the expert default, sure (95 %: 1 to 126 %)")
+        assert len(line) <= width
+
+
+def test_ranks_of_a_narrow_panel_keep_their_lines():
+    state = fold(j.events(RECORDED / "tiny-moe-session.jsonl"))
+    assert "s/iter  alone ms" in describe(state, state.runs[-1], [], False, 44).plain
+    ranks = describe(state, state.runs[-1], [], False, 44).plain.split("\nranks\n")[1].splitlines()[1:6]
+    assert max(map(len, ranks)) <= 44

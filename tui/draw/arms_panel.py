@@ -28,7 +28,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     head = "exper.", "wins", "gain per 1,000 device s" if bar_width >= 23 else "% per 1k device s"
     if not roomy:
         head = "n", "won", head[2]
-    end = f"{top * _PER:.1%}" if top else ""
+    end = f"{top * _PER:.{0 if top * _PER >= 10 else 1}%}" if top else ""
     scale = f" 0%{end:>{axis - 2}}" if axis and bar_width > _VALUE else ""
     text.append(
         f"  {'arm':<{name_size}}{head[0]:>{size}}{head[1]:>{size}} {head[2]:<{bar_width}}{scale}\n", style="dim"

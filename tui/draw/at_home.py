@@ -51,9 +51,8 @@ def winners(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Te
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     for row in rows[:height]:
-        gain = shown(row["gain"], row["low"])
         value = number(row["value"]) if row["value"] is not None else ""
-        text.append(f"{row['job']:<18.18} {gain:>7} {value:>9} ")
+        text.append(f"{row['job']:<18.18} {shown(row['gain'], row['low']):>7} {value:>9} ")
         text.append(f"{row['best']}\n", style="dim")
     text.right_crop(1)
     return text

@@ -34,8 +34,8 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
         if metric == "step_time_s" and len(groups) > 1:
             continue  # ranks wait for each other, so this metric does not depend on the rank's kind of device
         cells = [_cell(metric, g) for g in groups]
-        shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
-        text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
+        if set(cells) != {_NOT}:
+            text.append(f"{_NAMES[metric]:<10}" + "".join(f"{c:>{_COLUMN}}" for c in cells) + "\n")
     if len(groups) > 1 and (relation := _slowest_to_fastest(groups)):
         text.append(relation, style="dim")
     return text
@@ -76,10 +76,11 @@ def hosts(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if not found:
         return Text(f"which hosts ran what: {_NOT}", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{'host':<16}{'runs':>5}{'spoiled':>8}{'alone ms':>10}  devices\n", style="dim")
+    wide = min(16, 1 + max(len("host"), *(len(h.name) for h in found)))
+    text.append(f"{'host':<{wide}}{'runs':>5}{'spoiled':>8}{'alone ms':>10}  devices\n", style="dim")
     for h in found[: height - 1]:
         alone = number(h.alone_s * 1000) if h.alone_s is not None else _NOT
-        text.append(f"{h.name:<16.15}{h.runs:>5}{h.incidents:>8}{alone:>10.10}  {', '.join(h.devices)}\n")
+        text.append(f"{h.name:<{wide}.{wide - 1}}{h.runs:>5}{h.incidents:>8}{alone:>10.10}  {', '.join(h.devices)}\n")
     return text
 
 

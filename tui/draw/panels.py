@@ -15,6 +15,7 @@ from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metric
 
+_CHANGE = 38  # width of a changed knob, if there are several columns of them
 FEW = 3  # smallest number of checks for a verdict on the simulators
 _UNSCORED = 4  # number of experiments without a check that is normal, since a batch is checked at its end
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
@@ -38,8 +39,12 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     if state.best_value is None:
         return text.append(f" best –  nothing {state.seen} yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
-    text.append(f" best {metric(state.job, state.best_value)}", style="bold")
-    text.append(f"  {gain(state)}")
+    parts = [(f"best {metric(state.job, state.best_value)}", "bold"), (gain(state), "")]
+    if state.confirmed:  # the verdict comes first, and is the last to be cut
+        parts = [(gain(state), "bold"), (parts[0][0], "")]
+    for i, (part, style) in enumerate(parts):
+        if not i or not state.confirmed or len(text.plain.splitlines()[-1]) + len(part) + 2 <= width:
+            text.append(f"{'  ' if i else ' '}{part}", style=style)
     if len(text.plain.splitlines()[-1]) + len(name) + 2 <= width:
         text.append(f"  {name}", style="dim")
     return Text("\n", no_wrap=True, overflow="ellipsis").join(_at_a_word(line, width) for line in text.split("\n"))
@@ -107,8 +112,8 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def changes(state: State, width: int, ascii_only: bool) -> Text:
-    """The knobs of the best configuration that differ from the default's."""
+def changes(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """The knobs of the best configuration that differ from the default's, in several columns if there are many."""
     winner = state.winner
     if state.default is None or winner is None:
         return Text(f"nothing {state.seen} yet", style="dim")
@@ -117,10 +122,13 @@ def changes(state: State, width: int, ascii_only: bool) -> Text:
     if not names:
         return Text(f"{reference_of(state.job)} itself")
     arrow, wide = "->" if ascii_only else "→", label_width(names)
-    for name in names:
-        before, after = (knob_value(c.knobs.get(name)) for c in (state.default, winner))
-        text.append(f"{label(name, wide)}{before:>10} {arrow} ")
-        text.append(f"{after}\n", style="bold")
+    rows = max(1, height, -(-len(names) // max(1, width // _CHANGE)))
+    for row in range(min(rows, len(names))):
+        for name in names[row::rows]:
+            before, after = (knob_value(c.knobs.get(name)) for c in (state.default, winner))
+            text.append(f"{label(name, wide)}{before:>8} {arrow} ")
+            text.append(fit(after, 8).ljust(9 if rows < len(names) else 0), style="bold")
+        text.append("\n")
     return text
 
 

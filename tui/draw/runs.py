@@ -37,7 +37,7 @@ def called(state: State, configuration: Configuration, name: str, often: Mapping
     return changes(state.default.knobs, configuration.knobs, often) if state.default else name
 
 
-def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
+def describe(state: State, run: Run, tail: list[str], ascii_only: bool, width: int = 120) -> Text:
     """All details of an experiment: status and reason, prediction and measurement, metrics, knobs (in bold if they
     differ from the default), the command that runs it outside AutoScout, environment, log."""
     text = Text()
@@ -55,7 +55,7 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
             if run.status == "running"
             else f", but {run.status}\n"
         )
-    _metrics(text, run, state.seen, ascii_only)
+    _metrics(text, run, state.seen, ascii_only, width)
     _knobs(text, state, run)
     if run.measurement is not None and run.measurement.environment:
         _title(text, "environment")
@@ -74,7 +74,7 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
     return text
 
 
-def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
+def _metrics(text: Text, run: Run, seen: str, ascii_only: bool, width: int) -> None:
     m = run.measurement
     if m is None:
         return
@@ -90,7 +90,7 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")
     if m.per_rank:
         _title(text, "ranks")
-        text.append(rank_rows(m, 120, 10_000, ascii_only)).append("\n")
+        text.append(rank_rows(m, width, 10_000, ascii_only)).append("\n")
     elif m.rank_memory_gib:
         text.append(f"{'GiB by rank':<18}{' '.join(number(x) for x in m.rank_memory_gib)}\n")
     if m.losses:

@@ -5,17 +5,18 @@ import click
 from autoscout.machine.doctor import Finding
 from autoscout.targets.target import Target
 from tui.printing.document import document
-from tui.text import mark
+from tui.text import mark, with_job
 
 
-def doctor(findings: list[Finding], as_json: bool) -> None:
+def doctor(findings: list[Finding], as_json: bool, job: str = "JOB.toml") -> None:
+    """`job`: the file that the findings are about, for the commands that they name."""
     if as_json:
         document(findings)
     else:
         for f in findings:
-            click.echo(f"{mark(f.ok)} {f.subject:<16} {f.found}")
+            click.echo(f"{mark(f.ok)} {f.subject:<16} {with_job(f.found, job)}")
             if f.remedy:
-                click.echo(f"  {'':<16} → {f.remedy}")
+                click.echo(f"  {'':<16} → {with_job(f.remedy, job)}")
     if any(f.needed and not f.ok for f in findings):
         raise SystemExit(1)
 

@@ -107,7 +107,8 @@ def _of_a_step(model: str) -> bool:
     return model.startswith(ServingSimulator.name)
 
 
-def ranked(job: Job, found: PredictedRanking) -> None:
+def ranked(job: Job, found: PredictedRanking) -> Ranked:
+    """Prints the ranking; returns its first row. Rows that probably break a limit come last."""
     support = several(found.rows, "measured row") if found.rows else "no measured row"
     risk = ", counting the chance to run out of memory as cost" if found.best[0].oom_probability is not None else ""
     each = " of each layout" if found.layouts else ""
@@ -117,7 +118,10 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     if reference is not None and all(row.name != reference.name for row in rows):
         rows.append(reference)
     base = reference or rows[0]
-    rows.sort(key=lambda row: -(row.kept_probability or 0.0) if found.doubtful else -_gain(job, row, base))
+    if found.doubtful:
+        rows.sort(key=lambda row: -(row.kept_probability or 0.0))
+    else:
+        rows.sort(key=lambda row: (_breaks(row), -_gain(job, row, base)))
     cells = [
         (
             "" if reference is None else f"{_gain(job, r, base) - 1:+.1%}",
@@ -142,8 +146,16 @@ def ranked(job: Job, found: PredictedRanking) -> None:
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` shows why")
+    elif _breaks(reference) and not found.doubtful:
+        chance = f"it keeps them with a chance of {reference.kept_probability or 0:.0%}"
+        click.echo(f"{reference_of(job)} probably breaks the limits: {chance}")
     elif rows[0].name == reference.name and not found.doubtful:
         click.echo(f"nothing is predicted to be better than {reference_of(job)}")
+    return rows[0]
+
+
+def _breaks(row: Ranked) -> bool:
+    return row.kept_probability is not None and row.kept_probability < 0.5
 
 
 def _gain(job: Job, row: Ranked, base: Ranked) -> float:

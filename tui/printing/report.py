@@ -20,7 +20,7 @@ from kb.records import DESIGNED, Job, Measurement
 from tui.options import given_kb
 from tui.printing.document import document
 from tui.session.headlines import proven, shown
-from tui.text import knob_value, number, program, table
+from tui.text import knob_value, number, pastable, program, table
 
 if TYPE_CHECKING:
     from autoscout.tuning.loop import Result
@@ -213,7 +213,7 @@ def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         document(sessions_document(rows))
     elif not rows:
-        click.echo("no sessions yet; autoscout tune JOB.toml starts one")
+        click.echo(pastable("no sessions yet; autoscout tune JOB.toml starts one"))
     else:
         header = ["session", "state", "experiments", "best", "value", "gain", "started"]
         cells = [[_cell(row[h]) if h != "gain" else shown(row["gain"], row["low"]) for h in header] for row in rows]

@@ -48,6 +48,7 @@ class ClusterPane(Pane):
 
     def repaint(self) -> None:
         self.set_class(not self._live_here and newest(self.state) is None, "-unrecorded")
+        self.set_class(not self._live_here and bool(self.state.ended) and not self.session.orders, "-unqueued")
         super().repaint()
 
     def cycle(self) -> None:

@@ -162,10 +162,13 @@ class ExperimentsPane(Pane):
     def _tell(self, run: Run, whole_screen: bool) -> None:
         """Describes a run in a thread, since its log may be on a slow disk, and its command needs slow imports."""
         state = self.state
+        box = self.query_one("#one")
+        beside = box.content_region.width - box.styles.scrollbar_size_vertical  # which a long text will have
+        width = self.app.size.width - 4 if whole_screen else beside
 
         def write() -> None:  # not a partial, whose arguments (all experiments) Textual would format
             tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
-            self.post_message(Described(run, describe(state, run, tail, self.ascii), whole_screen))
+            self.post_message(Described(run, describe(state, run, tail, self.ascii, width), whole_screen))
 
         self.run_worker(write, thread=True, exclusive=True, group="one")
 

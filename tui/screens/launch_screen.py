@@ -21,7 +21,7 @@ class LaunchPane(Pane):
     }
 
     def compose(self) -> ComposeResult:
-        yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")
+        yield Panel("best against default", lambda w, h: panels.changes(self.state, w, h, self.ascii), "launch-changes")
         yield Panel("evidence", lambda w, h: evidence(self.state), "launch-evidence")
         run_it = Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
         run_it.takes_long = lambda: "autoscout.deploy.export" not in sys.modules  # the first call imports all launchers

@@ -36,7 +36,7 @@ class TunePane(Pane):
         with Horizontal(id="tune-middle"):
             yield Panel("arms", lambda w, h: arms(self.state, w, h, a), "arms")
             yield Panel("2×2 grid", lambda w, h: grid(self.state, w, a), "grid")
-            yield Panel("best against default", lambda w, h: panels.changes(self.state, w, a), "changes")
+            yield Panel("best against default", lambda w, h: panels.changes(self.state, w, h, a), "changes")
         with Horizontal(id="tune-bottom"):
             yield Panel("running", self._running_now, "running")
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")

@@ -189,6 +189,7 @@ class NewJob(Screen[Path]):
         traffic, nodes = draft.job.get("traffic", {}), draft.job["cluster"]["nodes"]
         serves = draft.job.get("task") == "serve"
         self._offer_engines(draft.job["target"] if draft.own else "")
+        self._say_engine()
         self._offer_devices(nodes[0]["device"])
         self.query_one("#count", Input).placeholder = str(nodes[0]["count"])
         limits = self.query_one("#limits", Input)
@@ -203,9 +204,9 @@ class NewJob(Screen[Path]):
         chosen = self.query_one("#engine", Choice).value
         engine = next((e for e in self.engines if e.name == chosen), None)
         own = self.draft is not None and self.draft.own
-        if engine is None and own:
+        if own:
             self.query_one("#engine-found", Static).update(Text("your own launch line"))
-        if engine is not None:
+        elif engine is not None:
             what = "serves" if engine.serves else "trains"
             self.query_one("#engine-found", Static).update(Text(f"{what}; {engine.missing or engine.found}"))
 

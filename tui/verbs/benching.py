@@ -39,7 +39,11 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     help="Predictions that cost nothing, for every row. With --job: good, biased or linear; good+80 adds noise.",
 )
 @click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal noise on each result.")
-@click.option("--strategies", metavar="A,B", help=f"Default: {_STRATEGIES}. NAME:KEY=VALUE changes a hyper-parameter.")
+@click.option(
+    "--strategies",
+    metavar="A,B",
+    help=f"Default: {_STRATEGIES.replace(',', ', ')}. NAME:KEY=VALUE changes a hyper-parameter.",
+)
 @click.option("--seeds", type=click.IntRange(1), default=20, show_default=True)
 @click.option(
     "--budget", type=click.IntRange(1, 10**6), default=200, show_default=True, help="Evaluations of each run."

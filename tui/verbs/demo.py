@@ -16,6 +16,7 @@ _JOB = "smallest-cpu-replay"
 def demo(context: click.Context, kb: Path | None, as_json: bool) -> None:
     """Look at a recorded session, then tune a job whose experiments were recorded: a minute, without torch or a GPU."""
     from tui.session.follow import journal_of
+    from tui.text import pastable
     from tui.verbs import watching
     from tui.verbs.tuning import tune
 
@@ -27,14 +28,15 @@ def demo(context: click.Context, kb: Path | None, as_json: bool) -> None:
             )
             click.pause()
             watching.show(journal, kb_path(kb))
-        click.echo(
-            f"1. The recorded session ended with this verdict; `autoscout watch {_RECORDED}` opens its screens:\n"
-        )
+        watch = pastable(f"autoscout watch {_RECORDED}")
+        click.echo(f"1. The recorded session ended with this verdict; `{watch}` opens its screens:\n")
         _verdict(journal)
-        click.echo(f"\n2. Now a session of your own, on recorded experiments: autoscout tune {_JOB} --no-tui\n")
+        tuned = pastable(f"autoscout tune {_JOB} --no-tui")
+        click.echo(f"\n2. Now a session of your own, on recorded experiments: {tuned}\n")
     context.invoke(tune, job_file=Path(_JOB), no_tui=True, kb=kb, as_json=as_json)
     if not as_json:
-        click.echo("\n3. Your own job: autoscout init -- THE LINE THAT YOU LAUNCH TODAY, or autoscout init alone")
+        init = pastable("autoscout init")
+        click.echo(f"\n3. Your own job: {init} -- THE LINE THAT YOU LAUNCH TODAY, or {init} alone")
 
 
 def _verdict(journal: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kb.refusal import AutoscoutError
+from tui.grouped import Verbs
 from tui.options import (
     PATH,
     GivenPath,
@@ -147,7 +148,7 @@ def import_(
     kb_report.brought(bring_in.bring_in_all(kb_path(kb), source, job, given), source.is_dir(), dry_run, as_json)
 
 
-@click.group("kb")
+@click.group("kb", cls=Verbs)
 def kb_() -> None:
     """Manage the knowledge base: size, integrity, sharing, copies, forgetting."""
 

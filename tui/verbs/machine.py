@@ -1,6 +1,7 @@
 """Verbs about this machine and the jobs for it: doctor, targets, init, check."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,13 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
     a model's name. Without any, on a terminal: from your answers to three questions.
 
-    For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
+    \b
+    autoscout init -- torchrun … pretrain_gpt.py … | autoscout tune -
+
     A line of pretrain_gpt.py is tuned as it is; with --target megatron all Megatron-core knobs are tuned and predicted.
     """
     from autoscout.machine.starting import job_file
+    from tui.text import program, with_job
 
     if not given and not engine and not as_json and sys.stdin.isatty():
         name, text, notes = _asked()
@@ -87,14 +91,12 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
             raise click.UsageError(f"{out} exists; choose another name")
         out.write_text(text)
     for line in notes:
-        note(line)
+        note(with_job(line, str(out or "JOB.toml"), shlex.quote(given[0]) if len(given) == 1 else ""))
     if as_json:
         click.echo(json.dumps({"job": text, "notes": notes}))
     elif out is None:
         click.echo(text, nl=False)
     else:
-        from tui.text import program
-
         note(f"wrote {out}; next: {program()} check {out}")
 
 
@@ -131,5 +133,8 @@ def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     """Check a job before anything is spent: what runs it, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
     from tui.printing import machine_report
+    from tui.text import program
 
-    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)
+    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json, str(job_file))
+    if not as_json:
+        click.echo(f"next: {program()} tune {shlex.quote(str(job_file))}")

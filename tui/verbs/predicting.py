@@ -1,6 +1,7 @@
 """The verb predict: the simulators' predictions for a configuration, and their accuracy on measured rows."""
 
 import math
+import shlex
 from pathlib import Path
 
 import click
@@ -91,10 +92,13 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     if as_json:
         document(found)
     else:
-        predictions.ranked(job, found)
-        if flags := flags_against(job, Configuration(found.best[0].configuration), space.reference):
+        first = predictions.ranked(job, found)
+        if first.configuration == space.reference.knobs:
+            return
+        if flags := flags_against(job, Configuration(first.configuration), space.reference):
             click.echo(f"flags of the first row that {reference_of(job)} lacks:  {flags}")
-        click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
+        export = f"{program()} export {shlex.quote(str(job_file))} --config {first.name}"
+        click.echo(f"the first row's launch line:  {export}")
 
 
 def _buy(

@@ -24,6 +24,7 @@ from tui.options import (
     stop_on_signals,
 )
 from tui.session.begun import ANEW, give_hints, searched, start_in_background
+from tui.text import pastable
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -367,7 +368,7 @@ def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json
     elif as_json:
         click.echo(json.dumps({"session": name, "journal": str(journal)}))
     else:
-        click.echo(f"{name} runs in the background; autoscout watch {name} shows it")
+        click.echo(pastable(f"{name} runs in the background; autoscout watch {name} shows it"))
 
 
 def _after_closing(name: str, kb: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from kb.order_words import MEANING
 from kb.refusal import AutoscoutError
 from tui.options import common, kb_path, note, session_names
 from tui.session.begun import ANEW, running, searched
+from tui.text import pastable
 
 if TYPE_CHECKING:
     from tui.session.follow import Follower
@@ -90,9 +92,14 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, verbose: bool, ascii_o
         raise AutoscoutError(follower.gone)
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+_ORDERS = "\n".join(
+    textwrap.fill(f"{what:<8} {meaning}", 76, subsequent_indent=" " * 9) for what, meaning in MEANING.items()
+)
+
+
+@click.command(epilog=f"\b\n{_ORDERS}")
 @click.argument("session", shell_complete=session_names)
-@click.argument("what", type=click.Choice(list(MEANING)))
+@click.argument("what", metavar="ORDER", type=click.Choice(list(MEANING)))
 @click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--why", default="", metavar="TEXT", help="The reason for a proposal; `best --evidence` shows it.")
 @common
@@ -132,7 +139,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
 
 
 def _report(sentence: str, as_json: bool, session: str, what: str) -> None:
-    click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
+    click.echo(json.dumps({"session": session, "asked": what}) if as_json else pastable(sentence))
 
 
 def on_screen() -> bool:

@@ -18,11 +18,11 @@ from autoscout.line import settings_files
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.line_devices import devices, of_one_node
-from autoscout.line.recognition import not_read, recognised
+from autoscout.line.recognition import by_flags_alone, recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
-from autoscout.targets.command.rendered import ValueOf, of_accelerate, values_of
+from autoscout.targets.command.rendered import ValueOf, apart_from_accelerate, of_accelerate, values_of
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.starting_up import not_starting
 from autoscout.targets.command.trained_columns import model_and_length
@@ -37,6 +37,7 @@ _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.
 _NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
+_NO_WAIT = "--no-wait"
 _SWITCHES = ("tied", "gated", "bias")  # fields of [model] that are true or false
 
 
@@ -52,8 +53,9 @@ def job_of(line: Line) -> dict[str, Any]:
     line, copies, inside = with_copies(line, known)
     found: dict[str, Any] = {"name": _name(line, known, name), "task": known.task, "target": "command"}
     notes: list[str] = []
-    line = _without_choices(line, known, notes)
+    line = _waiting(_without_choices(line, known, notes), notes)
     now = values_of(line, of_accelerate(line) | inside)
+    notes += apart_from_accelerate(line, known.batch.flag if known.batch else "")
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
     with contextlib.suppress(AutoscoutError):  # raised for a model that cannot be predicted
@@ -121,6 +123,11 @@ def job_of(line: Line) -> dict[str, Any]:
             f"with its load tool (docs/your-own-script.md), and give that",
             2,
         )
+    if name and by_flags_alone(line, name):
+        notes.append(
+            f"launch.script: the flags are those of {name}, but {line.program.first} is not on this machine and cannot "
+            "be read; if it has a parser of its own, run `init` where it is"
+        )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(line), line, notes)
@@ -129,12 +136,6 @@ def job_of(line: Line) -> dict[str, Any]:
             for name in line.settings_files
             if not os.path.isfile(name)
         ]
-        if alike := not_read(line):
-            notes.append(
-                f"launch.script: the flags are those of {alike}, but {line.program.first} is not on this machine and "
-                f"cannot be read; if it parses TrainingArguments, write script = '{alike}', and leave out metrics and "
-                "[space]"
-            )
         notes.append(
             "launch.metrics: give a pattern for the log line that ends a step, such as step_time_ms = '… ([\\d.]+) ms'"
         )
@@ -153,6 +154,15 @@ def job_of(line: Line) -> dict[str, Any]:
         )
     found["notes"] = notes
     return found
+
+
+def _waiting(line: Line, notes: list[str]) -> Line:
+    """The line without the flag that submits a job and returns at once, because an experiment ends with its command."""
+    submits = line.words.index("--") if "--" in line.words else 0
+    if _NO_WAIT not in line.words[:submits]:
+        return line
+    notes.append(f"launch.current: {_NO_WAIT} is left out, because an experiment ends when its command does")
+    return line.of(word for i, word in enumerate(line.words) if i > submits or word != _NO_WAIT)
 
 
 def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:

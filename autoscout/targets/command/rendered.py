@@ -38,12 +38,25 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
     """The parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has none."""
+    return {name: value for name, value in _accelerates(line, folder).items() if name == "parallelism_config"}
+
+
+def apart_from_accelerate(line: Line, flag: str) -> Iterator[str]:
+    """Yields a note if the line's `flag` (gradient accumulation steps) and accelerate's file disagree. Trainers use the
+    line's."""
+    name, given = flag.strip("-="), line.value(flag) if flag else None
+    other = _accelerates(line, Path()).get(name)
+    if given is not None and other is not None and str(other) != str(given):
+        file = line.value("--config_file")
+        yield f"launch.current: {name} is {given} on the line, which counts, and {other} in {file}"
+
+
+def _accelerates(line: Line, folder: Path) -> dict[str, Any]:
     named = line.value("--config_file")
     try:
-        found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
+        return yaml_text.settings((folder / str(named)).read_text()) if named else {}
     except (OSError, ValueError):
         return {}
-    return {name: value for name, value in found.items() if name == "parallelism_config"}
 
 
 def settings_of(job: Job) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class DeepSpeed(Target):
             notes.append("no loss is read, so a configuration that computes something else goes unnoticed")
         if others := self.not_modelled(job):
             notes.append(f"predictions leave out {' and '.join(others)}")
-        if not config_space.batch_of(job, config):
+        if config_space.batches_differ(job, config):
             notes.append("the ds_config has no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
         if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):

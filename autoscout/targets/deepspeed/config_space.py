@@ -49,6 +49,11 @@ def batch_of(job: Job, config: Config) -> int:
     return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
 
 
+def batches_differ(job: Job, config: Config) -> bool:
+    """Whether configurations may train different batches: none is stated, and a factor of it is tuned."""
+    return not batch_of(job, config) and not all(isinstance(config.get(name, 1), int) for name in (MICRO, STEPS))
+
+
 def config_problems(job: Job, config: Config) -> Iterator[str]:
     """Yields a sentence for each conflict between a ds_config and the job."""
     found = settings(config)

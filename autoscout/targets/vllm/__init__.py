@@ -120,7 +120,7 @@ class Vllm(Target):
     def untold(self, job: Job) -> str:
         from autoscout.targets.vllm.flag_kinds import unpriced
 
-        return f"nothing models {found}" if (found := unpriced(job)) else ""
+        return f"no simulator models {found}" if (found := unpriced(job)) else ""
 
     def simulators(self, job: Job) -> "list[Member]":
         return [] if self.untold(job) else super().simulators(job)
