@@ -47,7 +47,7 @@ def further(con: "DuckDBPyConnection") -> int:
 
 
 def add(con: "DuckDBPyConnection") -> None:
-    """Adds the sources in `further`; their origins must be stored already."""
+    """Adds the sources in the table `further`; their origins must be stored already."""
     con.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE claim AS

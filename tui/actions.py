@@ -54,7 +54,7 @@ ACTIONS = (
     Action("left_square_bracket,h", "step(-1)", "one event back in time", "["),
     Action("right_square_bracket,l", "step(1)", "one event forward", "]"),
     Action("left_curly_bracket", "step(-20)", "20 events back", "{"),
-    Action("right_curly_bracket", "step(20)", "20 events on", "}"),
+    Action("right_curly_bracket", "step(20)", "20 events forward", "}"),
     Action("space", "play", "play the session from its beginning", footer="play"),
     Action("f", "switch", "go to the switch from simulating to profiling"),
     Action("home,g", "rewind", "go to the beginning", "g"),

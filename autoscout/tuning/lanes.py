@@ -70,8 +70,8 @@ class Lanes:
 
     @property
     def shape(self) -> str:
-        """Devices of an experiment and of its host, such as "2 of 8 a100", for which it is decided whether experiments
-        on one host disturb each other."""
+        """Devices of an experiment and of its host, such as "2 of 8 a100". For each of these shapes the knowledge base
+        remembers whether experiments on one host disturb each other."""
         host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 

@@ -36,9 +36,9 @@ class Division(msgspec.Struct, frozen=True):
 
 
 def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Division]:
-    """Divisions that together contain the right one with probability _SURE, most probable first; [] if noise alone
-    explains the costs, or is too small to hide a gain. `y`: (n,) log-costs of the runs; `design`: (n, p) columns of the
-    linear model, of which the first `configurations` are the configurations."""
+    """Divisions of the runs into usual and slow ones, most probable first, of which one is right with probability
+    _SURE; [] if none is needed. `y`: (n,) log-costs of the runs; `design`: (n, p) columns of the linear model, of which
+    the first `configurations` are the configurations."""
     n = len(y)
     inverse = np.linalg.pinv(design, rcond=1e-9)
     left_over = np.eye(n) - design @ inverse

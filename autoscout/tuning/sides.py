@@ -96,7 +96,7 @@ def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Si
             assignments.append(word)
     space = JobSpace.of_job(job)
     chosen = completed(space, parse(space, assignments), space.reference) if assignments else space.reference
-    return Side(label=text or "as it is", job=job, configuration=chosen)
+    return Side(label=text or "unchanged", job=job, configuration=chosen)
 
 
 def _with_file(job: Job, old: str, new: str) -> Job:

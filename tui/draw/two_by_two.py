@@ -1,4 +1,4 @@
-"""Panels on the bandit's 2×2 grid of costs, and on the state of the dense optimizer."""
+"""Panels on the bandit's 2×2 grids of costs (base or proposed structure × point) and the dense optimizer's state."""
 
 from rich.text import Text
 

@@ -52,7 +52,7 @@ def gate(
     """Is B slower than A? Runs both in turns until that is decided, and checks that they compute the same.
 
     A side is a job file, a session (its winner), or with --job what it changes: python=PATH, commit=REVISION,
-    PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the job as it is. A SESSION alone: is its
+    PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the unchanged job. A SESSION alone: is its
     winner faster than its reference?
 
     Exit code 0: no worse; 1: worse, or it fails or computes something else; 4: undecided.
@@ -90,7 +90,7 @@ def gate(
 @_JOB
 @click.option("--versions", metavar="A,B,…", default="", help="Versions of PACKAGE between GOOD and BAD.")
 @click.option("--pairs", "limit", type=click.IntRange(1, 1000), default=40, show_default=True, help="Pairs at most.")
-@click.option("--sure", type=NumberRange(0.5, 0.999), default=0.95, show_default=True, help="Probability that ends it.")
+@click.option("--sure", type=NumberRange(0.5, 0.999), default=0.95, show_default=True, help="End at this probability.")
 @_WHEELS
 @common
 def bisect(

@@ -28,7 +28,7 @@ _ENDINGS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markd
 @click.command()
 @click.argument("query", metavar="[SELECT …]", required=False)
 @click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Default: FILE's ending.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Most rows.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Largest number of rows.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to skip at the beginning.")
 @click.option("--out", metavar="FILE", type=PATH, help="Write to a file instead of stdout.")
 @click.option(
@@ -86,7 +86,7 @@ def sql(
 @click.argument("what", metavar="JOB.toml|SESSION")
 @click.option("--accept", metavar="JOB", help="From now on use that past job for warm starts, however different it is.")
 @click.option("--reject", metavar="JOB", help="From now on do not use that past job, however similar it is.")
-@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Most past jobs.")
+@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Largest number of past jobs.")
 @common
 def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
     """Show the most similar past jobs, how they differ, and what a new session would take over; accept or reject one by
@@ -167,7 +167,7 @@ def info(kb: Path | None, as_json: bool) -> None:
 @click.option("--secrets", is_flag=True, help="Look for keys, tokens and passwords that were stored, and nothing else.")
 @common
 def check(secrets: bool, kb: Path | None, as_json: bool) -> None:
-    """Check everything: integrity, references, hashes, journals, imports. Exit code 1 if something is wrong."""
+    """Check integrity: checksums, references, hashes, journals, imports. Exit code 1 if something is wrong."""
     from kb import care
     from tui.printing import kb_report
 
@@ -181,7 +181,7 @@ def check(secrets: bool, kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @common
 def redact(kb: Path | None, as_json: bool) -> None:
-    """Remove the keys, tokens and passwords that `kb check --secrets` finds: from journals, logs and rows."""
+    """Remove secrets (keys, tokens, passwords) that `kb check --secrets` finds from journals, logs and rows."""
     from kb import redact as redacting
     from tui.printing import kb_report
 
@@ -199,7 +199,7 @@ def redact(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Import journals (default: all of this knowledge base) and imports; what is already there changes nothing. The
+    """Import journals and imports. By default: all of this knowledge base; what is already there changes nothing. The
     exit code is not 0 if something could not be imported."""
     from kb import store
     from tui.printing import kb_report

@@ -41,8 +41,8 @@ def doctor(job_file: Path | None, exclude: Path | None, kb: Path | None, as_json
 def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """List what can be tuned here: each target with its installed versions, and what is missing.
 
-    With --audit or --draft the engine of a job (without one: Megatron-core in this interpreter) is asked without a GPU,
-    under its own interpreter. Exit code 1: it refuses or changes what we would launch."""
+    --audit and --draft read the options of the job's engine, in its own interpreter and without a GPU (without a job:
+    of Megatron-core in this interpreter). Exit code 1: the engine refuses or changes what AutoScout would launch."""
     from autoscout.targets.target import names, target, target_of
     from tui.printing import audit_report, machine_report
 

@@ -19,7 +19,7 @@ from tui.options import PATH, common, kb_path, note
 @click.option("--guide", is_flag=True, help="Print what a coding agent has to know, for an AGENTS.md, and exit.")
 @common
 def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path | None, as_json: bool) -> None:
-    """Serve the Model Context Protocol to agents: they ask, propose and begin sessions within limits, and never judge.
+    """Serve the Model Context Protocol to agents, which query, propose, and start sessions within limits.
 
     The job files define what may run, so agents should not be able to write to their folder. Each call is logged as a
     line of agents.jsonl next to the knowledge base. `steer SESSION hold` stops a session from trying further proposals.

@@ -12,12 +12,12 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace only this rank (may be repeated).")
 @click.option(
-    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Seconds for everything."
+    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="Time limit in seconds."
 )
-@click.option("--fresh", is_flag=True, help="Trace again even what is known.")
+@click.option("--fresh", is_flag=True, help="Trace again, even if a trace is stored.")
 @click.option("--parts", is_flag=True, help="Compose the shadow from small jobs' traces, which configurations share.")
 @click.option(
-    "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, priced communication."
+    "--one-device", is_flag=True, help="Also run these ranks on one device: real kernels, predicted communication."
 )
 @click.option(
     "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Serving: an engine fails this many seconds into the load."
@@ -86,7 +86,7 @@ def shadow(
 
 
 def _loss(text: str) -> tuple[float, int]:
-    """Parses an option into (seconds, number). Errors: AutoscoutError (exit 2)."""
+    """Parses "ENGINE@SECONDS" into (seconds, engine). Errors: AutoscoutError (exit 2)."""
     from kb.records import AutoscoutError
 
     number, _, at = text.partition("@")
