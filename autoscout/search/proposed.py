@@ -1,16 +1,22 @@
-"""Proposals of people, agents and scripts, as an arm of the search with a credit of experiments that it can increase.
+"""Proposals of people, agents and scripts, as an arm of the search whose trials the belief chooses.
 
-The first ideas are tried soon after the reference, later ones where the belief expects most, as long as there is
-credit. A trial is judged by its rank among the runs of the other arms: one in the better half earns credit, any other
-costs up to an experiment. Experiments of the other arms refill the credit slowly, so that a proposer who is always
-wrong costs a few experiments in a hundred. An idea similar to one that failed to become the best waits until another
-arm proposes it.
+The belief, which knows nothing of the proposers' reasons, ranks the open proposals among all candidates. The best of
+them is tried if it is in the arm's share of the candidates, at first the best quarter: after four to six experiments,
+a right idea is there in two cases of three, one of the slowest in one of seven. A trial is judged by its rank among
+the runs of the other arms, and the share doubles or halves with it, faster if the trial took longer. So a proposer who
+is always wrong is soon tried only where the belief would go next anyway. An idea similar to one that was set aside
+waits until another arm proposes it.
 
-A trial outside the better half is set aside: its row is taken, but the belief does not learn from it, and it replaces
-no experiment of the search. Proposers have reasons that the belief does not know: a slow neighbour of the best
-configuration, picked because it is slow, would keep the search away from there for longer than the trial took.
+A trial outside the better half is set aside: its row is taken, but neither the belief nor the bandit learns from it,
+and it replaces no experiment of the search. A slow neighbour of the best configuration, picked because it is slow,
+would keep the search away from there for longer than the trial took.
+
+A trial that became the best proves its proposal right. From then on the search prefers the values of proven proposals,
+knob by knob, as πBO does with a user's prior on the optimum (Hvarfner et al., "πBO", ICLR 2022). πBO lets the prior
+fade; here it is used only once it was right.
 """
 
+import copy
 import math
 from collections.abc import Iterable
 from functools import cached_property
@@ -22,10 +28,11 @@ from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_BEGINS = 1.75  # credit at the start, in typical experiments
-_REFILLED = 0.01  # credit per experiment of other arms, which bounds the share spent on proposers who are wrong
+_SHARE, _MOST = 0.25, 0.5  # share of the candidates that a proposal must be in: at first, at most
+_EARLY = 4  # experiments after which the belief may choose a proposal
+_RANKED = 2  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
 _NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
-_MOST = 3.0  # largest credit, however often the proposers were right
+_EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals
 
 
 def proposed_by(by: str, why: str) -> str:
@@ -34,51 +41,80 @@ def proposed_by(by: str, why: str) -> str:
 
 class ProposedArm:
     def __init__(self, pool: CandidatePool) -> None:
-        self.credit = _BEGINS
+        self.share = _SHARE
         self.held = False  # whether a person paused the proposals
+        self.open: dict[int, str] = {}  # proposed rows without a result → who proposed them, and why
+        self.proven: list[int] = []  # rows of this arm's trials that became the best
         self._pool = pool
-        self._open: dict[int, str] = {}  # proposed rows without a result → who proposed them, and why
         self._known: set[int] = set()
-        self._own: list[float] = []  # costs of the other arms' experiments that ran
+        self._own: list[float] = []  # costs of the other arms' experiments; inf: failed
         self._least = math.inf
-        self._vain: list[int] = []  # rows of this arm's trials that did not become the best
+        self._aside: list[int] = []  # rows of this arm's trials that were set aside
 
     def add(self, row: int, by: str, why: str) -> None:
         """Adds a proposed row; if several propose the same row, the first one counts."""
         if row not in self._known:
-            self._open.setdefault(row, proposed_by(by, why))
+            self.open.setdefault(row, proposed_by(by, why))
 
     def tell(self, row: int, cost: float | None, price: float, ours: bool) -> bool:
         """Learns from any experiment: `cost` (None: it failed, or broke a bound); `price`: what it took, in typical
         experiments; `ours`: this arm asked for it. Returns whether to set the trial aside."""
         mine = math.inf if cost is None else cost
         won, self._least = mine < self._least, min(mine, self._least)
-        self._open.pop(row, None)
+        self.open.pop(row, None)
         self._known.add(row)
         if not ours:
-            if cost is not None:
-                self._own.append(mine)
-            self.credit = min(self.credit + _REFILLED * price, _MOST)
+            self._own.append(mine)
             return False
-        if not won:
-            self._vain.append(row)
-        own = np.array(self._own)
+        # Failures are compared only with a failure: running where others failed proves nothing.
+        own = np.array([each for each in self._own if cost is None or each < math.inf])
         better = float((own < mine).sum() + 0.5 * (own == mine).sum())
-        rank = (better + 0.5) / (len(own) + 1) if len(own) or won else 1.0  # 0: better than all
-        heard = rank < 0.5 or (won and not len(own))  # the first trial that runs also counts
-        self.credit = min(self.credit - (2 * rank - 1 if heard else rank) * price, _MOST)
-        return not heard
+        rank = (better + 1) / (len(own) + 2)  # expected rank among further runs; 0: better than all
+        self.share = min(self.share * 2 ** ((1 - 2 * rank) * price), _MOST)
+        if won and len(own) >= _RANKED:
+            self.proven.append(row)
+        if won or rank < 0.5:
+            return False
+        self._aside.append(row)
+        return True
 
-    def trials(self, pending: Iterable[int]) -> list[int]:
-        """The open rows that there is credit for, in the order in which they were proposed."""
-        running = sum(row in self._open for row in pending)
-        if self.held or self.credit - running < 1:
-            return []
-        return [row for row in self._open if row not in pending and not self._answered(row)]
+    def early(self, model: Surrogate, pending: Iterable[int]) -> Proposal | None:
+        """As `trial`, during the opening. Asks a copy of the model, so that proposals that are set aside do not change
+        the search. (Simulators of bounds cannot always be copied.)"""
+        few = len(model.tried) < _EARLY or np.count_nonzero(model.kept) < _RANKED
+        if few or not self.open or len(model.foreseen):
+            return None
+        model = copy.deepcopy(model)
+        model.update(list(pending))
+        return self.trial(model, model.gain, pending)
+
+    def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
+        """The open proposal whose (m,) `value` is largest, if it is in this arm's share of the candidates."""
+        rows = [row for row in self.open if not self._answered(row)]
+        if self.held or not rows or any(row in self.open for row in pending):
+            return None
+        value = self.weighed(model, value)
+        at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
+        if not len(at):
+            return None
+        best = int(at[np.argmax(value[at])])
+        if np.mean(value[value >= 0] > value[best]) > self.share:
+            return None
+        row = int(model.candidates[best])
+        return Proposal(row, PROPOSED, float(value[best]), self.open[row])
+
+    def weighed(self, model: Surrogate, value: np.ndarray) -> np.ndarray:
+        """(m,) `value`, smaller for each knob of a candidate that lacks the values of proven proposals."""
+        if not self.proven:
+            return value
+        codes, right = self._pool.codes[model.candidates], self._pool.codes[self.proven]
+        even = _EVEN / np.array([len(knob.values) for knob in self._pool.space.knobs])
+        alike = (codes[:, None] == right[None]).mean(axis=1)
+        return np.where(value < 0, value, value * np.prod((alike + even) / (1 + even), axis=1))
 
     def _answered(self, row: int) -> bool:
         codes = self._pool.codes
-        apart = (codes[self._vain] != codes[row]).sum(axis=1)
+        apart = (codes[self._aside] != codes[row]).sum(axis=1)
         return bool(len(apart) and apart.min() < _NEAR * self._usual)
 
     @cached_property
@@ -87,17 +123,3 @@ class ProposedArm:
         codes = self._pool.codes
         shares = (np.unique(column, return_counts=True)[1] / len(codes) for column in codes.T)
         return sum(1 - float((share**2).sum()) for share in shares)
-
-    def first(self, pending: Iterable[int]) -> Proposal | None:
-        rows = self.trials(pending)
-        return Proposal(rows[0], PROPOSED, 0.0, self._open[rows[0]]) if rows else None
-
-    def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
-        """The open proposal whose (m,) `value` is largest; the oldest if none is among the model's candidates."""
-        rows = self.trials(pending)
-        at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
-        if not len(at):
-            return self.first(pending)
-        best = int(at[np.argmax(value[at])])
-        row = int(model.candidates[best])
-        return Proposal(row, PROPOSED, float(value[best]), self._open[row])

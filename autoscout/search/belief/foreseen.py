@@ -21,6 +21,9 @@ class Foreseen:
     def __contains__(self, name: str) -> bool:
         return name in self._predictors
 
+    def __len__(self) -> int:
+        return len(self._predictors)
+
     def within(self, rows: np.ndarray) -> np.ndarray:
         """The `rows` that no simulator predicts to break a constraint; all of them if there is none."""
         over = [self.of(name, rows) > 0 for name in self._predictors if name != MEMORY]

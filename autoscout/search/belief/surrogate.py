@@ -8,7 +8,7 @@ may beat near-ties. Costs enter as their logarithm above the best one, bent so t
 (bending.py); p(y | k) is the probability of the log-costs, whatever scale k uses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,8 +35,7 @@ _BESIDE = 6  # cost of everything else in scoring a row, in covariances
 _FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
 _QUICK = 50  # up to this many rows all means are fitted within one step
 _HELD = 300  # limit on measured rows that the beliefs keep after a fit
-_SCORED = 100_000  # most rows scored for candidates
-_AT_ONCE = 4_000  # block of rows that fits the processor's cache
+_SCORED, _AT_ONCE = 100_000, 4_000  # most rows scored for candidates, by blocks that fit the processor's cache
 _KEPT = 200_000  # rows whose encoding is cached (about 400 bytes each)
 _OWN = (0.5, 2.0)  # prior on a configuration's own share of the unexplained variance, and the repeats it is worth
 _NEGLIGIBLE = 0.02  # means with less weight are skipped
@@ -84,16 +83,15 @@ class Surrogate:
         self.again: set[int] = set()  # rows in `costs` that were measured more than once
         self.failed: set[int] = set()  # rows that failed or broke a constraint; the latter are in `costs`, too
         self.aside: set[int] = set()  # measured rows from which the beliefs do not learn (search/proposed.py)
+        self.wanted: Collection[int] = ()  # rows that are candidates at every step
         self.rows = np.zeros(0, dtype=int)  # rows in `costs` that the beliefs use: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # mean log-costs of `rows`
-        self.candidates = np.zeros(0, dtype=int)
-        self.gain = np.zeros(0)
+        self.candidates, self.gain = np.zeros(0, dtype=int), np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = 0  # steps left that renew the candidates
-        self._left = 0  # number of further steps over which the fit continues
+        self._due = self._left = 0  # steps left that renew the candidates, and over which the fit continues
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -187,17 +185,18 @@ class Surrogate:
             self.chances.watch_bounds(self.candidates, self._rows(self.candidates))
         else:
             fits = False
-        for row in rows[len(self._believed) :]:
-            self._append(int(row))
-            self._believed.append(int(row))
-        for row in pending:
+        fresh = rows[len(self._believed) :].tolist()
+        self._believed += fresh
+        for row in [*fresh, *pending]:
             self._append(row)
         self.look(pending)
         if self.renewal is not None:
-            once = 0 if fits or not self._due else 1
-            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
+            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else int(self._due > 0 and not fits)):
                 self._renew(self.renewal, rows)
                 self.look(pending)
+        if missing := sorted({*self.wanted}.difference(self.candidates.tolist(), pending)):
+            self._turn(np.arange(len(self.candidates)), np.array(missing))
+            self.look(pending)
         for member in self._believing():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -281,8 +280,7 @@ class Surrogate:
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
-        best = rows[self._order()[:2]]
-        around = [self.pool.near(int(row)) for row in best]
+        around = [self.pool.near(int(row)) for row in rows[self._order()[:2]]]
         at_random = self.rng.choice(n, few * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
@@ -291,14 +289,16 @@ class Surrogate:
         return not any(m.mean.z.shape[1] for m in self.members)
 
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
-        """Adds fresh candidates to the most promising ones so far, and extends the beliefs to them."""
-        self._due = max(self._due - 1, 0)
-        best = rows[self._order()]
+        """Adds fresh candidates to the most promising ones so far."""
+        self._due, best = max(self._due - 1, 0), rows[self._order()]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
         self._grow()
         kept = renewal.renewed(best, self.candidates, self.gain)
-        fresh = np.setdiff1d(looked, self.candidates[kept])
+        self._turn(kept, np.setdiff1d(looked, self.candidates[kept]))
+
+    def _turn(self, kept: np.ndarray, fresh: np.ndarray) -> None:
+        """Keeps the candidates at `kept` (positions), appends fresh ones, and extends the beliefs to them."""
         for member in self._believing():
             assert member.belief is not None
             member.belief.turn(kept, self._member_features(member, fresh))
