@@ -1,19 +1,18 @@
 """Proposals of people, agents and scripts, as an arm of the search whose trials the belief chooses.
 
-The belief, which knows nothing of the proposers' reasons, ranks the open proposals among all candidates. The best of
-them is tried if it is in the arm's share of the candidates, at first the best quarter: after four to six experiments,
-a right idea is there in two cases of three, one of the slowest in one of seven. A trial is judged by its rank among
-the runs of the other arms, and the share doubles or halves with it, faster if the trial took longer. So a proposer who
-is always wrong is soon tried only where the belief would go next anyway. An idea similar to one that was set aside
-waits until another arm proposes it.
+The belief, which does not know the proposers' reasons, ranks the open proposals among all candidates. The best of them
+is tried if it is in the arm's share of the candidates, at first the best quarter: after six experiments, two of three
+right ideas are there, and one of seven that are among the slowest. A trial that becomes the best doubles the share, any
+other one halves it, or more if it took long. So a proposer who is always wrong is soon tried only where the belief
+would go next anyway. An idea similar to one that was set aside waits until another arm proposes it.
 
-A trial outside the better half is set aside: its row is taken, but neither the belief nor the bandit learns from it,
-and it replaces no experiment of the search. A slow neighbour of the best configuration, picked because it is slow,
-would keep the search away from there for longer than the trial took.
+A trial outside the better half of the other arms' runs is set aside: its row is taken, but neither the belief nor the
+bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration, picked
+because it is slow, would keep the search away from there for longer than the trial took.
 
 A trial that became the best proves its proposal right. From then on the search prefers the values of proven proposals,
-knob by knob, as πBO does with a user's prior on the optimum (Hvarfner et al., "πBO", ICLR 2022). πBO lets the prior
-fade; here it is used only once it was right.
+knob by knob, and this preference fades, as in πBO (Hvarfner et al., "πBO", ICLR 2022). Otherwise one that was right by
+luck would hide the best region.
 """
 
 import copy
@@ -30,8 +29,9 @@ from kb.journal import PROPOSED
 
 _SHARE, _MOST = 0.25, 0.5  # share of the candidates that a proposal must be in: at first, at most
 _EARLY = 4  # experiments after which the belief may choose a proposal
-_RANKED = 2  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
+_RANKED = 3  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
 _NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
+_FADING = 10  # experiments after which a proof counts half
 _EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals
 
 
@@ -47,8 +47,9 @@ class ProposedArm:
         self.proven: list[int] = []  # rows of this arm's trials that became the best
         self._pool = pool
         self._known: set[int] = set()
-        self._own: list[float] = []  # costs of the other arms' experiments; inf: failed
+        self._own: list[float] = []  # costs of the other arms' experiments that ran
         self._least = math.inf
+        self._since = 0  # experiments at the last proof
         self._aside: list[int] = []  # rows of this arm's trials that were set aside
 
     def add(self, row: int, by: str, why: str) -> None:
@@ -64,15 +65,16 @@ class ProposedArm:
         self.open.pop(row, None)
         self._known.add(row)
         if not ours:
-            self._own.append(mine)
+            if cost is not None:  # running where others failed proves nothing
+                self._own.append(mine)
             return False
-        # Failures are compared only with a failure: running where others failed proves nothing.
-        own = np.array([each for each in self._own if cost is None or each < math.inf])
+        own = np.array(self._own)
         better = float((own < mine).sum() + 0.5 * (own == mine).sum())
         rank = (better + 1) / (len(own) + 2)  # expected rank among further runs; 0: better than all
-        self.share = min(self.share * 2 ** ((1 - 2 * rank) * price), _MOST)
+        self.share = min(self.share * (2 if won else 0.5**price), _MOST)
         if won and len(own) >= _RANKED:
             self.proven.append(row)
+            self._since = len(self._known)
         if won or rank < 0.5:
             return False
         self._aside.append(row)
@@ -110,7 +112,8 @@ class ProposedArm:
         codes, right = self._pool.codes[model.candidates], self._pool.codes[self.proven]
         even = _EVEN / np.array([len(knob.values) for knob in self._pool.space.knobs])
         alike = (codes[:, None] == right[None]).mean(axis=1)
-        return np.where(value < 0, value, value * np.prod((alike + even) / (1 + even), axis=1))
+        faded = _FADING / (_FADING + len(self._known) - self._since)
+        return np.where(value < 0, value, value * np.prod((alike + even) / (1 + even), axis=1) ** faded)
 
     def _answered(self, row: int) -> bool:
         codes = self._pool.codes
