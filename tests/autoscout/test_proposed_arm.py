@@ -197,5 +197,5 @@ def test_an_idea_that_is_no_candidate_becomes_one():
     assert row not in search.model.candidates
     search.propose(Proposed(configuration=Configuration(BEST), by="ann"))  # type: ignore[arg-type]
     search.model.update([])
-    assert list(search.model.candidates).count(row) == 1
+    assert np.count_nonzero(search.model.candidates == row) == 1
     assert len(search.model.gain) == len(search.model.candidates)
