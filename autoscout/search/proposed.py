@@ -84,7 +84,7 @@ class ProposedArm:
         """As `trial`, during the opening. Asks a copy of the model, so that proposals that are set aside do not change
         the search. (Simulators of bounds cannot always be copied.)"""
         few = len(model.tried) < _EARLY or np.count_nonzero(model.kept) < _RANKED
-        if few or not self.open or len(model.foreseen):
+        if few or self.held or not self.open or len(model.foreseen):
             return None
         model = copy.deepcopy(model)
         model.update(list(pending))
