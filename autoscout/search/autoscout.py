@@ -30,7 +30,7 @@ from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
-from autoscout.search.belief.outlook import look_unaided, outlook, worth
+from autoscout.search.belief.outlook import best_row, look_unaided, outlook, worth
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.spending import Spending
@@ -54,7 +54,6 @@ _SOON = 8  # experiments after which a correct simulator has usually led to the 
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2
 _WIDE, _WIDER = 3, 3.0  # if little gain is expected: every 3rd step triples standard deviations
 _FIRST = 3  # number of first experiments that follow the first prior mean
-_BEFORE = 3  # own experiments before the first proposed one, which is ranked among them
 _ASKED = 4_000  # while all measured rows break a bound: random rows to choose from
 _FAR = 400  # random rows among which the opening chooses distant ones
 
@@ -79,14 +78,14 @@ class AutoScout:
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense, self.proposed = DenseArm([knob.name for knob in space.knobs]), ProposedArm(self.pool)
+        self.model.wanted = self.proposed.open
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
-        self.asked = 0
+        self.asked = 0  # experiments of the search's own; a proposal changes no other decision
         self._events: list[Event] = []
         self._prices, self._value = np.ones(0), np.ones(0)  # (m,) prices and values of the candidates
-        self._step = 0
-        self._rounds = 0
+        self._step = self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant rows left to try
         self._worthwhile = True  # whether gains in the first objective are still expected
         self.proposed.held = search.held
@@ -109,8 +108,7 @@ class AutoScout:
         return [each for mean in means for each in hypotheses(mean)]
 
     def propose(self, proposed: Proposed) -> None:
-        row = self.pool.taken_in(proposed.configuration)
-        if row is not None:
+        if (row := self.pool.taken_in(proposed.configuration)) is not None:
             self.proposed.add(row, proposed.by, proposed.why)
             self.bandit.join(PROPOSED)
 
@@ -136,50 +134,49 @@ class AutoScout:
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
             return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
-        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.kept.any():
-            if not informed and known >= _BEFORE and (idea := self.proposed.first(self.pending)) is not None:
+        few = _FIRST if informed else 0 if self.proposed.proven else min(self.hyper.opening, len(self.pool))
+        if known < few or not self.model.kept.any():
+            if not informed and (idea := self.proposed.early(self.model, self.pending)) is not None:
                 return self._decide("opening", idea)
             return self._decide("opening", self._favourite() if informed else self._far())
-        self.bandit.age()
         if self.trade is not None:
             self.trade.turn(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
-        if informed and self._apart and self._step % 2 and self._doubtful(known):
+        if (trial := self.proposed.trial(self.model, self._valued(), self.pending)) is not None:
+            return self._decide("search", replace(trial, base=best_row(self.model)))
+        self.bandit.age()
+        if informed and self._apart and self.asked % 2 and self._doubtful(known):
             self._apart -= 1
             return self._decide("opening", self._far(likely=self._apart % 2 == 0))
         if self.asked and self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
             chance, gain = outlook(self.model, _AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
-        if self._step % _WIDE == 0 and self._stays() and (wider := self._wider()) is not None:
+        if self.asked % _WIDE == 0 and self._stays() and (wider := self._wider()) is not None:
             return self._decide("search", wider)
         proposals = self._proposals()
-        if (trial := self.proposed.trial(self.model, self._value, self.pending)) is not None:
-            return self._decide("search", replace(trial, base=proposals[0].base))
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
         if self.trade is None or self.trade.first:
             self._worthwhile = float(self.model.gain.max()) > self.hyper.explore
         at = int(np.argmax(self.model.candidates == chosen.row))
-        price = float(self._prices[at])
+        price, gain = float(self._prices[at]), float(self._value[at])
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
             **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},
-            ("predicted_gain" if self.trade is None or self.trade.first else "hypervolume"): chosen.gain * price,
+            ("predicted_gain" if self.trade is None or self.trade.first else "hypervolume"): gain * price,
             "uncertainty": float(self.model.deviation[at]),
             **({} if price == 1 else {"price": price}),
         }
         return self._decide("search", chosen, values)
 
     def _proposals(self) -> list[Proposal]:
-        believed = self.model.believed_costs()
-        kept = self.model.kept[: len(believed)]
-        best = int(self.model.rows[int(np.argmin(np.where(kept, believed, np.inf)))])
-        measured = np.array(sorted(self.model.tried), dtype=int)
-        value = self._value = self._valued()
+        best, self._value = best_row(self.model), self._valued()
+        value = self.proposed.weighed(self.model, self._value)
         found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
+            measured = np.array(sorted(self.model.tried), dtype=int)
             found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
@@ -319,7 +316,7 @@ class AutoScout:
 
     def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
         self.pending[proposal.row] = proposal
-        self.asked += 1
+        self.asked += proposal.arm != PROPOSED
         self._step += 1
         configuration = self.pool.configuration(proposal.row)
         self._events.append(
@@ -356,6 +353,7 @@ class AutoScout:
             idea = proposal is not None and proposal.arm == PROPOSED
             if self.proposed.tell(row, ran if kept else None, price, idea) and self.trade is None:
                 self.model.aside.add(row)
+                proposal = None
             else:
                 results.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
             if self.trade is not None and ran is not None and (of_all := costs_of_run(objective, measurement)):

@@ -1,17 +1,21 @@
-"""An arm of the search for configurations proposed by people, agents and scripts. It has a credit of experiments, which
-successes increase.
+"""Proposals of people, agents and scripts, as an arm of the search whose trials the belief chooses.
 
-The first proposal is tried soon after the reference; later ones in the order of the model's expected gain, as long as
-there is credit. A trial is ranked among the runs of the other arms: if it is in the better half it earns credit,
-otherwise it costs up to one experiment. Experiments of other arms refill the credit slowly, so that a proposer who is
-always wrong costs a few percent of all experiments. A proposal similar to one that did not become the best is not
-tried, unless another arm proposes it.
+The belief, which does not know the proposers' reasons, ranks the open proposals among all candidates. The best of them
+is tried if it is in the arm's share of the candidates, at first the best quarter: after six experiments, two of three
+right ideas are there, and one of seven that are among the slowest. A trial that becomes the best doubles the share, any
+other one halves it, or more if it took long. So a proposer who is always wrong is soon tried only where the belief
+would go next anyway. An idea similar to one that was set aside waits until another arm proposes it.
 
-A trial outside of the better half is set aside: it is not tried again, but the model does not learn from it. Proposers
-have reasons that the model does not know; for example, a slow neighbour of the best configuration, proposed because it
-is slow, would keep the search away from that region for longer than the trial took. The constants were checked with
-simulated proposers (studies/bench/hints.py)."""
+A trial outside the better half of the other arms' runs is set aside: its row is taken, but neither the belief nor the
+bandit learns from it, and it replaces no experiment of the search. A slow neighbour of the best configuration, picked
+because it is slow, would keep the search away from there for longer than the trial took.
 
+A trial that became the best proves its proposal right. From then on the search prefers the values of proven proposals,
+knob by knob, and this preference fades, as in πBO (Hvarfner et al., "πBO", ICLR 2022). Otherwise one that was right by
+luck would hide the best region.
+"""
+
+import copy
 import math
 from collections.abc import Iterable
 from functools import cached_property
@@ -23,10 +27,12 @@ from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_BEGINS = 1.75  # initial credit, in typical experiments
-_REFILLED = 0.01  # credit per experiment of other arms, which limits the cost of wrong proposers
-_NEAR = 0.6  # proposals are similar if they differ in less than this share of the average number of knobs
-_MOST = 3.0  # limit on the credit
+_SHARE, _MOST = 0.25, 0.5  # share of the candidates that a proposal must be in: at first, at most
+_EARLY = 4  # experiments after which the belief may choose a proposal
+_RANKED = 3  # least number of runs of other arms to compare with, before the opening's end and to prove a proposal
+_NEAR = 0.6  # two ideas are similar if they differ in less than this share of the usual number of knobs
+_FADING = 10  # experiments after which a proof counts half
+_EVEN = 0.2  # weight of all values of a knob together, relative to those of proven proposals
 
 
 def proposed_by(by: str, why: str) -> str:
@@ -35,70 +41,88 @@ def proposed_by(by: str, why: str) -> str:
 
 class ProposedArm:
     def __init__(self, pool: CandidatePool) -> None:
-        self.credit = _BEGINS
-        self.held = False  # whether a person has paused proposals
+        self.share = _SHARE
+        self.held = False  # whether a person paused the proposals
+        self.open: dict[int, str] = {}  # proposed rows without a result → who proposed them, and why
+        self.proven: list[int] = []  # rows of this arm's trials that became the best
         self._pool = pool
-        self._open: dict[int, str] = {}  # proposed row without a result → description of its proposer and reason
         self._known: set[int] = set()
         self._own: list[float] = []  # costs of the other arms' experiments that ran
         self._least = math.inf
-        self._vain: list[int] = []  # rows tried by this arm that did not become the best
+        self._since = 0  # experiments at the last proof
+        self._aside: list[int] = []  # rows of this arm's trials that were set aside
 
     def add(self, row: int, by: str, why: str) -> None:
+        """Adds a proposed row; if several propose the same row, the first one counts."""
         if row not in self._known:
-            self._open.setdefault(row, proposed_by(by, why))
+            self.open.setdefault(row, proposed_by(by, why))
 
     def tell(self, row: int, cost: float | None, price: float, ours: bool) -> bool:
         """Adds the result of an experiment of any arm; returns whether to set it aside. `cost`: None if it failed or
         broke a bound; `price`: relative to a typical experiment; `ours`: whether it is a trial of this arm."""
         mine = math.inf if cost is None else cost
         won, self._least = mine < self._least, min(mine, self._least)
-        self._open.pop(row, None)
+        self.open.pop(row, None)
         self._known.add(row)
         if not ours:
-            if cost is not None:
+            if cost is not None:  # running where others failed proves nothing
                 self._own.append(mine)
-            self.credit = min(self.credit + _REFILLED * price, _MOST)
             return False
-        if not won:
-            self._vain.append(row)
         own = np.array(self._own)
         better = float((own < mine).sum() + 0.5 * (own == mine).sum())
-        rank = (better + 0.5) / (len(own) + 1) if len(own) or won else 1.0  # 0: the best
-        heard = rank < 0.5 or (won and not len(own))  # or the first run
-        self.credit = min(self.credit - (2 * rank - 1 if heard else rank) * price, _MOST)
-        return not heard
+        rank = (better + 1) / (len(own) + 2)  # expected rank among further runs; 0: better than all
+        self.share = min(self.share * (2 if won else 0.5**price), _MOST)
+        if won and len(own) >= _RANKED:
+            self.proven.append(row)
+            self._since = len(self._known)
+        if won or rank < 0.5:
+            return False
+        self._aside.append(row)
+        return True
 
-    def trials(self, pending: Iterable[int]) -> list[int]:
-        """The proposed rows that may be tried, oldest first; empty without credit for one more experiment."""
-        running = sum(row in self._open for row in pending)
-        if self.held or self.credit - running < 1:
-            return []
-        return [row for row in self._open if row not in pending and not self._answered(row)]
+    def early(self, model: Surrogate, pending: Iterable[int]) -> Proposal | None:
+        """As `trial`, during the opening. Asks a copy of the model, so that proposals that are set aside do not change
+        the search. (Simulators of bounds cannot always be copied.)"""
+        few = len(model.tried) < _EARLY or np.count_nonzero(model.kept) < _RANKED
+        if few or self.held or not self.open or len(model.foreseen):
+            return None
+        model = copy.deepcopy(model)
+        model.update(list(pending))
+        return self.trial(model, model.gain, pending)
+
+    def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
+        """The open proposal whose (m,) `value` is largest, if it is in this arm's share of the candidates."""
+        rows = [row for row in self.open if not self._answered(row)]
+        if self.held or not rows or any(row in self.open for row in pending):
+            return None
+        value = self.weighed(model, value)
+        at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
+        if not len(at):
+            return None
+        best = int(at[np.argmax(value[at])])
+        if np.mean(value[value >= 0] > value[best]) > self.share:
+            return None
+        row = int(model.candidates[best])
+        return Proposal(row, PROPOSED, float(value[best]), self.open[row])
+
+    def weighed(self, model: Surrogate, value: np.ndarray) -> np.ndarray:
+        """(m,) `value`, smaller for each knob of a candidate that lacks the values of proven proposals."""
+        if not self.proven:
+            return value
+        codes, right = self._pool.codes[model.candidates], self._pool.codes[self.proven]
+        even = _EVEN / np.array([len(knob.values) for knob in self._pool.space.knobs])
+        alike = (codes[:, None] == right[None]).mean(axis=1)
+        faded = _FADING / (_FADING + len(self._known) - self._since)
+        return np.where(value < 0, value, value * np.prod((alike + even) / (1 + even), axis=1) ** faded)
 
     def _answered(self, row: int) -> bool:
         codes = self._pool.codes
-        apart = (codes[self._vain] != codes[row]).sum(axis=1)
+        apart = (codes[self._aside] != codes[row]).sum(axis=1)
         return bool(len(apart) and apart.min() < _NEAR * self._usual)
 
     @cached_property
     def _usual(self) -> float:
-        """Mean number of knobs in which two random rows of the pool differ."""
+        """Average number of knobs in which two of the pool's rows differ."""
         codes = self._pool.codes
         shares = (np.unique(column, return_counts=True)[1] / len(codes) for column in codes.T)
         return sum(1 - float((share**2).sum()) for share in shares)
-
-    def first(self, pending: Iterable[int]) -> Proposal | None:
-        rows = self.trials(pending)
-        return Proposal(rows[0], PROPOSED, 0.0, self._open[rows[0]]) if rows else None
-
-    def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
-        """The proposal to try next: the one with the largest `value` (m,), or the oldest if none is among the model's m
-        candidates; None without credit."""
-        rows = self.trials(pending)
-        at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
-        if not len(at):
-            return self.first(pending)
-        best = int(at[np.argmax(value[at])])
-        row = int(model.candidates[best])
-        return Proposal(row, PROPOSED, float(value[best]), self._open[row])

@@ -22,6 +22,9 @@ class Foreseen:
     def __contains__(self, name: str) -> bool:
         return name in self._predictors
 
+    def __len__(self) -> int:
+        return len(self._predictors)
+
     def within(self, rows: np.ndarray) -> np.ndarray:
         """The `rows` that are not predicted to break a constraint other than memory; all `rows` if that leaves none."""
         over = [self.of(name, rows) > 0 for name in self._predictors if name != MEMORY]

@@ -33,6 +33,12 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     return chance, gain
 
 
+def best_row(model: Surrogate) -> int:
+    """The row that was believed to be best at the last `update`, of those that qualify."""
+    believed = model.believed_costs()
+    return int(model.rows[int(np.argmin(np.where(model.kept[: len(believed)], believed, np.inf)))])
+
+
 def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
     """((n,) expected bent log-cost of another measurement of each measured row, (n,) its standard deviation). It
     combines the model's f with the row's own deviation from f (see `Surrogate.unexplained`). inf for rows that broke a

@@ -8,7 +8,7 @@ of the latter, a new configuration may be better than its neighbours. Costs are 
 one, bent so that hopeless rows count nearly alike (bending.py); p(y | k) is the probability density of the unbent
 log-costs, so that scales are comparable."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,8 +35,7 @@ _BESIDE = 6  # other work to score a row, in covariances
 _FITTED, _STEPS = 100, 30  # limits on rows and on steps to fit hyper-parameters
 _QUICK = 50  # with more rows, fits are spread over several steps
 _HELD = 300  # limit on measured rows that the model uses
-_SCORED = 100_000  # limit on rows to score for candidates
-_AT_ONCE = 4_000  # rows per block, so that they stay in the processor's cache
+_SCORED, _AT_ONCE = 100_000, 4_000  # limit on rows to score for candidates; rows per block that fits the cache
 _KEPT = 200_000  # pools up to this size cache their encoding (400 bytes per row)
 _OWN = (0.5, 2.0)  # prior on the configuration's share of unexplained variance; repeats it counts as
 _NEGLIGIBLE = 0.02  # members with less weight are ignored
@@ -84,16 +83,15 @@ class Surrogate:
         self.again: set[int] = set()  # rows in `costs` that were measured more than once
         self.failed: set[int] = set()  # rows that failed, or broke a constraint (these are also in `costs`)
         self.aside: set[int] = set()  # measured rows that the model ignores (search/proposed.py)
+        self.wanted: Collection[int] = ()  # rows that are candidates at every step
         self.rows = np.zeros(0, dtype=int)  # (n,) rows in `costs` that the model uses: all, up to _HELD
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # (n,) mean log-costs of `rows`
-        self.candidates = np.zeros(0, dtype=int)
-        self.gain = np.zeros(0)
+        self.candidates, self.gain = np.zeros(0, dtype=int), np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that each member's Belief contains
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = 0  # remaining steps that renew the candidates
-        self._left = 0  # further steps over which the fit is spread
+        self._due = self._left = 0  # steps left that renew the candidates, and over which the fit continues
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -187,17 +185,18 @@ class Surrogate:
             self.chances.watch_bounds(self.candidates, self._rows(self.candidates))
         else:
             fits = False
-        for row in rows[len(self._believed) :]:
-            self._append(int(row))
-            self._believed.append(int(row))
-        for row in pending:
+        fresh = rows[len(self._believed) :].tolist()
+        self._believed += fresh
+        for row in [*fresh, *pending]:
             self._append(row)
         self.look(pending)
         if self.renewal is not None:
-            once = 0 if fits or not self._due else 1
-            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
+            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else int(self._due > 0 and not fits)):
                 self._renew(self.renewal, rows)
                 self.look(pending)
+        if missing := sorted({*self.wanted}.difference(self.candidates.tolist(), pending)):
+            self._turn(np.arange(len(self.candidates)), np.array(missing))
+            self.look(pending)
         for member in self._believing():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -280,8 +279,7 @@ class Surrogate:
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
-        best = rows[self._order()[:2]]
-        around = [self.pool.near(int(row)) for row in best]
+        around = [self.pool.near(int(row)) for row in rows[self._order()[:2]]]
         at_random = self.rng.choice(n, few * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
@@ -290,14 +288,16 @@ class Surrogate:
         return not any(m.mean.z.shape[1] for m in self.members)
 
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
-        """Replaces part of the candidates by new rows, and extends the members' beliefs to them."""
-        self._due = max(self._due - 1, 0)
-        best = rows[self._order()]
+        """Replaces part of the candidates by new rows."""
+        self._due, best = max(self._due - 1, 0), rows[self._order()]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
         self._grow()
         kept = renewal.renewed(best, self.candidates, self.gain)
-        fresh = np.setdiff1d(looked, self.candidates[kept])
+        self._turn(kept, np.setdiff1d(looked, self.candidates[kept]))
+
+    def _turn(self, kept: np.ndarray, fresh: np.ndarray) -> None:
+        """Keeps the candidates at `kept` (positions), appends fresh ones, and extends the beliefs to them."""
         for member in self._believing():
             assert member.belief is not None
             member.belief.turn(kept, self._member_features(member, fresh))
