@@ -134,7 +134,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Standard deviations of log(measured / predicted) that the engine adds: by kind of metric under a sustained load
-    (`arrivals` for all of them), in fixed `batches`, with experts in MXFP4, and with latents."""
+    (`arrivals` for all of them), in fixed `batches`, in fixed batches of an engine that a row leaves `unnamed`, with
+    experts in MXFP4, and with latents."""
 
     ttft: float
     tpot: float
@@ -144,6 +145,7 @@ class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max: float
     memory: float = 0.0
     batches: float = 0.0
+    unnamed: float = 0.0
     arrivals: float = 0.0
     mxfp4: float = 0.0
     latents: float = 0.0
