@@ -170,6 +170,17 @@ def test_an_event_loop_begins_with_all_requests_before_it_goes_on_with_one():
     assert through_front_end(seldom, 0.0) is seldom
 
 
+def test_a_fixed_batch_of_an_unnamed_engine_may_be_another_engine_s():
+    def error(**of_row: Any) -> float:
+        row = {name: value for name, value in ROW.items() if name != "concurrency"} | of_row
+        table, _ = columns_of_rows([row])
+        return simulator.ServingSimulator("e2el_mean_ms").predict(table).error.item()
+
+    named = error(batch=4, framework="vLLM")
+    assert error(batch=4) == pytest.approx(np.hypot(named, 0.2))
+    assert error(concurrency=4) == error(concurrency=4, framework="vLLM")
+
+
 def test_a_fixed_batch_has_no_server():
     offline = of(concurrency=0, batch=8)
     assert (offline.front_end_s[0], offline.request_s[0], offline.reserved[0]) == (0, 0, 0)

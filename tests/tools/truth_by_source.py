@@ -4,16 +4,19 @@ after three measured rows of a model without columns on software; also the calib
     python -m tests.tools.truth_by_source ../shared/data/validation [TABLE…] [--words WORD…] [--things] --write now.json
     PYTHONPATH=OTHER_TREE python tests/tools/truth_by_source.py ../shared/data/validation --write before.json
     python -m tests.tools.truth_by_source --before before.json --now now.json [--least POINTS]
+    python -m tests.tools.truth_by_source --now now.json --calibration docs/lab/calibration.svg
 
 Each error is a mean over two halves of the rows, by model and device. Changes are developed on one half (a) and judged
 on the other. `--words`: only tables whose path contains one of them. `--things`: adds the column whose removal
-increases the error most. Of tables with more than 2,000 rows, a sixteenth is sampled by hash."""
+increases the error most. `--calibration`: draws how often intervals and chances hold, and prints which sources miss a
+goal. Of tables with more than 2,000 rows, a sixteenth is sampled by hash."""
 
 import argparse
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -41,6 +44,7 @@ THINGS = {
     "notes": "other config_file source_file file blob commit",  # texts that may contain them
 }
 HOWS = ("said", "unsaid", "after three")
+LEVELS = (50, 68, 80, 90, 95)  # percent of rows that an interval is meant to hold
 CHANCES = ((0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.01))
 _MANY, _EVERY = 2000, 16
 _FEWEST, _KNOWN = 6, 3  # minimum of rows of a model on a device; number of measured ones
@@ -54,6 +58,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--now", type=Path)
+    parser.add_argument("--calibration", type=Path, help="the picture to write")
     parser.add_argument("--least", type=float, default=0.0, help="points of error by which a line must differ")
     options = parser.parse_args()
     found = (
@@ -63,7 +68,12 @@ def main() -> None:
     )
     if options.write:
         options.write.write_text(json.dumps(found, indent=1) + "\n")
-    if options.before:
+    if options.calibration:
+        from tests.tools import reliability  # an older tree, whose predictions this file may judge, lacks it
+
+        options.calibration.write_text(reliability.picture(found))
+        print("\n".join(reliability.wrong(found)))
+    elif options.before:
         print("\n".join(changes(json.loads(options.before.read_bytes()), found, options.least)))
     else:
         print("\n".join([*lines(found), "", *chances(found)]))
@@ -204,12 +214,13 @@ def _after_three(table: MeasuredTable) -> Iterator[tuple[str, Half]]:
                 each.append(one)
         if each:
             halves = {str(i): one for i, one in enumerate(each)}
-            figures = {name: mean(halves, name) for name in ("error", "bias", "cover")}
-            yield some.metric, {"rows": sum(one["rows"] for one in each), **figures}
+            figures = {name: mean(halves, name) for name in each[0]}
+            yield some.metric, figures | {"rows": sum(one["rows"] for one in each)}
 
 
 def _scored(some: MeasuredRows, known: Array, asked: Array) -> Half | None:
-    """Number of the rows `asked`, their error, median bias and coverage as fractions; None if none is predicted."""
+    """Number of the rows `asked`, and as fractions their error, median bias, coverage, and coverage of the interval of
+    each level; None if none is predicted."""
     member = next((m for m in analytic(some.metric, some.task) if not m.applies(some.columns)), None)
     if member is None:
         return None
@@ -221,9 +232,10 @@ def _scored(some: MeasuredRows, known: Array, asked: Array) -> Half | None:
     seen = np.isfinite(off)
     if not seen.any():
         return None
-    inside = np.abs(off[seen]) <= SPAN * said.error[seen]
+    spans = {"cover": SPAN} | {f"inside {level}": NormalDist().inv_cdf(0.5 + level / 200) for level in LEVELS}
+    inside = {name: float((np.abs(off[seen]) <= span * said.error[seen]).mean()) for name, span in spans.items()}
     error, bias = float(np.abs(np.expm1(off[seen])).mean()), float(np.expm1(np.median(off[seen])))
-    return {"rows": float(seen.sum()), "error": error, "bias": bias, "cover": float(inside.mean())}
+    return {"rows": float(seen.sum()), "error": error, "bias": bias, **inside}
 
 
 def _died(runs: MeasuredRows) -> Half:
@@ -232,6 +244,7 @@ def _died(runs: MeasuredRows) -> Half:
     for i, (low, high) in enumerate(CHANCES):
         here = (chance >= low) & (chance < high)
         found |= {f"runs {i}": float(here.sum()), f"died {i}": float(died[here].sum())}
+        found[f"chance {i}"] = float(chance[here].sum())
     return found
 
 

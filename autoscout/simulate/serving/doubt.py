@@ -92,7 +92,10 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
     own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
     served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))
-    other = np.where(arrive, own(lambda e: e.doubt.arrivals), own(lambda e: e.doubt.batches))
+    # A job has no such column: its engine is known.
+    unnamed = np.asarray(columns.get("framework", "own"), dtype=str) == ""
+    batches = np.hypot(own(lambda e: e.doubt.batches), np.where(unnamed, own(lambda e: e.doubt.unnamed), 0.0))
+    other = np.where(arrive, own(lambda e: e.doubt.arrivals), batches)
     mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
     format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
     four_bits = np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS)

@@ -82,7 +82,7 @@ def _other_software(columns: Columns, values: Array, said: Prediction, groups: A
 
 def _of_serving(metric: str, columns: Columns, n: int) -> Array:
     rate = np.broadcast_to(np.asarray(columns.get("rate", 0.0), dtype=float), (n,))
-    engines = np.broadcast_to(np.asarray(columns.get("framework", "vLLM"), dtype=str), (n,))
+    engines = np.broadcast_to(np.asarray(columns.get("framework", ""), dtype=str), (n,))
     kinds = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
     borrowed = {kind: has_constants(kind) and bool(device(kind).borrowed) for kind in np.unique(kinds).tolist()}
     found = np.full(n, UNEXPLAINED, dtype=object)

@@ -190,7 +190,7 @@ def _columns(row: Row) -> dict[str, Any]:
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
     out["dtype"] = str(row.get("dtype") or weights)
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": by the weights' file
-    out["framework"] = str(row.get("framework") or "vLLM")
+    out["framework"] = str(row.get("framework") or "")
     known = family(out["framework"])
     version = str(row.get("version") or "")
     # Published batches without a release are assumed to have run the release `undated`; for servers, see
