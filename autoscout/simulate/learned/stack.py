@@ -251,8 +251,8 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None for a
-        single one."""
+        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None if there
+        is only one."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -284,7 +284,7 @@ class Ensemble:
         return L, E, said
 
     def _software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) number of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
+        """(n,) index of each row's framework and device; _ELSEWHERE if no fitted row has its origin."""
         software = np.broadcast_to(software_of(columns), n)
         if _ELSEWHERE not in self._own:
             return software

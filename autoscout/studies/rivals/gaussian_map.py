@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from autoscout.search.belief.posterior import matern
 
 _NOISE = -4.0, 1.0  # prior mean and standard deviation of log σ_noise
-_LENGTH = -0.5, 1.2  # the same for log ℓ − log(D) / 2
+_LENGTH = -0.5, 1.2  # prior mean and standard deviation of log ℓ − log(D) / 2
 _STEPS = 50  # limit on the steps of a fit
 _SQRT5 = np.sqrt(5.0)  # for Matérn 5/2
 
