@@ -63,7 +63,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # how the default is called
+    reference: str  # name of the default in sentences
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
@@ -122,14 +122,15 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    with_losses = {session for session, m in rows if m.losses}  # other sessions (of a Study) cannot be checked again
+    # Runs of sessions without losses (those of a Study) cannot be checked for equivalence again.
+    with_losses = {session for session, m in rows if m.losses}
     rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows with this context, which are comparable. The final rounds have their own context if they train exactly like
-    the user's launch, not only like the search."""
+    """Rows with this context, so that they are comparable. The final rounds have a different context from the search if
+    they train exactly like the user's launch."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -230,7 +231,7 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """A sentence if other load disturbed the median run; single disturbed runs have been repeated."""
+    """A sentence if other load on the machine disturbed the median run, else ""."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < BUSY:
@@ -257,7 +258,8 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe over which the gain is stated: that of the final rounds, else the one with the best measurement."""
+    """The recipe over which the gain is stated: the recipe measured in the final rounds, or else the recipe with the
+    best measurement."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])

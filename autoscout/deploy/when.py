@@ -1,4 +1,5 @@
-"""Checks whether a winner is still right: compares today's load or step times with the tuned ones. Changes nothing."""
+"""Checks whether a session's winner is still right, by comparing the present load or step times with those for which it
+was tuned. Changes nothing."""
 
 import statistics
 from pathlib import Path
@@ -112,7 +113,7 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
     """The configuration in the space for today's load that behaves like the winner. For example, a cache larger than
-    this load can fill behaves like the largest one that it fills, and the space only contains the latter."""
+    this load can fill behaves like the largest one that it fills, and the space contains only that one."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 

@@ -1,4 +1,5 @@
-"""Checks a job's hosts before experiments: which are reachable, which are faulty ("sick"), how fast the network is.
+"""Checks a job's hosts before experiments: which hosts are reachable, which are faulty ("sick"), and how fast their
+network is.
 
 All nodes of a host file, an allocation or a cluster report their state, and every host sends messages to the next one.
 Faulty hosts are written to a list in the scheduler's format, to exclude them."""

@@ -20,7 +20,8 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(the record's content, fit → mean relative error). `name` "": the record also applies to the driver's name."""
+    """(the record's content, fit → mean relative error). If `name` is "", the record also applies to the driver's name
+    of the device."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
@@ -98,7 +99,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 def likest(facts: dict[str, Any]) -> str:
     """The name of the shipped record most similar to a machine's device: the one with its driver's name, or else the
-    newest one of its vendor that is not newer than the device; ties prefer measured records, then less `doubt`."""
+    newest one of its vendor that is not newer than the device; in a tie, measured records are preferred, then those
+    with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # an earlier calibration
@@ -168,7 +170,8 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # missing in the backend: half an all-reduce
+            # An operation that the backend lacks is assumed to take half as long as an all-reduce.
+            if not found and name != "all_reduce" and rows:
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -247,7 +250,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """(constants, their mean relative error): minimizes a robust loss of log(model / measured), within bounds."""
+    """(constants, mean relative error of the fit). Minimizes a robust loss of log(model / measured), within bounds."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

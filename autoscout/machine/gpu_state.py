@@ -9,7 +9,7 @@ from typing import Any
 
 from autoscout.running.conditions import SLOWED
 
-# limits below this share of the default power or clock are reported; above, they may be rounding by the driver
+# Limits below this share of the default power or clock are reported. Smaller differences may be rounding by the driver.
 _LIMITED = 0.98
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
@@ -56,7 +56,7 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """For each host whose GPUs are linked differently from most hosts': host → the usual links."""
+    """Host → the usual links, for each host whose GPUs are linked differently from those of most hosts."""
     known = {host: links for host, links in by_host.items() if links}
     if len(known) < 2:
         return {}

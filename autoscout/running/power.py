@@ -1,8 +1,7 @@
 """A power limit on the GPUs of an experiment, set by nvidia-smi and restored afterwards.
 
-The previous limits are written to a file before any is changed. If the process is killed, the next one that measures on
-the machine (one at a time: cluster/slots.py) restores them first.
-"""
+The previous limits are written to a file before any limit is changed. If the process is killed, the next process that
+measures on the machine restores them first. (Only one process measures at a time, see cluster/slots.py.)"""
 
 import contextlib
 import json

@@ -1,4 +1,5 @@
-"""Finds stragglers (ranks for which others wait) by each device's time for the same arithmetic without collectives."""
+"""Finds stragglers (ranks for which other ranks wait), by comparing the devices' times for the same arithmetic without
+collectives."""
 
 import statistics
 
@@ -10,13 +11,13 @@ SLOWED = 1.3  # a device is reported as slow if it takes at least this many time
 
 
 class Slowest(msgspec.Struct, frozen=True):
-    """`times`: the rank's time for the same arithmetic / the median of the other ranks (those with the same kind of
-    device, if there are any)."""
+    """The slowest rank. `times`: ratio of its time for the same arithmetic to the median of the other ranks (of those
+    with the same kind of device, if there are any)."""
 
     rank: int
     device: str  # "host:kind:index"; "": unknown
     times: float
-    alike: bool  # whether it was compared with ranks on the same kind of device
+    alike: bool  # whether the rank was compared with ranks on the same kind of device
 
     @property
     def sentence(self) -> str:

@@ -31,7 +31,7 @@ class Roster:
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
-        with contextlib.suppress(AutoscoutError):  # hosts that failed once are used only if there are no others
+        with contextlib.suppress(AutoscoutError):  # hosts that failed once are used only if no other hosts are left
             return self._chosen(ranks, frozenset(self._failures))
         try:
             return self._chosen(ranks, drained)

@@ -21,7 +21,7 @@ from kb.records import AutoscoutError
 
 _SCRIPT = processes.WORKER / "warm_script.py"
 _TICK_S = 0.05
-_IMPORTS_S = 600.0  # time limit of the imports, which are slow on a busy machine or from a shared disk
+_IMPORTS_S = 600.0  # time limit in seconds of the imports, which are slow on a busy machine or from a shared disk
 
 
 def startable(line: Line) -> str:

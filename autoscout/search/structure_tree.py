@@ -25,8 +25,9 @@ def uct(worth: float, visits: float, parent: float, c: float) -> float:
 def descent(
     codes: np.ndarray, gains: np.ndarray, visited: np.ndarray, ordering: list[int], c: float
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """(indices of the rows of `codes` at the leaf where a descent ends, its path of (column, code)). `codes`: (n,
-    knobs); `gains`: (n,) predicted gains, scaled to a maximum of 1; `visited`: (v, knobs) codes of measured rows."""
+    """(indices of the rows of `codes` at the leaf where a descent ends; the path to the leaf, as a list of (column,
+    code)). `codes`: (n, knobs); `gains`: (n,) predicted gains, scaled to a maximum of 1; `visited`: (v, knobs) codes of
+    measured rows."""
     rows, path = np.arange(len(codes)), []
     for column in ordering:
         options, branch = np.unique(codes[rows, column], return_inverse=True)

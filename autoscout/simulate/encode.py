@@ -44,8 +44,8 @@ def of_configurations(
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """Columns on the devices that each row uses: their number and price per hour, if the job's metrics need them. On a
-    mixed cluster also `gpu`, the kind of device ("" for a mix, which no engine supports), and `memory_gib`."""
+    """Columns that describe the devices of each row: number and price per hour, if the job's metrics need these. A
+    mixed cluster adds `gpu`, the kind of device ("" for a mix of kinds, which no engine supports), and `memory_gib`."""
     return {**_paid(job, columns), **_one_kind(job, columns)}
 
 
@@ -82,7 +82,8 @@ def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
 
 def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its load, and the device if the cluster has
-    only one kind. A kind without a hardware file is also set, so that predictions fail with its name."""
+    only one kind. A device without a hardware file is also named, so that the error message of a prediction can name
+    it."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
     # Megatron fuses its loss only if a knob requests it (releases from 0.18.2 on have no such knob). A custom trainer's
@@ -95,9 +96,9 @@ def of_job(job: Job) -> dict[str, Any]:
 
 
 def _node(job: Job) -> dict[str, float]:
-    """Devices per node and network bandwidth, where all nodes are equal but have another size than in the hardware
-    file. A smaller node is assumed to have a proportional share of the bandwidth. A larger count than the file's links
-    support stands for several nodes and is ignored."""
+    """Devices per node and network bandwidth, if all nodes are equal but their size differs from the hardware file. A
+    smaller node is assumed to have a proportional share of the bandwidth. A node with more devices than the file's
+    links support is assumed to be several nodes, so its size is ignored."""
     counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
     if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
         return {}
@@ -226,7 +227,7 @@ def _is_array(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """ "U" if the values are names, "f" if they are numbers or switches, "" otherwise."""
+    """ "U" if the values are names; "f" if they are numbers or booleans; "" otherwise."""
     letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
     return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 

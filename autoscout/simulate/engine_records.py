@@ -50,11 +50,11 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """An engine with its release rows, oldest first. `undated`: the release assumed for published fixed-batch results
-    that state no release. `read_until`: the latest release whose runs or code were examined. `batches_like`: "" or the
-    family and release whose scheduling rules fixed batches follow. `unpriced`: "" or the reason why its runs cannot be
-    predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed" (no framework stated), "undescribed"
-    (framework without a record) or "submitted" (to a benchmark such as MLPerf). `runs_on`: "" or the file of the record
-    of the framework it is built on, whose name its runs may state instead."""
+    that state no release. `read_until`: the latest release whose benchmark results or source code the record takes into
+    account. `batches_like`: "" or the family and release whose scheduling rules fixed batches follow. `unpriced`: "" or
+    the reason why its runs cannot be predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed"
+    (no framework stated), "undescribed" (framework without a record) or "submitted" (to a benchmark such as MLPerf).
+    `runs_on`: "" or the file of the record of the framework it is built on, whose name its runs may state instead."""
 
     stem: str
     name: str

@@ -35,7 +35,7 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member without correction by measurements, which measurements of dissimilar jobs may worsen."""
+    """An analytic member that is not corrected by measurements, because those of dissimilar jobs may worsen it."""
 
     min_rows, as_it_is = 1, True
 
@@ -92,8 +92,8 @@ def members_of(
     more: Sequence[Member] = (),
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
-    """All simulators of a metric, analytic ones first. `more`: further simulators whose errors are learned; `bases()`:
-    creates the analytic ones, by default `analytic(metric, task)`."""
+    """All simulators of a metric, analytic ones first. `more`: further simulators for learned members to correct;
+    `bases()`: creates the analytic simulators, by default `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]
@@ -136,8 +136,9 @@ _DONE = {"tokens_per_s": _tokens, "samples_per_s": _samples, "flops_per_gpu": _f
 
 
 class Shared:
-    """Lets several learned members share a base: it caches the last fit and the last prediction by the identity of the
-    mapping `columns`. Callers must therefore pass a new mapping after a change (`Ensemble` always does)."""
+    """Lets several learned members share a base: the last fit and the last prediction of the base are cached by the
+    identity of the mapping `columns`. Callers must therefore pass a new mapping when values change (`Ensemble` always
+    does)."""
 
     def __init__(self, member: Member) -> None:
         self.member, self.name = member, member.name

@@ -37,7 +37,7 @@ def resource(job: Job) -> str:
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
     """The nodes that a configuration uses, in rank order, grouped by kind of device: for each kind, the first nodes up
     to the configuration's number of devices. A job whose knobs count devices, not nodes, may use only some devices of
-    the last node; that node is returned with this count and the same share of its price."""
+    the last node; that node is returned with the number of used devices and with a proportional price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
@@ -79,7 +79,8 @@ def spelled(job: Job) -> str:
 
 
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
-    """A sentence on the cluster's GPUs that the machine lacks; "" if it has them all. `memory`: GiB, by index."""
+    """A sentence on GPUs of the job's cluster that this machine lacks; "" if it has all of them. `memory`: GiB, by
+    index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
@@ -184,7 +185,7 @@ def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], i
         gib = float(sliced[1])
     elif len(memory) == len(gpus) and memory[index] > 0:
         gib = memory[index]
-    else:  # the driver does not report it ([N/A], unified memory), but the name may state it
+    else:  # the driver does not report the memory ([N/A], unified memory), but the GPU's name may state it
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
     return gib >= KEPT * _required_gib(job, kind)

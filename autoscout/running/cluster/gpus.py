@@ -1,4 +1,5 @@
-"""Asks the driver's own program (nvidia-smi) about this machine's GPUs: free memory, and who uses the rest.
+"""Asks the driver's own program (nvidia-smi) about this machine's GPUs: free memory, and which processes use the
+remaining memory.
 
 Anything may be missing: the program, an answer in time, or a number ("[N/A]" in containers and on unified memory).
 """
@@ -87,8 +88,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes use on the GPU on which they use most. None if the driver does not report it: it may
-    have no numbers, or the host's process ids, which differ from those in a container."""
+    """GiB that these processes use on the GPU on which they use most. None if the driver does not report this, or if it
+    reports process ids of the host, which differ from those in a container."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -115,7 +116,7 @@ def driver() -> str:
 
 
 def silence() -> str:
-    """Why the driver's program reports no GPU; "" if it reports one."""
+    """Why the driver's program reports no GPU; "" if it reports at least one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
     answer, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
@@ -164,7 +165,7 @@ def asked(query: str, limit_s: float | None = None) -> str:
 
 
 def _answer(query: str, limit_s: float) -> tuple[str, bool]:
-    """(output, whether it came in time). Does not wait for a program that hangs in the driver."""
+    """(output, whether the program ended in time). Does not wait longer for a program that hangs in the driver."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return "", True

@@ -8,8 +8,9 @@ import numpy as np
 from autoscout.search import candidates
 from autoscout.search.pool import CandidatePool
 
-_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand, and limit per round
-# random rows per round: preferring the elite's values, uniform (of each kind); size of the elite
+_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand; limit on expansions per round
+# Random rows per round: _TOWARDS with the values of good rows preferred, _EVENLY of each uniform kind. _ELITE: number
+# of promising rows that count as good.
 _TOWARDS, _EVENLY, _ELITE = 250, 50, 100
 _NEAR, _MOVED = 150, 6  # random rows around each of the two best; mean number of knobs in which they differ
 _KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising ones, and random others

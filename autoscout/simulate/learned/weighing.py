@@ -21,7 +21,7 @@ _LEAST = 0.05  # members with less than this share of the largest weight are dro
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """(m,) R² of the values (not of their logs); −inf for members that could not predict every row."""
+    """(m,) R² of the values, not of the log values; −inf for members that could not predict every row."""
     values, predicted = np.exp(y), np.exp(L)
     spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
@@ -82,8 +82,8 @@ def stacked(
 
 
 def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """((n, m) misses times √(1 − ρ) Σ^−½, 1 − ρ). 1 − ρ is the share of a row's variance that is within its job,
-    estimated from the misses of the weights `start` (analysis of variance)."""
+    """((n, m) misses times √(1 − ρ) Σ^−½, 1 − ρ). 1 − ρ is the within-job share of a row's variance, estimated from the
+    misses under the weights `start` (analysis of variance)."""
     if jobs is None:
         return misses, 1.0
     _, job, rows = np.unique(jobs, return_inverse=True, return_counts=True)

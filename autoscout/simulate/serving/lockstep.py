@@ -22,7 +22,7 @@ def alone_s(e: EngineShapes, tokens: Array, pairs: Array, decodes: Array, contex
         return mixed - decode_step_s(of, decodes, context) * of.per_step
 
     lone = more(by_itself)
-    of_each = (more(e) - lone) / np.maximum(e.meeting - 1, 1.0)  # added to the experts by another engine
+    of_each = (more(e) - lone) / np.maximum(e.meeting - 1, 1.0)  # seconds that another engine adds to the experts
     return np.where(e.meeting > 1, np.maximum(lone - np.maximum(of_each, 0.0), 0.0), 0.0)
 
 

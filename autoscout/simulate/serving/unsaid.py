@@ -12,7 +12,8 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-# limit on the rows that the evidence on an engine counts as, because their errors are correlated; assumed
+# the measured rows of an engine count as at most this many independent rows, because their errors are correlated;
+# assumed
 TELLING = 3.0
 Choice = tuple[tuple[str, str], ...]  # (column, value that fills it) …
 
@@ -28,8 +29,8 @@ class RowGroup(NamedTuple):
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
-    """The rows with unstated columns, in groups. Only tables have them: jobs without `version` use the newest
-    release."""
+    """The rows with unstated columns, in groups. Only tables have such rows, because jobs without `version` use the
+    newest release."""
     if columns.get("version") is None:
         return []
     names = ("framework", "version", "quantization", "kv_cache_dtype")
@@ -61,8 +62,8 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines theirs and their
-    differences."""
+    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines the errors of the
+    predictions and the differences between them."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and times of inf mean out of memory

@@ -43,7 +43,8 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
 
 
 def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
-    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have none."""
+    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have no
+    experts."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     if pp == 1:
         return 1

@@ -44,7 +44,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """What the prices depend on. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
+    """The inputs of all prices. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -148,8 +148,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
-    """Additional seconds of a micro batch's passes, by phase and chunk, because all ranks wait for the one whose
-    experts have most tokens. Interpolated from the trace of a rank with more tokens; None without such a trace."""
+    """Additional seconds of a micro batch's passes, by phase and chunk, because all ranks wait for the rank whose
+    experts have the most tokens. Interpolated from the trace of a rank with more tokens; None without such a trace."""
     tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:

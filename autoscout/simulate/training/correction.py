@@ -33,7 +33,7 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-# most rows used, evenly spaced if there are more, because the time to correct a space grows with their square
+# largest number of rows used (evenly spaced if there are more), because the time is quadratic in it
 MOST = 256
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
 _OUTLIER = 2.0  # residuals farther from the median than this multiple of the stated error count less

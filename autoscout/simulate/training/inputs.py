@@ -287,7 +287,7 @@ def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     codes = np.full(names.shape, np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
-    # Transformer Engine has fused attention, while Megatron's local layers compute the score matrix.
+    # Transformer Engine fuses attention; Megatron's local layers compute the whole score matrix.
     return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 

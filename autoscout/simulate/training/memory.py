@@ -39,7 +39,7 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 FRAGMENTATION = 0.02  # share of the allocated peak that the caching allocator loses to fragmentation
 ERROR = 0.05  # standard deviation of log(measured / predicted) on held-out rows
-UNSEEN = 0.12  # as ERROR, for unknown software; chosen after seeing the 13B runs of one published sweep
+UNSEEN = 0.12  # like ERROR, but for unknown software; chosen to fit the 13B runs of one published sweep
 # like FRAGMENTATION, in addition for unknown software; Mist's 59 rows reserve 3 to 18 % more than they allocate
 UNSEEN_FRAGMENTS = 0.06
 # Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
@@ -149,7 +149,7 @@ class Memory:
         return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
 
     def _unknown(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) bool: rows of unknown software."""
+        """(n,) or (1,) bool: whether a row's software is unknown."""
         weights = probabilities([each.log_share for each in some], max(len(each.log_share) for each in some))
         return expected(weights, [each.unseen for each in some]) > 0
 
@@ -267,7 +267,7 @@ def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Arr
 
 
 def _tightest(x: Inputs, fleet: Fleet) -> Array:
-    """(n,) largest log(needed / available memory) of these stages."""
+    """(n,) largest log(needed / available memory) of the stages in `_of_kinds`."""
     found = []
     for hw, gib, index, layers in _of_kinds(x, fleet):
         memory = usable_gib(gib, hw.memory_gib)

@@ -68,7 +68,7 @@ NAMES = (
 )  # fmt: skip
 
 
-# Columns of the models that are not read from tables, which describe them by other columns or not at all.
+# Columns of the models that are not read from tables, because tables describe them by other columns or not at all.
 _NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
 
 
@@ -93,7 +93,8 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with our column names, without empty values. Of two columns with the same meaning, ours wins."""
+    """The row with our column names, without empty values. If two columns have the same meaning, the one with our name
+    is used."""
     own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES

@@ -16,7 +16,9 @@ from kb.records import AutoscoutError, Objective, Value
 from kb.table_files import read_table
 
 _STATUSES = ("oom", "invalid", "timeout", "wrong", "killed")
-_SUSPICIOUS_SPREAD = 2.0  # if rows with equal knobs differ by a larger ratio, something else must have varied
+# If the metrics of rows with equal knobs differ by a larger ratio, a setting that is not among the knobs must have
+# varied.
+_SUSPICIOUS_SPREAD = 2.0
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
