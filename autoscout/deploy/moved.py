@@ -21,8 +21,8 @@ _BETS = np.array([0.2, 0.5, 0.95])
 
 
 class BandWatch:
-    """`band`: tolerated |log(now / usual)|, such as log(1.2); `calm`: lower bound on the mean number of observations
-    before a false alarm."""
+    """Watches several streams for a change beyond a band. `band`: tolerated |log(now / usual)|, such as log(1.2);
+    `calm`: lower bound on the mean number of observations before a false alarm."""
 
     def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:
         self._streams, self._band, self._calm = list(streams), band, calm

@@ -53,7 +53,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """`headline`: the verdict in one sentence; `evidence`: the measurements behind it."""
+    """The recommended configuration. `headline`: the verdict in one sentence; `evidence`: the measurements behind
+    it."""
 
     job: str
     headline: str
@@ -157,9 +158,9 @@ def _best(
     left: float | None = None,
     short: Sequence[Measurement] = (),
 ) -> Recommendation:
-    """`recipes`: the default, then further expert recipes; `rows`: measurements with the same context; `tried`: number
-    of measured configurations; `left`: probability that a configuration at least 1 % better was not found; `short`:
-    runs that were ended early, which are only used for the worst configuration."""
+    """The recommendation from measurements. `recipes`: the default, then further expert recipes; `rows`: measurements
+    with the same context; `tried`: number of measured configurations; `left`: probability that a configuration at least
+    1 % better was not found; `short`: runs that were ended early, which are only used for the worst configuration."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -326,7 +327,8 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
-    """A sentence on whether a running training can continue with another configuration; "" if nothing is known."""
+    """A sentence on whether a training job that runs with `now` can continue from its checkpoint with `new`; "" if
+    unknown."""
     verdict = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
     return f"a checkpoint of the training that runs now {verdict}" if verdict else ""
 

@@ -20,8 +20,9 @@ _KEPT = 720  # number of windows (time between two compared readings) that are k
 
 
 class WinnerWatch:
-    """`answer`: the last answer; `changes`: number of changes of the answer; `now`: metric → ratio of its last value to
-    the value for which the winner was tuned; `restarts`: number of restarts of the server or of the log."""
+    """Watches whether the answer changes. `answer`: the last answer; `changes`: number of changes of the answer; `now`:
+    metric → ratio of its last value to the value for which the winner was tuned; `restarts`: number of restarts of the
+    server or of the log."""
 
     def __init__(self, winner: Winner, band: float) -> None:
         self.winner, self._band = winner, math.log1p(band)
@@ -100,7 +101,8 @@ class LogWatch(WinnerWatch):
         self._count = 0
 
     def see(self, steps: list[float]) -> StillRight | None:
-        """`steps`: seconds of all steps in the log so far. Returns the answer if it has to be reported."""
+        """Adds step times; returns the answer if it has to be reported, else None. `steps`: seconds of all steps in the
+        log so far."""
         if again := len(steps) < self._count:
             self._steps, self._count = [], 0
         self.restarts += again

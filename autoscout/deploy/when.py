@@ -119,7 +119,8 @@ def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
 
 
 def _today(job: Job, load: ServedLoad) -> Job:
-    """The job with the observed load: a job with `concurrency` keeps it, others get the measured request rate."""
+    """The job with the observed load: a job with `concurrency` keeps its concurrency; any other job gets the measured
+    request rate."""
     now = traffic_of(load)
     if job.traffic.concurrency:
         now = msgspec.structs.replace(now, rate=0.0, concurrency=job.traffic.concurrency)

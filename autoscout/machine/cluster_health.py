@@ -129,7 +129,8 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def busy(node: dict[str, Any]) -> tuple[str, str] | None:
-    """(load by other processes, remedy) if it would disturb measurements on a host; else None."""
+    """(description of the load by other processes, remedy) if this load would disturb measurements on a host; else
+    None."""
     if node["load"] <= node["cores"] * (1 + _FOREIGN):
         return None
     what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
@@ -137,8 +138,8 @@ def busy(node: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
-    """Host → (fault, remedy), for hosts whose links are all slow. Empty for fewer than three links, because either end
-    of a slow link may be faulty."""
+    """Host → (fault, remedy), for hosts whose links are all slow. Empty for fewer than three links, because it is then
+    unclear which end of a slow link is faulty."""
     if len(links) < 3:
         return {}
     usual = statistics.median(links.values())

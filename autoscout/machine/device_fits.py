@@ -1,5 +1,5 @@
 """Fits a device record (job/device_records.py) to the results of the micro-benchmarks (microbench.py). Constants that
-these do not measure are taken from the shipped record of the most similar device."""
+the micro-benchmarks do not measure are taken from the shipped record of the most similar device."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,7 +75,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If the similar record lacks constants of experts and host, they are taken from the first record that has them.
+    # If the most similar record lacks the constants of experts and host, those of the first record that has them are
+    # used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
@@ -98,9 +99,9 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 
 def likest(facts: dict[str, Any]) -> str:
-    """The name of the shipped record most similar to a machine's device: the one with its driver's name, or else the
-    newest one of its vendor that is not newer than the device; in a tie, measured records are preferred, then those
-    with a smaller `doubt`."""
+    """The name of the shipped record most similar to a machine's device: the record with the driver's name for the
+    device, or else the newest record of its vendor that is not newer than the device; in a tie, measured records are
+    preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # an earlier calibration

@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """All findings; with a job, also whether its target can run here."""
+    """All findings. With a job, they include whether its target can run here."""
     return [
         _python(),
         _processor(),

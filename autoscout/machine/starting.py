@@ -105,7 +105,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         return _of_script(Called(path, [], [], {}), text, folder, engine)
     one = [*shell_commands.commands(given[0])] if path else []
     if (script := called(shell_words.words(one[0]) if len(one) == 1 else given, folder)) is not None:
-        with contextlib.suppress(AutoscoutError):  # if this fails, the line is handled like any other command
+        with contextlib.suppress(AutoscoutError):  # on an error, the line is handled like any other command
             return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
         _of_a_model(given[0], engine)

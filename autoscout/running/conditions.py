@@ -97,7 +97,8 @@ class MachineWatch:
 
 
 def busy_now(job: Job) -> str:
-    """A sentence on how much of this machine's CPUs others use; "" if it is little, or the job does not run on them."""
+    """A sentence on the share of this machine's CPU time that other processes use; "" if the share is small, or if the
+    job does not run on CPUs here."""
     if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
         return ""
     before = counters()

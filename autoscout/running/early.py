@@ -41,13 +41,14 @@ class Aimed(Protocol):
 
 
 def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
-    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can."""
+    """The reason why a run with these costs per iteration (after warm-up) cannot win; "" if it still can."""
     return ending.hopeless(costs, bar.cost, bar.spread) if bar else ""
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """Why a run may end because its mean cost is precise enough, or its time is up; "" if it must continue. A run needs
-    `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search `SEARCHED`)."""
+    """The reason why a run may end: its mean cost is precise enough, or its time is up; "" if it must continue. A run
+    needs `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search
+    `SEARCHED`)."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:

@@ -1,6 +1,7 @@
 """The equivalence check: a configuration must not only be fast, but compute the same as the reference.
 
-Before a server is put under load, it answers a fixed set of prompts greedily; its tokens must match the reference's.
+Before a server is put under load, it answers a fixed set of prompts greedily; the tokens must match those of the
+reference.
 
 All layouts of a training job start from the same weights and see the same batches (worker/weights.py and
 worker/batches.py), so their first losses and gradient norms may differ only by rounding.
@@ -37,7 +38,8 @@ class Check(Protocol):
     """Decides whether two runs computed the same results."""
 
     def flaw(self, measured: Measurement) -> str:
-        """Why a run's own numbers are wrong (NaN, for example), regardless of other runs; "" if they may be right."""
+        """The reason why a run's own numbers are wrong (NaN, for example), regardless of other runs; "" if they may be
+        right."""
         ...
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
@@ -110,7 +112,8 @@ class Floor:
 
 
 def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
-    """Returns the measurement; if it is "ok" but disagrees with the reference, with status "wrong" and evidence."""
+    """Returns the measurement. If it is "ok" but disagrees with the reference, its status becomes "wrong", with
+    evidence."""
     if measured.status != "ok":
         return measured
     evidence = check.compare(reference, measured)
@@ -161,7 +164,8 @@ class Reference:
         return judged
 
     def rejudge(self, measurement: Measurement) -> Measurement:
-        """Like judge(), for a run that an earlier session may have found wrong by comparison with another reference."""
+        """Like judge(), for a run of an earlier session, which may have found the run wrong by comparison with a
+        different reference."""
         if measurement.status == "wrong":
             measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
         return self.judge(measurement)

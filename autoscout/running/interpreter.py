@@ -29,8 +29,8 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """The Python interpreter that runs a program: the program itself, or the one in its shebang; "" if there is none.
-    `path`: as in $PATH."""
+    """The Python interpreter that runs a program: the program itself if it is an interpreter, or else the interpreter
+    in its shebang; "" if it has no such shebang. `path`: as in $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""

@@ -15,7 +15,7 @@ HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How the processes of an experiment ended, as its launcher saw it."""
+    """The launcher's record of how the processes of an experiment ended."""
 
     codes: dict[int, int] = {}  # rank → exit code (-n: signal n), for ranks that ended by themselves
     timed_out: bool = False
@@ -24,7 +24,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
     hosts: dict[int, str] = {}  # rank → host; empty if all ranks ran on one host
-    oom_kills: int = 0  # processes killed by the kernels of other hosts for lack of memory
+    oom_kills: int = 0  # processes that the kernels of other hosts killed for lack of memory
 
 
 # Messages of errors that a rank raises only because another rank has died, so they are never the root cause.

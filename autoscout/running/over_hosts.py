@@ -271,7 +271,7 @@ class OverHosts:
 
 
 def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
-    """Why a host is unfit for an experiment; "" if it is fit."""
+    """The reason why a host is unfit for an experiment; "" if it is fit."""
     skew = agent.hello["time"] - agent.hello["heard"]
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"

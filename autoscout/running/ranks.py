@@ -48,7 +48,8 @@ def _against_peers(rank: int, alone: list[float], devices: list[str]) -> Slowest
 
 
 def slowed(measurement: Measurement) -> str:
-    """A sentence on the slowest rank if it is slower than the same kind of device by at least SLOWED; else ""."""
+    """A sentence on the slowest rank if it takes at least SLOWED times as long as ranks on the same kind of device;
+    else ""."""
     found = slowest(measurement)
     return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
 

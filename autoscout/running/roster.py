@@ -12,9 +12,9 @@ DRAINED = 2  # failures after which a host is no longer used
 
 
 class Roster:
-    """`placement`: hosts and devices of the next experiments; None: the first hosts that have not failed. `nodes`: the
-    job's nodes that the next experiments use, if the job has several kinds of device; empty: the first nodes with
-    enough devices."""
+    """Chooses the next hosts and counts failures. `placement`: hosts and devices of the next experiments; None: the
+    first hosts that have not failed. `nodes`: the job's nodes that the next experiments use, if the job has several
+    kinds of device; empty: the first nodes with enough devices."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None

@@ -117,8 +117,8 @@ def named(evidence: str) -> Symptom | None:
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:
-    """Why a session should stop: two different configurations failed because of the same fault of the machine; "" to
-    continue. `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
+    """The reason to stop a session (two different configurations failed because of the same fault of the machine); ""
+    to continue. `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
     met: dict[str, set[str]] = {}
     for configuration, evidence in evidences:
         symptom = named(evidence)

@@ -85,7 +85,7 @@ def improvements(costs: list[float | None], failed: float | None) -> tuple[float
 
 def mean_improvement(pairs: list[tuple[float | None, float | None]], failed: float | None) -> float:
     """Mean of (before − after) / before over the (before, after) pairs of costs; 0 without pairs. Pairs without
-    `before` are skipped; if `after` is None (it failed), the pair counts as an improvement of `failed`, or is skipped
+    `before` are skipped; if `after` is None (a failure), the pair counts as an improvement of `failed`, or is skipped
     if `failed` is None."""
     gains = [failed if after is None else (before - after) / before for before, after in pairs if before is not None]
     known = [gain for gain in gains if gain is not None]

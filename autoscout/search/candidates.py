@@ -53,8 +53,8 @@ def favourites(
 def beam(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`favourites` by beam search with one-knob moves, starting from samples of the space (`start` of each kind) and
-    from `near`. The number of rows per layout is limited, so that the beam contains several layouts."""
+    """The result of `favourites`, by beam search with one-knob moves, starting from samples of the space (`start` of
+    each kind) and from `near`. The number of rows per layout is limited, so that the beam contains several layouts."""
     layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
     codes = spread(space, start, rng)
     if near is not None:

@@ -34,7 +34,7 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
 
     c_uct: float = 0.05  # UCT exploration: rewards of good structures differ by a few hundredths (see `_reward`)
     unvisited: float = 0.9  # assumed value of an unvisited branch, as a share of its best sibling's
-    near: float = 0.8  # share of rollouts that resemble the base; others are random
+    near: float = 0.8  # share of rollouts that resemble the base; the remaining rollouts are random
     c0: float = 0.5  # bandit exploration: rewards are relative improvements, rarely above 0.5
     control_limit: float = 1.15  # controls that cost more than this multiple of the base are replaced by the base
     # for ablations

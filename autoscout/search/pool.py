@@ -14,8 +14,8 @@ _NEAR = 2_000  # limit on neighbours of a row
 
 
 class CandidatePool:
-    """`codes`: (n, knobs) int16 indices of each knob's value, −1 for inactive knobs. Rows keep their index; a pool that
-    is not `complete` may grow."""
+    """The rows from which a search chooses. `codes`: (n, knobs) int16 indices of each knob's value, −1 for inactive
+    knobs. Rows keep their index; a pool that is not `complete` may grow."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = DefaultHyper().listed) -> None:
         """`listed`: larger spaces are sampled instead of enumerated."""

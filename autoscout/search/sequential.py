@@ -195,7 +195,7 @@ def rival(
     how: str = "",
     finite: bool = False,
 ) -> Kind:
-    """The declaration of a strategy from a search."""
+    """The declaration (`Kind`) of a strategy that runs a given search."""
 
     def make(setting: Setting) -> Sequential:
         s = setting

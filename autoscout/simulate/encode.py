@@ -18,7 +18,8 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
-_UNORDERED = ("version",)  # text columns that learned simulators ignore, because one release says nothing about another
+# Text columns that learned simulators ignore, because the effects of one release do not predict those of the next.
+_UNORDERED = ("version",)
 
 
 def length(columns: Columns) -> int:

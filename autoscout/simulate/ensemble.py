@@ -95,8 +95,8 @@ class Simulators:
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
         """Predictors by name. Each maps rows of codes (see `columns_of`) to predicted values of the job's objective
-        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is the fitted ensemble; the others are the
-        analytic simulators, each by itself and without correction by measurements."""
+        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is the fitted ensemble; all other names
+        are analytic simulators, without correction by measurements."""
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
@@ -131,7 +131,7 @@ class Simulators:
         return predict
 
     def predictor(self) -> Predictor | None:
-        """The ensemble, or the first analytic simulator if there is no fitted ensemble; None if neither can predict."""
+        """The fitted ensemble, or without one the first analytic simulator; None if no simulator can predict."""
         known = self.predictors()
         return known.get("ensemble") or next(iter(known.values()), None)
 

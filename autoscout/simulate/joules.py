@@ -19,7 +19,7 @@ _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "e
 
 
 class TrainingEnergy:
-    """`joules_per_token` of a training step, over all devices."""
+    """Predicts `joules_per_token` of a training step, summed over all devices."""
 
     name = "analytic-energy"
 

@@ -35,7 +35,8 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member that is not corrected by measurements, because those of dissimilar jobs may worsen it."""
+    """An analytic member that is not corrected by measurements, because measurements of dissimilar jobs may worsen its
+    predictions."""
 
     min_rows, as_it_is = 1, True
 
@@ -100,7 +101,7 @@ def members_of(
 
 
 def with_learned(bases: list[Member]) -> list[Member]:
-    """`bases`, the learned members that correct each of them, and the learned members without a base."""
+    """Returns `bases`, the learned members that correct each base, and the learned members without a base."""
     shared = [Shared(base) for base in bases]
     on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
     return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]

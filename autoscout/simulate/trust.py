@@ -73,7 +73,8 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob, the value whose MAPE exceeds that of its other values most; by decreasing excess."""
+        """For each knob, the value whose MAPE most exceeds the MAPE of the knob's other values; sorted by decreasing
+        excess."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]

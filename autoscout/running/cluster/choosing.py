@@ -21,7 +21,7 @@ Choose = Callable[[int, frozenset[str]], Placement]  # (number of ranks, hosts t
 
 
 def way_to(hosts: str, name: str) -> Way:
-    """How to start a process on the host `name`; `hosts`: the job's `cluster.hosts`."""
+    """The way to start processes on the host `name`; `hosts`: the job's `cluster.hosts`."""
     if hosts in ("slurm", "ray"):
         return "srun" if hosts == "slurm" else "ray"
     return "local" if name in (os.uname().nodename, "localhost") else "ssh"

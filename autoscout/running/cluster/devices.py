@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs an experiment runs on.
+"""Determines on which of the machine's GPUs an experiment runs.
 
 GPUs are identified by name and memory in the order of their indices, which is PCI_BUS_ID order for the probe and the
 ranks. A slice of a GPU (MIG) does not count as a whole GPU, and a 40 GB GPU does not count as an 80 GB one.
@@ -51,7 +51,7 @@ def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
 
 
 def gpus_of(environment: dict[str, str]) -> list[str]:
-    """Names of the machine's GPUs; [] if the environment is that of a CPU target."""
+    """Names of the machine's GPUs; [] if the target runs on CPUs."""
     return [name for name in environment.get("gpus", "").split(SEPARATOR) if name]
 
 
@@ -102,7 +102,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """A sentence on the first GPU whose kind differs from that of the job's node at the same position; "" if none."""
+    """A sentence on the first GPU whose kind differs from the job's node at the same position; "" if all kinds
+    match."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):

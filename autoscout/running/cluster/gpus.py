@@ -25,7 +25,7 @@ IDLE = 0.1  # share of a GPU's memory that the driver, a display or an idle cont
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """`used_gib`, `total_gib`: None if the driver does not report them."""
+    """One GPU. `used_gib`, `total_gib`: None if the driver does not report these sizes."""
 
     index: int
     uuid: str
@@ -40,7 +40,7 @@ def look() -> list[Gpu]:
 
 
 def ours() -> list[Gpu]:
-    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names none as a whole (slices)."""
+    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names no whole GPU (it may name MIG slices)."""
     seen, names = look(), named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [gpu for gpu in seen if shown(names, gpu.index, gpu.uuid)] or seen
 
@@ -116,7 +116,7 @@ def driver() -> str:
 
 
 def silence() -> str:
-    """Why the driver's program reports no GPU; "" if it reports at least one."""
+    """The reason why the driver's program reports no GPU; "" if it reports at least one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
     answer, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
@@ -129,8 +129,8 @@ def silence() -> str:
 
 
 class GpuHealth(msgspec.Struct, frozen=True):
-    """`errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the driver's lines about GPUs
-    that it can no longer reach."""
+    """The state of all GPUs. `errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the
+    driver's lines about GPUs that it can no longer reach."""
 
     errors: dict[str, int] = {}
     lost: list[str] = []

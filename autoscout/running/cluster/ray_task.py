@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
 
 
 def _unanswered(address: str) -> str:
-    """Why no Ray cluster answers at an address; "" if one does. Checked here, because Ray itself would retry for
-    minutes."""
+    """The reason why no Ray cluster answers at an address; "" if one does. Checked here, because Ray itself would retry
+    for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""

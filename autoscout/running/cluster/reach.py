@@ -66,7 +66,8 @@ def on_host(way: Way, host: str, command: list[str]) -> list[str]:
 
 
 def refusal(host: str, output: str) -> str:
-    """Why nothing starts on a host, and what to do, judged by the `output` of the attempt; "" if unknown."""
+    """The reason why nothing starts on a host, with a remedy, according to the `output` of the attempt; "" if
+    unknown."""
     for sign, about, mend in _REFUSALS:
         if re.search(sign, output):
             return f"{about}; {mend.format(host=host)}"

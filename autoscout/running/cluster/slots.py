@@ -77,7 +77,8 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether another process waits for devices; sessions then release theirs once their experiments have ended."""
+    """Whether another process waits for devices. If so, a session releases its devices when its experiments have
+    ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -91,7 +92,7 @@ def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
     """Waits for the locks and returns their open files; None if `give_up()` became true. Lock files of other users that
-    we may not open are skipped: disturbed measurements are better than none."""
+    we may not open are skipped, because disturbed measurements are better than none."""
     notified, turn = False, _open(_turn())
     try:
         ours = turn is None
@@ -158,7 +159,8 @@ def _write(files: list[int], text: str) -> None:
 
 
 def _clear(files: list[int]) -> None:
-    """Removes our name from the lock files, unless another process that shares the machine has overwritten it."""
+    """Empties the lock files, except those into which another process that shares the machine has written its own
+    name."""
     for file in files:
         with contextlib.suppress(OSError):
             if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):

@@ -27,7 +27,7 @@ def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
 
 
 def warm_up(seconds: Sequence[float], asked: int) -> int:
-    """How many of a run's iterations were warm-up: at least `asked`, but the last two always count as measured."""
+    """Number of warm-up iterations of a run: at least `asked`, but the last two always count as measured."""
     warmed = asked
     while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
         warmed += 1
@@ -60,8 +60,8 @@ def width(costs: Sequence[float]) -> float:
 
 
 def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
-    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can. `spread`: relative
-    standard deviation between runs of one configuration."""
+    """The reason why a run with these costs per iteration (after warm-up) cannot win; "" if it still can. `spread`:
+    relative standard deviation between runs of one configuration."""
     if len(costs) < NEEDED or min(costs) <= 0:
         return ""
     logs = [math.log(c) for c in costs]

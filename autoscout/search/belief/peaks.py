@@ -22,7 +22,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
 
-# log headroom below the device's memory (1 GiB of 80 and 2 % of the rest), and its uncertainty
+# _ROOM: log headroom below the device's memory (1 GiB of 80, plus 2 %). _SOFT: standard deviation of this headroom.
 _ROOM, _SOFT = 0.03, 0.02
 # Wide priors, because one knob may halve a peak.
 _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))

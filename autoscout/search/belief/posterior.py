@@ -176,7 +176,8 @@ class Posterior:
         alpha = cho_solve((low, True), y)
         volume = np.log(np.diag(low)).sum()
         inverse, _ = _potri(low, lower=1, overwrite_c=1)
-        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])  # both triangles
+        # The factor 2 accounts for the other triangle.
+        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])
         w_own = np.diag(inverse) - alpha**2
         by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
         by_length = of.gaps @ (w * by_square) * (-2 * theta.lengths**-2)
@@ -282,7 +283,7 @@ class Belief:
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """(next row of the Cholesky factor, posterior variance of y at that row)."""
-        # Single precision is insufficient for a row that is almost determined by others.
+        # Single precision is insufficient for a row that is almost determined by other rows.
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
@@ -301,7 +302,7 @@ class Belief:
         self.measured = self.measured[0][:n], self.measured[1][:n]
 
     def completed(self, y: np.ndarray) -> np.ndarray:
-        """`y` (k,) of the first k rows, extended by the expected values of the remaining rows."""
+        """Returns `y` (k,) of the first k rows, extended by the expected values of the remaining rows."""
         k = len(y)
         if k == len(self.low):
             return y

@@ -35,7 +35,7 @@ _FLAT = 1e-6  # predictions with a smaller log standard deviation count as const
 # deviation of its residuals.
 _AS_IT_IS, _NEARLY = 0.3, 0.05
 _CLOSE = Prior(noise=(0.5, 1.0))  # noise in units of _NEARLY
-_FAR_OUT, _ROUNDS = 1.5, 3  # threshold for clipping outliers, in standard deviations, and number of passes
+_FAR_OUT, _ROUNDS = 1.5, 3  # threshold for clipping outliers, in standard deviations; number of clipping passes
 
 
 @dataclass

@@ -20,7 +20,8 @@ _FEW = 4  # successful rows needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):
-    """`excess`: expected (bent) log-cost above the best configuration's; `deviation`: its standard deviation."""
+    """The belief about one configuration. `excess`: expected bent log-cost minus that of the best configuration (see
+    bending.py); `deviation`: standard deviation of `excess`."""
 
     configuration: Configuration
     excess: float
@@ -40,9 +41,10 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """`rows`: (configuration, cost or None if it failed) of each measurement; `doubts`: id of a configuration measured
-    in another period → additional standard deviation of its log-cost; `broken`: measurements that broke a constraint,
-    the model learns from them, but they are not ranked. `believed`: the ranking, best first."""
+    """Ranks the measured configurations. `rows`: (configuration, cost or None if it failed) of each measurement;
+    `doubts`: id of a configuration measured in another period → additional standard deviation of its log-cost;
+    `broken`: measurements that broke a constraint, the model learns from them, but they are not ranked. `believed`: the
+    ranking, best first."""
 
     def __init__(
         self,

@@ -6,8 +6,9 @@ members' precisions while there are few rows. Nested cross-validation chooses th
 of framework and device has weights of its own, shrunk towards the global ones, because a member that is accurate for
 one engine may be inaccurate for another. For frameworks without measured rows (or, if all rows are of one framework,
 for another version or device), weights and interval come from holding out whole frameworks, shrunk towards the
-uncorrected analytic members. So a correction counts only as much as it helped on frameworks that it was not fitted on.
-A member loses weight on rows that it cannot predict, and on rows for which it states a larger error than usual."""
+uncorrected analytic members. So the weight of a correction depends on how much it helps on frameworks that it was not
+fitted on. A member loses weight on rows that it cannot predict, and on rows for which it states a larger error than
+usual."""
 
 import math
 from collections.abc import Sequence
@@ -253,8 +254,8 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None if there
-        is only one."""
+        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None for a
+        single origin."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -309,7 +310,7 @@ class Ensemble:
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
-        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: the same weights for all rows
+        said = np.where(np.isfinite(L), w, 0.0)  # equation 2 uses the same weights for all rows
         total = said.sum(1, keepdims=True)
         return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
 

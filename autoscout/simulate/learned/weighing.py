@@ -113,8 +113,8 @@ def without_small(w: np.ndarray) -> np.ndarray:
 
 
 def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) share of its weight that a member keeps on a row: below 1 where its stated error exceeds the usual, 0
-    without a prediction."""
+    """(n, m) share of its weight that a member keeps on a row: below 1 where its stated error exceeds its usual error,
+    0 without a prediction."""
     left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
     return np.where(np.isfinite(L), left, 0.0)
 

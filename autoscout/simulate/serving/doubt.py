@@ -104,8 +104,8 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
 
 
 def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`; 0 for loads that are not
-    open. Near saturation, waits grow several-fold if an engine is slightly slower."""
+    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`; 0 for closed loops and fixed
+    batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
@@ -129,7 +129,7 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _borrowed(kind: str) -> float:
-    """Log error of constants that come from another device, unless it has the same kernels and host."""
+    """Log error of constants that are taken from another device; 0 if that device has the same kernels and host."""
     borrowed = [] if device(kind).same else device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 

@@ -81,7 +81,7 @@ class EngineRun:
 
 def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
     """Tabulates the step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for
-    engines that process a prompt in one step; 0 for others."""
+    engines that process a whole prompt in one step; 0 for all other engines."""
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])

@@ -81,7 +81,7 @@ class _Simulation:
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
         self.held = self.at_once = self.most = 0
-        self.short = self.cut = False  # whether a request waited for blocks (short), for token budget (cut)
+        self.short = self.cut = False  # short, cut: whether any request waited for blocks, for token budget
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False

@@ -1,8 +1,8 @@
 """Latencies of requests under a sustained load, from the queueing model of lasting.py.
 
-A load ends before its queues reach the stationary length, and the closer the engine is to saturation, the larger the
-difference. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length at time t is
-the stationary mean times
+A load ends before its queues reach the stationary length, and the actual queues are shorter, the more so the closer the
+engine is to saturation. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length
+at time t is the stationary mean times
 
 H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − use)² / variation
 

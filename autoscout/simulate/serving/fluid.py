@@ -183,7 +183,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
     together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that start at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
-    # In version 0 the last request waits for the prompts of all others. In version 1, decoding continues during
+    # In version 0 the last request waits for the prompts of all other requests. In version 1, decoding continues during
     # prefill, so requests end one step after another and fewer prompts meet.
     at_once = np.maximum(taken, 1.0)
     before = np.where(s.version == 0, np.inf, at_once * (1 + s.ahead + in_front / plain))

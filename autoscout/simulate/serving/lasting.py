@@ -360,8 +360,8 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """(n,) time of an answer relative to the same number of mean steps. It exceeds 1: more requests run during
-    prefill."""
+    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because more requests run
+    during prefill."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

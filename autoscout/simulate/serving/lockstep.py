@@ -1,6 +1,6 @@
 """Data parallel engines of an MoE model run their steps in lockstep, because they exchange tokens for the experts.
-While one engine computes a prompt, the others wait for its work outside the experts. Engines that balance their prompts
-(held_back.py) compute them in the same steps and rarely wait.
+While one engine computes a prompt, the other engines wait for its work outside the experts. Engines that balance their
+prompts (held_back.py) compute them in the same steps and rarely wait.
 
 The time of the experts (steps.py) assumes that all engines have as many tokens as this one. The waits are derived, not
 fitted; they improve the predictions of MLPerf's runs of DeepSeek-R1, which no constant was fitted to."""

@@ -101,8 +101,8 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of those in MXFP4, relative to vLLM's
-    Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
+    """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of MXFP4 expert kernels, relative to
+    vLLM's Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
     products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
     time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
     head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
@@ -167,8 +167,8 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(NamedTuple):
-    """`own`: the figures of the engine's release; `rules`: those of the release whose scheduling rules apply; `first`:
-    whether prompts take precedence."""
+    """The figures of one engine. `own`: the figures of its release; `rules`: those of the release whose scheduling
+    rules apply; `first`: whether prompts take precedence."""
 
     own: EngineRelease
     rules: EngineRelease
@@ -239,7 +239,8 @@ def family(framework: str) -> Family:
 
 
 def version_of(framework: str, version: str) -> Version | None:
-    """The release named by `version`, or if that is empty, by `framework` ("vLLM 0.9"); None if there is no number."""
+    """The release in the text `version`, or if that is empty, in `framework` ("vLLM 0.9"); None if the text has no
+    number."""
     return release_of(version) if version else release_of(framework)
 
 
@@ -309,5 +310,5 @@ def served(named: Family, row: ReleaseRow) -> EngineRelease:
 
 
 def by_memory(steps: Steps, gib: float) -> float:
-    """The value for a device with `gib` GiB of memory: that of the last step that starts at or below it."""
+    """The value for a device with `gib` GiB of memory, taken from the last step that starts at or below this size."""
     return next((value for least, value in reversed(steps) if gib >= least), steps[0][1])

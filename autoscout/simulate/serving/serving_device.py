@@ -1,5 +1,5 @@
-"""A device in the serving model: the `[serving]` groups of its record. tests/tools/fit_serving.py fits those of shipped
-records to measured kernels; `autoscout calibrate` fits those of this machine."""
+"""A device in the serving model: the `[serving]` groups of its record. tests/tools/fit_serving.py fits the groups of
+shipped records to measured kernels; `autoscout calibrate` fits the groups of this machine."""
 
 from functools import cache
 
@@ -109,8 +109,8 @@ def device(name: str) -> ServingDevice:
 
 
 def _lasting(hw: Hardware, tflops: float) -> dict[str, float]:
-    """`ServingDevice.lasting`. The device pauses between kernels that are timed one by one. In a prompt, kernels follow
-    each other without a pause, so the clocks of training steps apply."""
+    """Computes `ServingDevice.lasting`. The device pauses between kernels that are timed one by one. In a prompt,
+    kernels follow each other without a pause, so the clocks of training steps apply."""
     best, clocks = max(tile.efficiency for tile in hw.gemm.tiles), hw.training().clocks
     return {dtype: best * clocks.speed(dtype) * peak / tflops for dtype, peak in hw.peak_tflops.items()}
 

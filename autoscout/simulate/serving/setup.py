@@ -196,7 +196,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    # Unlike those of fixed batches, requests that arrive over time are assumed to differ in length.
+    # Requests of fixed batches are assumed to have equal lengths; requests that arrive over time are not.
     said = np.broadcast_to(np.asarray(columns.get("length_spread", np.nan), dtype=float), (n,))
     spread = np.where(values["batch"] > 0, 0.0, np.where(np.isnan(said), LENGTH_SPREAD, said))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

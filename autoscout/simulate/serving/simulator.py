@@ -122,7 +122,8 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Like `_predict`, but a mixture over releases and KV cache formats for rows without them (unsaid.py)."""
+        """Like `_predict`, but rows that state no release or no KV cache format are predicted as a mixture over the
+        possible ones (unsaid.py)."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -259,7 +260,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
 
 
 def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """`run()`, cached because ensembles predict the same rows repeatedly, one metric after another."""
+    """The result of `run()`, cached because ensembles predict the same rows repeatedly, one metric after another."""
     if key not in _SIMULATED:
         if len(_SIMULATED) >= _MOST_SIMULATED:
             _SIMULATED.clear()
@@ -320,7 +321,7 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
 
 
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Why rows cannot be predicted: reason → (n,) mask. Each row represents `counts` configurations."""
+    """Reason why rows cannot be predicted → (n,) mask of these rows. Each row represents `counts` configurations."""
     n = len(counts)
     cache = np.broadcast_to(np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str), (n,))
     kinds = {

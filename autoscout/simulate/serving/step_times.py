@@ -99,7 +99,8 @@ class StepTimes:
         return on_device + host
 
     def decode(self, seqs: int) -> float:
-        """Device seconds of a decode step without the time per token of context; in a pipeline, of one micro batch."""
+        """Device seconds of a decode step, or with a pipeline of one micro batch, without the time per token of
+        context."""
         if self.pp == 1 and self.checked == 1 and seqs <= FINE:
             return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]
         return self._decode(seqs)

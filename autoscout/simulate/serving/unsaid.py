@@ -1,7 +1,8 @@
 """Predicts rows that do not state the engine's release, or that have 8-bit weights but do not state the KV cache's
-format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number that
-appeared in the last two years (`recent`), and the cache formats, weighted by how often weights of a format come with
-scales for an 8-bit cache, which engines then use (`cache`). Measured rows of the engine update these weights."""
+format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number of
+releases in the last two years (`recent`), and the cache formats. A cache format is weighted by the share (`cache`) of
+published weights that include scales for an 8-bit cache, because engines use such a cache if scales are present.
+Measured rows of the engine update these weights."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -107,7 +107,7 @@ def _of_chunk(rank: Rank, number: int) -> Rank:
 
 
 def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:
-    """The weight of a corner in the bilinear (Lagrange) extrapolation to `wanted`."""
+    """The weight of a corner (a traced small job) in the bilinear (Lagrange) extrapolation to `wanted`."""
     found = 1.0
     for at, own, to in (
         (sorted({d.layers for d, _ in corners}), depth.layers, wanted.layers),

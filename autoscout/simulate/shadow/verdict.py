@@ -28,8 +28,9 @@ def traced_micro_batches(pp: int, vpp: int) -> int:
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found`, completed with the conclusions from its traced `ranks`: balanced ones and, for models with experts, one
-    whose experts have `imbalance` times the mean tokens. `error`: standard deviation of log(measured / traced)."""
+    """Returns `found` with the conclusions from its traced `ranks` filled in. The ranks are balanced ones and, for
+    models with experts, one whose experts have `imbalance` times the mean tokens. `error`: standard deviation of
+    log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(

@@ -80,7 +80,7 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
         parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
     if x.dtype == "fp16":  # the update makes fp32 copies of gradients, after activations are freed
         owned = parts["optimizer"] / 12
-        # Bytes of the fp16 gradients, unless fp16 and fp32 gradients share a buffer.
+        # Bytes of fp16 gradients that are freed; none if all gradients share one buffer.
         freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)
         copies = owned * (4 - freed) * (x.grad_bytes == 2)
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)

@@ -20,7 +20,7 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
     norms = np.where(x.bias > 0, 4.0, 2.0) * h
     of_heads = np.where(x.kv_lora_rank > 0, 0.0, (x.heads + 2 * x.kv_heads) * x.head_dim)
     biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, x.qkv_bias * of_heads)
-    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # replicated
+    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # norms are replicated on every tp rank
     dense = attention + norms + biases + np.where(moe, h * (x.experts + matrices * x.shared_ffn), matrices * h * x.ffn)
     return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
 

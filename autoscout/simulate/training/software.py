@@ -34,7 +34,7 @@ When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; 
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
-)  # fmt: skip  # columns that determine those of a condition
+)  # fmt: skip # columns from which the columns in conditions are computed
 
 
 class SoftwareMember(NamedTuple):

@@ -165,8 +165,8 @@ class _Seconds(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """The priced steps of n rows: `paced`, by the columns that affect stages (see `pace`), and `sent`, by those that
-    affect the exchange between replicas and the optimizer."""
+    """The priced steps of n rows. `paced`: results by the columns that affect stages (see `pace`); `sent`: results by
+    the columns that affect the exchange between replicas and the optimizer."""
 
     paced: Priced
     sent: Priced
@@ -180,7 +180,7 @@ class _Steps(NamedTuple):
         sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
         dp = sent.exposed(self.paced.at("backward", rows), self.paced.at("others", rows)).max(axis=0)
         optimizer = self.sent.at("optimizer", rows).max(axis=0)
-        # Ranks on CPUs share the node's cores: each is slower by the factor `crowd`, but a rank that waits for another
+        # Ranks on CPUs share the node's cores, so each is slower by the factor `crowd`. A rank that waits for another
         # stage frees its core.
         crowd = self.paced.at("crowd", rows)
         working = crowd * (self.paced.at("working", rows) + dp + optimizer)
@@ -246,9 +246,9 @@ def _seen(x: Inputs) -> Array:
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of larger groups is
-    assumed to be between the recorded speed of a pair and that of the group (log-uniform); the rest of the step is
-    unaffected."""
+    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of a larger group is
+    assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group (log-uniform).
+    All other parts of the step are unaffected."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):

@@ -46,7 +46,7 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class MemoryScores(msgspec.Struct, frozen=True):
-    """How often the memory model predicts correctly whether a run fits. `right`: share of correct predictions;
+    """The accuracy with which the memory model predicts whether runs fit. `right`: share of correct predictions;
     `false_fits`: share of all runs that were predicted to fit but ran out of memory; `calibration`: predicted and
     observed out-of-memory shares by bin. `favourites`: (number of jobs with runs of both outcomes; number of these jobs
     whose first choice ran out of memory). The first choice is the run predicted to be fastest among the runs with an

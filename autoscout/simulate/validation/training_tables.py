@@ -1,7 +1,8 @@
 """Interprets tables of measured training runs: columns for the analytic models, and measured values.
 
-Public tables are read as published. Any other table works if its columns have the same names, or those of knobs and
-attributes. Defaults of values that only few tables omit are in this file; all other defaults are in inputs.DEFAULTS."""
+Public tables are read as published. Any other table works if its columns have the names used in public tables, or the
+names of knobs and attributes. Defaults of values that only few tables omit are in this file; all other defaults are in
+inputs.DEFAULTS."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -29,7 +29,7 @@ def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str]
 
     `taken`: columns with another role. Excluded are constants, columns named like a measurement, columns with distinct
     values in more than half of all rows (measurements and identifiers), and columns that rank rows as the metric does,
-    unless they are needed to distinguish rows, because they would reveal the result."""
+    because these would reveal the result. (A column that is needed to distinguish rows stays.)"""
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
     reasons: dict[str, list[str]] = {}

@@ -46,7 +46,8 @@ _SERVING_FIXED: dict[str, Value] = {"quantization": "none", "spec": "none", "kv_
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Strategies to compare on one landscape: that of `job` with the knobs of a `scope`, with or without simulators."""
+    """Strategies to compare on one landscape. The landscape is the one of `job` with the knobs of a `scope`, with or
+    without simulators."""
 
     figure: str
     job: str
@@ -82,8 +83,8 @@ def comparisons() -> list[Comparison]:
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's configuration on all devices and
-    on the faster ones."""
+    """The results of the evaluation. `runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's
+    configuration on all devices and on the faster ones."""
 
     settings: BenchSettings
     seeds: int

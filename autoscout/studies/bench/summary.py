@@ -92,7 +92,8 @@ def summarize(runs: Sequence[BenchRun], budget: int, target: float) -> Summary:
 
 
 def pools(landscapes: Sequence[str]) -> dict[str, list[str]]:
-    """Name → landscapes that are pooled: all plain ones, and all shuffled ones, if there are several."""
+    """Name → landscapes that are pooled. If there are several landscapes, all plain ones form a pool, and all shuffled
+    ones form another."""
     shuffled = [name for name in landscapes if name.endswith(SHUFFLED)]
     plain = [name for name in landscapes if name not in shuffled]
     return {name: some for name, some in ((ALL, plain), (ALL + SHUFFLED, shuffled)) if len(some) > 1}
