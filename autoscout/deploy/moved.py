@@ -1,7 +1,7 @@
 """Detects whether streams of numbers have changed by more than a tolerated factor (a band), and since when, with a
 Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2024).
 
-    z = ± log(now / usual), cut off at −CUT and at FAR bands
+    z = ± log(now / usual), clipped to between −CUT and FAR times the band
     M ← (M + 1) · (1 + λ (z − band) / ((CUT + 1) band))
 
 There is one M for each stream, each direction and each bet λ. As long as the conditional mean of z, given earlier

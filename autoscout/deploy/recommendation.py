@@ -349,7 +349,8 @@ def changed_knobs(job: Job, default: Configuration, best: Configuration) -> list
 
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
-    """Measurements of a session, or taken from the knowledge base by it, whose configurations may be recommended."""
+    """Measurements whose configurations a session may recommend: its own, and those that it took from the knowledge
+    base."""
     found = (e.measurement for e in past if isinstance(e, ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

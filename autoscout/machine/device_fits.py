@@ -198,7 +198,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
         [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
         us,
         [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
-        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # 10 × gb_s: cached weights
+        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # the upper bound 10 × gb_s allows for weights in a cache
     )
     batch, heads, context, dim, us = np.array(groups["decode"], dtype=float).T
     one, decode_error = _fit(

@@ -37,8 +37,8 @@ SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Since boot, CPU-seconds of all CPUs: in total, busy, given to other virtual machines (steal), used by our
-    processes; and `waited`: seconds in which some process waited for a CPU."""
+    """Counters since boot, in CPU-seconds of all CPUs: total; busy; given to other virtual machines (steal); used by
+    our processes. `waited`: seconds in which some process waited for a CPU."""
 
     total: float = 0.0
     busy: float = 0.0

@@ -63,7 +63,8 @@ class Torchrun:
         """Does nothing, because no process is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if it cannot be written."""
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if the experiment's files
+        cannot be written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):

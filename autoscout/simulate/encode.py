@@ -122,7 +122,7 @@ def software_of(columns: Columns) -> np.ndarray:
 
 
 def family_of(columns: Columns) -> np.ndarray:
-    """(n,) hashes, equal for rows of the same framework, whatever its version ("Megatron-Bridge 26.06") and device."""
+    """(n,) hashes, equal for rows of the same framework, regardless of version ("Megatron-Bridge 26.06") and device."""
     words, which = np.unique(np.atleast_1d(np.asarray(columns.get("framework", ""), dtype=str)), return_inverse=True)
     families = [crc32(word.lower().partition(" ")[0].encode()) for word in words.tolist()]
     return np.broadcast_to(np.array(families, dtype=float)[which], length(columns))

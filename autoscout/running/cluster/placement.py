@@ -1,4 +1,4 @@
-"""Plain data: which devices exist, and where one experiment runs (hosts in rank order)."""
+"""Data structures for existing devices, and for the hosts of one experiment (in rank order)."""
 
 import msgspec
 

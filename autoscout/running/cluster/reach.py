@@ -1,4 +1,4 @@
-"""How a process is started on a host: directly here, over ssh, as a step of our Slurm allocation, or as a Ray task.
+"""Starts a process on a host: directly on this one, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
 Each of these is a command that takes the process's command as its last arguments and connects our stdin and stdout to
 the process. When that connection ends, for whatever reason, the process's stdin closes.

@@ -175,7 +175,7 @@ class Scheduler:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # the experiment waited before, and gets its old position back
+        if len(queue) > 1 and queue[-2][0] > ticket:  # the experiment waited before, so it gets its old position back
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:

@@ -24,7 +24,7 @@ _BEYOND = 1.5
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
     """Constraint → y of a successful run. Omits constraints on memory, and those whose y is undefined (bound or value
-    not positive, or no measurement); their violations count as failures."""
+    not positive, or no measurement); violations of omitted constraints count as failures."""
     found: dict[str, float] = {}
     for text in objective.constraints if measurement.status == "ok" else []:
         metric, compare, bound = constraint(text)

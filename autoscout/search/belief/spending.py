@@ -8,8 +8,7 @@ regression on the experiments so far, without failures.
 
 An unmeasured configuration is priced as if its cost were the best one, because better configurations take no longer,
 and worse ones are stopped early. Using the expected cost instead made searches stay near known configurations: of 24
-generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. For the same reason, failures do not
-count as cheap.
+generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. Failures do not count as cheap.
 
 `prices` are relative to a typical experiment. They are 1 until leave-one-out errors show that t can be predicted."""
 

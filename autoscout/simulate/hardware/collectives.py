@@ -71,7 +71,7 @@ class Topology:
         moved = passes * size * (group - 1) / np.maximum(group, 1)
         local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
         rings = np.minimum(self.per_node, stride)  # number of groups that share a node's network cards
-        # Each channel leaves a node through one card; every device has one.
+        # Each channel leaves a node through one network card. A node has one card per device.
         cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
         steps = passes * np.log2(np.maximum(nodes, 2))  # latency as in NCCL's trees, bandwidth as in its rings

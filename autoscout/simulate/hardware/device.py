@@ -74,8 +74,8 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes at which the curves were fitted.
-    `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring: the
-    lower bound on a curve's values, or their replacement if `peers` is false."""
+    `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring, which
+    is a lower bound on the values of a curve, or replaces them if `peers` is false."""
 
     kind: str
     ranks: list[int]
@@ -109,7 +109,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sustained: float
     in_steps: float = 1.0
     in_steps_16: float = 1.0
-    sixteen: float = 1.0  # the factor for 16 bits in use: `Hardware.training` sets it to `in_steps_16`
+    sixteen: float = 1.0  # factor that applies to 16-bit products; `Hardware.training` sets it to `in_steps_16`
 
     def speed(self, dtype: str) -> float:
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)

@@ -15,7 +15,7 @@ _PRIOR_CHECKS = 4.0  # number of held-out rows that the ensemble's stated spread
 _QUANTILE_ROWS = 30  # from this number of held-out rows on, intervals are empirical quantiles
 _OUTLIER = 5.0  # misses are clipped at this multiple of their median absolute value
 _USELESS = 0.6  # members with a larger usual log error are not used as a fallback
-_LOST = 0.9  # no prediction if more weight is lost on a row and all errors exceed _USELESS
+_LOST = 0.9  # a row that loses more than this share of the weight gets no prediction if all errors exceed _USELESS
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
 _LEAST = 0.05  # members with less than this share of the largest weight are dropped
 

@@ -29,8 +29,8 @@ _OPEN = 6  # iterations of Little's law for an open load
 _FILLED = 2  # iterations until a full engine's step times match its number of running requests
 HALVINGS = 12  # bisection steps to find a quantile
 FULLEST = 0.98  # largest utilization in the stationary formulas, which diverge at 1
-# Reduction of the mean number of running requests per unit of (answer time / load time), because an open load starts
-# and ends with an empty engine. Assumed; it would be 1/3 if answers took equally long at any load.
+# An open load starts and ends with an empty engine, which reduces the mean number of running requests by this factor
+# times (answer time / load time). Assumed; the factor would be 1/3 if answers took equally long at any load.
 _BEGINS = 0.5
 RUNNING = 0.97  # mean filled share of a saturated KV cache, which preemptions keep below 1; assumed
 _SEVERAL = 2.0  # mean number of waiting prompts above which `held_several` applies (see held_back.py)

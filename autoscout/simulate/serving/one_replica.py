@@ -1,4 +1,5 @@
-"""Runs the event simulation of one replica of a configuration: its shapes, its limits and its share of the load."""
+"""Runs the event simulation of one replica of a configuration, with the replica's shapes, limits and share of the
+load."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace

@@ -25,8 +25,8 @@ Steps = list[list[float]]  # [GiB of device memory, value from this size up], as
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of all groups of figures. `source`: their origin; `n`: number of measurements behind them (0: read in
-    the engine's code, or assumed); `fitted_by`: the command that fits them and prints their error."""
+    """The base of all groups of figures. `source`: origin of the figures; `n`: number of measurements behind them (0:
+    read in the engine's code, or assumed); `fitted_by`: the command that fits the figures and prints their error."""
 
     source: str
     n: int
@@ -106,7 +106,8 @@ class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True
     products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
     time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
     head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
-    as one of them, unless experts are distributed over devices; `shared_beside`: it runs concurrently with them."""
+    as one of the routed experts, unless experts are distributed over devices; `shared_beside`: the shared expert runs
+    concurrently with the routed experts."""
 
     experts: float = 1.0
     mxfp4: float = 1.0

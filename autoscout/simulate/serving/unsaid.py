@@ -20,8 +20,8 @@ Choice = tuple[tuple[str, str], ...]  # (column, value that fills it) …
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework with the same unstated columns, the `choices` of values for these, and `shares`, the logs
-    of the choices' probabilities."""
+    """Rows of one framework with the same unstated columns. `choices`: possible values of these columns; `shares`: log
+    probabilities of the choices."""
 
     framework: str
     rows: Array

@@ -1,4 +1,4 @@
-"""Storage formats of weights and KV caches: their bytes, and how fast a device multiplies them."""
+"""Storage formats of weights and KV caches: bytes per number, and the speed of products in each format."""
 
 from collections.abc import Mapping
 

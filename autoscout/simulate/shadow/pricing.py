@@ -36,7 +36,7 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of its waits."""
+    """Predicted seconds of the step, of its components on the slowest stage (over all micro batches), and of waits."""
 
     step_s: float
     parts: dict[str, float]
@@ -220,7 +220,7 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
     issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
     sent: defaultdict[str, float] = defaultdict(float)
     for c in chunk.collectives:
-        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer counts at its sender
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer is priced at its sender only
             sent[kind] += c[0] * _collective(c, on) / traced
             issued += c[0]
     if "cp" in sent:  # attention on one block of keys hides the transfer of the next block

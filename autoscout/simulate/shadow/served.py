@@ -74,10 +74,10 @@ class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted result of a serving configuration. Its `engines` share the load through `router`. `metrics`:
     predictions, by the names of an experiment's metrics. `waited_…`: from a request's arrival to its first step.
-    `failed`: requests that an engine had partly answered when it failed. `starved`: a sentence if one of two pools
-    waits for the other, or if the router leaves an engine idle. `slowest`: the engine with the highest p99 end-to-end
-    latency. `error`, `ttft_error`: standard deviation of log(measured / predicted) of step times and of TTFT. Sizes in
-    GiB are per device and predicted, except `kv_gib`, which vLLM reports."""
+    `failed`: requests that an engine had partly answered when it failed. `starved`: a sentence if the prefill or the
+    decode pool waits for the other pool, or if the router leaves an engine idle; else "". `slowest`: the engine with
+    the highest p99 end-to-end latency. `error`, `ttft_error`: standard deviation of log(measured / predicted) of step
+    times and of TTFT. Sizes in GiB are per device and predicted, except `kv_gib`, which vLLM reports."""
 
     job: str
     name: str

@@ -10,8 +10,8 @@ import numpy as np
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Peak bytes per logit at the loss: 16-bit and fp32 logits and log-softmax, minus what is freed meanwhile. Before
-# transformers 4.45, shifting the logits also copied them (rank_memory.WHOLE_LOGITS).
+# Peak bytes per logit at the loss: 16-bit logits, fp32 logits and log-softmax, minus tensors that are freed before the
+# peak. Before transformers 4.45, shifting the logits also copied them (rank_memory.WHOLE_LOGITS).
 LOGITS = 11.3
 SCORE = 6.0  # bytes kept per unfused attention score: its softmax in fp32 and in 16 bits
 ADAM = 10.0  # bytes moved per byte of weights: gradient clipping, moments and weights read and written

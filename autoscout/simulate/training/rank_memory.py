@@ -90,8 +90,8 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
 
 
 def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[str, Array]:
-    """Adds the memory of an RL rollout engine and of the reference model's weights. The result is the fuller of two
-    phases: the update, or the rollout without gradients and activations."""
+    """Adds the memory of an RL rollout engine and of the reference model's weights. The result is for the phase that
+    needs more memory: the update, or the rollout (without gradients and activations)."""
     parts["engine"] = x.resident_gib * GIB
     if not (np.any(x.engine_gib) or np.any(x.reference_bytes)):
         return parts

@@ -220,8 +220,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # for more than two ranks, few layouts outside of MLPerf were compared (exchanged heads, a ring with one
-        # channel)
+        # outside of MLPerf, few layouts of over two ranks were compared: exchanged heads, a ring with one channel
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # the speed of attention dominates: NeMo's runs were 10 to 30 % slower than predicted
         # (docs/lab/simulators-training.md)
@@ -241,7 +240,7 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
 
 
 def _seen(x: Inputs) -> Array:
-    """(n,) number of tokens that a token may attend to."""
+    """(n,) number of tokens to which a token may attend."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 

@@ -224,7 +224,8 @@ def _is_of_a_layer(own: Row) -> bool:
 
 
 def _trainer(own: Row) -> Trainer:
-    """The trainer record of a row, by the framework's name. MLPerf Training's are identified by their round."""
+    """The trainer record of a row, by the framework's name. Rows of MLPerf Training are identified by their benchmark
+    round."""
     framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
