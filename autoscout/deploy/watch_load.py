@@ -1,8 +1,8 @@
 """Watches whether a winner is still right (`when --watch`), and reports each change of the answer.
 
 When a metric leaves its band (moved.py), all readings since then are compared with the load for which the winner was
-tuned (when.py), and the metric's new level becomes its usual one. So the answer can be wrong only after a false alarm,
-and the mean number of readings before a false alarm is at least CALM."""
+tuned (when.py), and the metric's new level becomes its usual one. So the answer changes without cause only after a
+false alarm, and the mean number of readings before a false alarm is at least CALM."""
 
 import math
 from collections import deque

@@ -171,7 +171,7 @@ class FittedColumns:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) feature matrix: numbers unchanged, names as indices among the fitted rows' names, NaN where
+        """(n, names) feature matrix: numbers unchanged, names as indices among the names in the fitted rows, NaN where
         unknown."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)

@@ -23,7 +23,7 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each by cost
+    order = np.lexsort((mean, runs < _LIKELY))  # rows that probably run first, then all others; each by cost
     measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):

@@ -284,8 +284,8 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
 
 
 def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
-    """The figures that apply to a release. `first`: 1: prefer the nearest release in which prompts take precedence; 0:
-    prefer one in which they do not; -1: no preference."""
+    """The figures that apply to a release. `first` is 1 to prefer the nearest release in which prompts take precedence,
+    0 to prefer one in which they do not, and -1 for no preference."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
         return own

@@ -44,8 +44,8 @@ UNSEEN = 0.12  # like ERROR, but for unknown software; chosen to fit the 13B run
 # they allocate
 UNSEEN_FRAGMENTS = 0.06
 # Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
-# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated; a run that allocated 97 % of the memory
-# reserved 3 % more.
+# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated; where 97 % of the memory was allocated, they
+# reserved only 3 % more.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
 LIKELY = 0.02  # software profiles with less weight are not reported
 CAUTION = 0.5  # a configuration fits if its out-of-memory probability is at most this

@@ -70,7 +70,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
     """Seconds per micro batch to accumulate gradients in separate tensors. After every micro batch but the first, a
-    kernel reads two gradients and writes their sum; once per step, all are copied into buckets and back."""
+    kernel reads two gradients and writes their sum; once per step, all gradients are copied into buckets and back."""
     if not np.any(x.grads_apart):
         return np.zeros(1)
     parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
