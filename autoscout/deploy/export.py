@@ -17,8 +17,8 @@ from kb.records import AutoscoutError, Configuration, Job
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
-    """The launch of a session's winner. `assignments`: other values for some of its knobs; the result was then not
-    measured.
+    """The launch of a session's winner. `assignments`: KNOB=VALUE, replacing some of the winner's values; the resulting
+    configuration was not measured.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
@@ -57,7 +57,7 @@ def of_job(job: Job, assignments: list[str]) -> Launch:
 
 
 def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
-    """The hosts on which the configuration `name` was measured last; [] if it was only one."""
+    """The hosts on which the configuration `name` was measured last; [] if it ran on a single host."""
     from kb import journal as journals
     from kb.store import journalled
 
@@ -68,7 +68,8 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
 
 
 def _allowing(job: Job, named: list[str]) -> Job:
-    """The job with permission for the named knobs, because naming a knob that needs permission grants it here."""
+    """The job with permission for the named knobs. Some knobs need the user's permission, and naming one on the command
+    line grants it."""
     from autoscout.targets.jobs import declared
 
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
@@ -84,8 +85,8 @@ def launch(
     checkpoint: str = "",
     environment: dict[str, str] | None = None,
 ) -> Launch:
-    """The launch of a configuration. `environment`: versions and devices with which it was measured. Errors:
-    AutoscoutError (exit 2) if the target has no launch command."""
+    """The launch of a configuration. `environment`: versions and devices with which the configuration was measured.
+    Errors: AutoscoutError (exit 2) if the target has no launch command."""
     target = target_of(job)
     found = _without_secrets(target.as_measured(target.launch(job, configuration), environment or {}))
     return msgspec.structs.replace(

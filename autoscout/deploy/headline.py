@@ -1,6 +1,5 @@
 """A session's verdict as one sentence of at most 30 words: the gain, whether it is proven, and if not, how many more
-rounds would decide. The statistics are in `Recommendation.evidence`.
-"""
+rounds of measurements would decide. The statistics are in `Recommendation.evidence`."""
 
 import math
 
@@ -17,10 +16,11 @@ _NOTICED = 1.005  # smallest ratio of costs that is not printed as 0 %
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a headline. `reference`: how the reference is called; `tried`: number of measured configurations;
-    `gain`: cost of the reference / cost of the best; `kept`: whether the reference is recommended; `designed`: whether
-    costs come from a deterministic model; `left`: probability that a configuration at least 1 % better was not found;
-    `round_s`: seconds for one more round of the best and the reference."""
+    """The data of a headline. `reference`: the name of the reference in the sentence; `tried`: number of measured
+    configurations; `gain`: cost of the reference / cost of the best; `kept`: whether the reference is recommended;
+    `designed`: whether costs are predicted by a deterministic model instead of measured; `left`: probability that a
+    configuration at least 1 % better was not found; `round_s`: seconds for one more round of the best and the
+    reference."""
 
     objective: Objective
     reference: str

@@ -1,16 +1,15 @@
 """Detects whether streams of numbers have changed by more than a tolerated factor (a band), and since when, with a
 Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2024).
 
-    z = ± log(now / usual), cut off at −CUT and at FAR bands
+    z = ± log(now / usual), clipped to between −CUT and FAR times the band
     M ← (M + 1) · (1 + λ (z − band) / ((CUT + 1) band))
 
 There is one M for each stream, each direction and each bet λ. As long as the conditional mean of z, given earlier
 observations, is at most the band, each factor has a mean of at most 1, so the mean of M is at most the number of
 observations, whatever the distribution of z. The same is true for the mean of all M, so if the alarm threshold is
 `calm`, the first false alarm comes after at least `calm` observations on average. Only the lower bound CUT limits the
-bets. If 4 were also the upper bound, a load of 7 times the usual one would need 32 observations, as many as twice the
-usual one.
-"""
+bets λ. If the upper bound were also 4, a load of 7 times the usual one would need 32 observations for an alarm, as many
+as a load of twice the usual one."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,14 +21,14 @@ _BETS = np.array([0.2, 0.5, 0.95])
 
 
 class BandWatch:
-    """`band`: tolerated |log(now / usual)|, such as log(1.2); `calm`: the mean number of observations before a false
-    alarm is at least this."""
+    """Watches several streams for a change beyond a band. `band`: tolerated |log(now / usual)|, such as log(1.2);
+    `calm`: lower bound on the mean number of observations before a false alarm."""
 
     def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:
         self._streams, self._band, self._calm = list(streams), band, calm
         self.seen = 0
         self._sums = np.zeros((len(self._streams), 2, len(_BETS)))
-        self._best = np.ones_like(self._sums)  # CUSUM: the factors' product from the most probable change on
+        self._best = np.ones_like(self._sums)  # CUSUM: product of the factors since the most probable change
         self._starts = np.zeros(self._sums.shape, int)
 
     def see(self, logs: Mapping[str, float]) -> bool:
@@ -47,7 +46,7 @@ class BandWatch:
 
     @property
     def share(self) -> float:
-        """The statistic / the alarm threshold; from 1 on there is an alarm."""
+        """The statistic as a share of the alarm threshold; at 1 or above, there is an alarm."""
         return float(self._sums.mean()) / self._calm
 
     @property

@@ -53,7 +53,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """`headline`: the verdict in one sentence; `evidence`: the measurements behind it."""
+    """The recommended configuration. `headline`: the verdict in one sentence; `evidence`: the measurements behind
+    it."""
 
     job: str
     headline: str
@@ -63,7 +64,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # how the default is called
+    reference: str  # name of the default in sentences
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval of the gain, if both were measured alternately in the final rounds
@@ -122,14 +123,15 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    with_losses = {session for session, m in rows if m.losses}  # other sessions (of a Study) cannot be checked again
+    # Runs of sessions without losses (those of a Study) cannot be checked for equivalence again.
+    with_losses = {session for session, m in rows if m.losses}
     rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Rows with this context, which are comparable. The final rounds have their own context if they train exactly like
-    the user's launch, not only like the search."""
+    """Rows with this context, so that they are comparable. The final rounds have a different context from the search if
+    they train exactly like the user's launch."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -156,9 +158,9 @@ def _best(
     left: float | None = None,
     short: Sequence[Measurement] = (),
 ) -> Recommendation:
-    """`recipes`: the default, then further expert recipes; `rows`: measurements with the same context; `tried`: number
-    of measured configurations; `left`: probability that a configuration at least 1 % better was not found; `short`:
-    runs that were ended early, which are only used for the worst configuration."""
+    """The recommendation from measurements. `recipes`: the default, then further expert recipes; `rows`: measurements
+    with the same context; `tried`: number of measured configurations; `left`: probability that a configuration at least
+    1 % better was not found; `short`: runs that were ended early, which are only used for the worst configuration."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -230,7 +232,7 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """A sentence if other load disturbed the median run; single disturbed runs have been repeated."""
+    """A sentence if other load on the machine disturbed the median run, else ""."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < BUSY:
@@ -257,7 +259,8 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe over which the gain is stated: that of the final rounds, else the one with the best measurement."""
+    """The recipe over which the gain is stated: the recipe measured in the final rounds, or else the recipe with the
+    best measurement."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -324,7 +327,8 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
-    """A sentence on whether a running training can continue with another configuration; "" if nothing is known."""
+    """A sentence on whether a training job that runs with `now` can continue from its checkpoint with `new`; "" if
+    unknown."""
     verdict = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
     return f"a checkpoint of the training that runs now {verdict}" if verdict else ""
 
@@ -345,7 +349,8 @@ def changed_knobs(job: Job, default: Configuration, best: Configuration) -> list
 
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
-    """Measurements of a session, or taken from the knowledge base by it, whose configurations may be recommended."""
+    """Measurements whose configurations a session may recommend: its own, and those that it took from the knowledge
+    base."""
     found = (e.measurement for e in past if isinstance(e, ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

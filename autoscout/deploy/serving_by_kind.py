@@ -1,9 +1,9 @@
 """Serving with several kinds of device: each kind has its own engines, behind a router that distributes requests by
 weight.
 
-An engine never uses several kinds (rule H3), so a session measures each kind alone. Together they serve the sum of
-their rates if requests are distributed in proportion to these; otherwise one kind's queue grows while others are idle.
-"""
+An engine never uses several kinds of device (rule H3), so a session measures each kind alone. Together, the kinds serve
+the sum of their rates if requests are distributed in proportion to these rates; otherwise one kind's queue grows while
+other kinds are idle."""
 
 import statistics
 from pathlib import Path
@@ -29,7 +29,8 @@ _LISTEN = 8080
 
 
 class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device with its engines. `rate`: requests per second; `weight`: share of all requests in per cent."""
+    """One kind of device with its engines. `rate`: requests per second that these engines serve; `weight`: share of all
+    requests that they get, in per cent."""
 
     kind: str
     devices: int
@@ -42,7 +43,7 @@ class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[ServedKind]:
-    """For each kind of device the best measured configuration, or if there is none, the expert recipe with its
+    """For each kind of device, the best measured configuration, or without measurements the expert recipe with its
     predicted rate.
 
     Errors: AutoscoutError (exit 2) if the job does not serve with several kinds of device, (exit 1) if a rate is

@@ -1,8 +1,7 @@
 """Writes a script for `sbatch`, or a Kubernetes JobSet, that runs a whole session on a cluster.
 
-Both fix the session's name, so that they resume the session when they are started again (after preemption, the time
-limit or a pod's eviction).
-"""
+Both specify the session's name, so that they resume the session when they are started again (after preemption, the time
+limit or a pod's eviction)."""
 
 import math
 import shlex
@@ -25,7 +24,8 @@ _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: of `autoscout tune`. Errors: AutoscoutError (exit 2): different nodes, unsuitable `cluster.hosts`."""
+    """The script or manifest as text. `options`: options of `autoscout tune`. Errors: AutoscoutError (exit 2) if the
+    nodes differ, or `cluster.hosts` does not suit the form."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
@@ -77,7 +77,8 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
 
 
 def _jobset(job: Job, file: Path, options: list[str]) -> str:
-    """A JobSet whose head pod runs the session. Other nodes' pods form a Ray cluster with the head, and end with it."""
+    """A JobSet whose head pod runs the session. The pods of all other nodes form a Ray cluster with the head, and end
+    when the head ends."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
     unit = "cpus" if is_cpu(node.device) else "gpus"

@@ -1,9 +1,8 @@
 """Watches whether a winner is still right (`when --watch`), and reports each change of the answer.
 
 When a metric leaves its band (moved.py), all readings since then are compared with the load for which the winner was
-tuned (when.py), and the metric's new level becomes its usual one. So the answer only changes falsely after a false
-alarm, of which there is one in CALM readings on average.
-"""
+tuned (when.py), and the metric's new level becomes its usual one. So the answer changes without cause only after a
+false alarm, and the mean number of readings before a false alarm is at least CALM."""
 
 import math
 from collections import deque
@@ -21,8 +20,9 @@ _KEPT = 720  # number of windows (time between two compared readings) that are k
 
 
 class WinnerWatch:
-    """`answer`: the last answer; `changes`: number of changes of the answer; `now`: metric → its last value / the value
-    for which the winner was tuned; `restarts`: number of restarts of the server or of the log."""
+    """Watches whether the answer changes. `answer`: the last answer; `changes`: number of changes of the answer; `now`:
+    metric → ratio of its last value to the value for which the winner was tuned; `restarts`: number of restarts of the
+    server or of the log."""
 
     def __init__(self, winner: Winner, band: float) -> None:
         self.winner, self._band = winner, math.log1p(band)
@@ -33,7 +33,8 @@ class WinnerWatch:
         self._usual: dict[str, float] = {}
 
     def _if_changed(self, found: StillRight) -> StillRight | None:
-        """Returns the answer if it is the first one or has changed. Its values become the usual ones."""
+        """Returns the answer if it is the first one or differs from the last, else None. The values on which it is
+        based become the usual ones."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
@@ -100,7 +101,8 @@ class LogWatch(WinnerWatch):
         self._count = 0
 
     def see(self, steps: list[float]) -> StillRight | None:
-        """`steps`: seconds of all steps in the log so far. Returns the answer if it has to be reported."""
+        """Adds step times; returns the answer if it has to be reported, else None. `steps`: seconds of all steps in the
+        log so far."""
         if again := len(steps) < self._count:
             self._steps, self._count = [], 0
         self.restarts += again

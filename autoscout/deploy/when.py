@@ -1,4 +1,5 @@
-"""Checks whether a winner is still right: compares today's load or step times with the tuned ones. Changes nothing."""
+"""Checks whether a session's winner is still right, by comparing the present load or step times with those for which it
+was tuned. Changes nothing."""
 
 import statistics
 from pathlib import Path
@@ -112,13 +113,14 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
     """The configuration in the space for today's load that behaves like the winner. For example, a cache larger than
-    this load can fill behaves like the largest one that it fills, and the space only contains the latter."""
+    this load can fill behaves like the largest one that it fills, and the space contains only that one."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 
 
 def _today(job: Job, load: ServedLoad) -> Job:
-    """The job with the observed load: a job with `concurrency` keeps it, others get the measured request rate."""
+    """The job with the observed load: a job with `concurrency` keeps its concurrency; any other job gets the measured
+    request rate."""
     now = traffic_of(load)
     if job.traffic.concurrency:
         now = msgspec.structs.replace(now, rate=0.0, concurrency=job.traffic.concurrency)

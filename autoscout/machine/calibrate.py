@@ -1,9 +1,9 @@
 """Implements `autoscout calibrate`: measures this machine and writes a device record in the format of
 fixtures/hardware.
 
-The micro-benchmarks (microbench.py) run with the target's interpreter in a separate process, which ends with this one.
-Constants that a single machine cannot measure (the network between nodes; links if it has only one device) come from a
-shipped record."""
+The micro-benchmarks (microbench.py) run with the target's interpreter in a separate process, which ends when this
+process ends. Constants that a single machine cannot measure (the network between nodes; links if it has only one
+device) come from a shipped record."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from autoscout.machine.device_fits import Groups, fit_record
 from autoscout.running import processes
 from kb.records import AutoscoutError
 
-_GRACE_S = 2.0  # seconds to end by itself before the process is killed
+_GRACE_S = 2.0  # seconds that a process gets to exit before it is killed
 _SCRIPT = Path(__file__).parent / "microbench.py"
 
 

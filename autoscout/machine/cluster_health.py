@@ -1,4 +1,5 @@
-"""Checks a job's hosts before experiments: which are reachable, which are faulty ("sick"), how fast the network is.
+"""Checks a job's hosts before experiments: which hosts are reachable, which are faulty ("sick"), and how fast their
+network is.
 
 All nodes of a host file, an allocation or a cluster report their state, and every host sends messages to the next one.
 Faulty hosts are written to a list in the scheduler's format, to exclude them."""
@@ -128,7 +129,8 @@ def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def busy(node: dict[str, Any]) -> tuple[str, str] | None:
-    """(load by other processes, remedy) if it would disturb measurements on a host; else None."""
+    """(description of the load by other processes, remedy) if this load would disturb measurements on a host; else
+    None."""
     if node["load"] <= node["cores"] * (1 + _FOREIGN):
         return None
     what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
@@ -136,8 +138,8 @@ def busy(node: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
-    """Host → (fault, remedy), for hosts whose links are all slow. Empty for fewer than three links, because either end
-    of a slow link may be faulty."""
+    """Host → (fault, remedy), for hosts whose links are all slow. Empty for fewer than three links, because it is then
+    unclear which end of a slow link is faulty."""
     if len(links) < 3:
         return {}
     usual = statistics.median(links.values())

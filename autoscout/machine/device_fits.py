@@ -1,5 +1,5 @@
 """Fits a device record (job/device_records.py) to the results of the micro-benchmarks (microbench.py). Constants that
-these do not measure are taken from the shipped record of the most similar device."""
+the micro-benchmarks do not measure are taken from the shipped record of the most similar device."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,8 @@ Found = dict[str, Any]  # content of a device record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(the record's content, fit → mean relative error). `name` "": the record also applies to the driver's name."""
+    """(the record's content, fit → mean relative error). If `name` is "", the record also applies to the driver's name
+    of the device."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
@@ -74,7 +75,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    # If the similar record lacks constants of experts and host, they are taken from the first record that has them.
+    # If the most similar record lacks the constants of experts and host, those of the first record that has them are
+    # used.
     if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
@@ -97,8 +99,9 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 
 def likest(facts: dict[str, Any]) -> str:
-    """The name of the shipped record most similar to a machine's device: the one with its driver's name, or else the
-    newest one of its vendor that is not newer than the device; ties prefer measured records, then less `doubt`."""
+    """The name of the shipped record most similar to a machine's device: the record with the driver's name for the
+    device, or else the newest record of its vendor that is not newer than the device; in a tie, measured records are
+    preferred, then those with a smaller `doubt`."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # an earlier calibration
@@ -168,7 +171,8 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # missing in the backend: half an all-reduce
+            # An operation that the backend lacks is assumed to take half as long as an all-reduce.
+            if not found and name != "all_reduce" and rows:
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -194,7 +198,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
         [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
         us,
         [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
-        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # 10 × gb_s: cached weights
+        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # the upper bound 10 × gb_s allows for weights in a cache
     )
     batch, heads, context, dim, us = np.array(groups["decode"], dtype=float).T
     one, decode_error = _fit(
@@ -247,7 +251,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """(constants, their mean relative error): minimizes a robust loss of log(model / measured), within bounds."""
+    """(constants, mean relative error of the fit). Minimizes a robust loss of log(model / measured), within bounds."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

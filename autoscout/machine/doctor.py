@@ -34,11 +34,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool | None  # None: unknown
     found: str
     remedy: str = ""
-    needed: bool = False  # whether nothing works unless this is ok
+    needed: bool = False  # whether AutoScout cannot work unless this is ok
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """All findings; with a job, also whether its target can run here."""
+    """All findings. With a job, they include whether its target can run here."""
     return [
         _python(),
         _processor(),
@@ -94,7 +94,7 @@ def _target(job: Job | None) -> list[Finding]:
 
 
 def engine(fit: SeamFit | None) -> list[Finding]:
-    """Findings on whether the installed engine has the functions that AutoScout calls and the settings that it sets."""
+    """Findings on whether the installed engine has the functions and the settings that AutoScout uses."""
     if fit is None:
         return []
     remedy = REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else "" if fit.known else _ASKED

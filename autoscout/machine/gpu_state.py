@@ -1,7 +1,7 @@
 """Interprets a node's report (worker/node_health.py) on the clocks and links of its GPUs.
 
-A GPU that is slowed by heat or its power supply counts as faulty, because it is slower than others at unpredictable
-times. Power and clock limits, and links that differ between hosts, may be intended, so they are only reported."""
+A GPU that is slowed by heat or its power supply counts as faulty, because its speed changes unpredictably. Power and
+clock limits, and links that differ between hosts, may be intended, so they are only reported."""
 
 import re
 from collections import Counter
@@ -9,13 +9,13 @@ from typing import Any
 
 from autoscout.running.conditions import SLOWED
 
-# limits below this share of the default power or clock are reported; above, they may be rounding by the driver
+# Limits below this share of the default power or clock are reported. Smaller differences may be rounding by the driver.
 _LIMITED = 0.98
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """(a GPU that its hardware currently slows, remedy); None if there is none."""
+    """(a description of a GPU that its hardware currently slows, remedy); None if no GPU is slowed."""
     for gpu in gpus:
         reasons = str(gpu.get("throttled", "")).strip()
         if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
@@ -56,7 +56,7 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """For each host whose GPUs are linked differently from most hosts': host → the usual links."""
+    """Host → the usual links, for each host whose GPUs are linked differently from those of most hosts."""
     known = {host: links for host, links in by_host.items() if links}
     if len(known) < 2:
         return {}

@@ -158,7 +158,7 @@ def host():
 
 
 def collectives(leash):
-    """Group "collectives": over 2, 4 and 8 local ranks, as far as there are devices."""
+    """Group "collectives": collectives over 2, 4 and 8 local ranks, up to the number of devices."""
     count = torch.cuda.device_count() if CUDA else len(os.sched_getaffinity(0))
     rows = []
     for world in (2, 4, 8):
@@ -175,7 +175,7 @@ def collectives(leash):
                 ]
                 while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
                     time.sleep(0.02)
-                for rank in ranks:  # after a failure, the others would wait forever
+                for rank in ranks:  # after one rank fails, the remaining ranks would wait forever
                     rank.kill()
                     rank.wait()
                 if any(rank.returncode for rank in ranks):
@@ -206,7 +206,7 @@ def one_rank(rank, world, folder):
         for name, work in works.items():
             try:
                 rows.append([name, world, size, timed_together(work)])
-            except RuntimeError:  # not supported by the backend
+            except RuntimeError:  # the backend does not support this collective
                 continue
     dist.destroy_process_group()
     if rank == 0:

@@ -21,8 +21,8 @@ _HF = {
     "tie_word_embeddings": "tied",
 }
 # For these architectures, the fields above describe the whole shape, unless the config has one of the fields in _MORE
-# (experts, latent attention, quantized weights). For other known architectures, the job file refers to the config
-# instead, which also determines norms and biases of queries.
+# (experts, latent attention, quantized weights). For other known architectures, the job file refers to the config.json
+# instead, because it also determines norms and biases of queries.
 _BY_FIELDS = ("", "llama", "mistral")
 _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 

@@ -54,7 +54,7 @@ class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     """A drafted job. `text`: content of the job file; `notes`: points for the user to review; `own`: whether the source
-    is the user's launch command, which determines the engine and the training data."""
+    is the user's launch command, so that this command determines the engine and the training data."""
 
     name: str
     text: str

@@ -27,7 +27,7 @@ from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
 _SPREAD = 0.03  # usual relative standard deviation between runs of one configuration, until it is measured
-_ANSWERED = 0.95  # if a server answers this share of an open load, the load limits the throughput, not the server
+_ANSWERED = 0.95  # if a server answers at least this share of the arriving requests, the arrivals limit the throughput
 _SEARCHED = "the search looks for configurations that meet it; if none does, it reports the nearest and recommends none"
 _SAMPLE = 1000  # requests drawn to compute a load's rate
 _RARELY = 0.05  # out-of-memory probabilities from this value on are reported
@@ -97,7 +97,8 @@ def _devices(job: Job, predicted: bool) -> Finding:
 
 
 def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
-    """Warns if `init` guessed the pattern of the log lines of a training step: a wrong pattern times something else."""
+    """Warns if `init` guessed the pattern of the log lines of a training step: with a wrong pattern, something else
+    would be measured."""
     guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
     if not guesses:
         return []
@@ -259,7 +260,7 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
 
 
 def spread_of(job: Job, known: list[Measurement]) -> float | None:
-    """Relative standard deviation between runs of one configuration; None if none was measured twice."""
+    """Relative standard deviation between runs of one configuration; None if no configuration was measured twice."""
     by_id: dict[str, list[float]] = {}
     for m in known:
         if (c := cost(job.objective, m)) is not None:
@@ -277,7 +278,7 @@ def _time(space: JobSpace, known: list[Measurement], run_s: float) -> Finding:
     wall = seconds(job.budget.wall)
     if each is None:
         every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + finalists) * job.launch.timeout_s  # plus the running experiment and one round
+        late = wall + (1 + finalists) * job.launch.timeout_s  # adds the running experiment and one final round
         found = f"about {several(max(1, round(min(every, late) / 60)), 'minute')} if every run takes launch.timeout_s"
         found += (
             " and all rounds are needed"

@@ -63,7 +63,8 @@ def _refused(text: str, folder: Path, notes: list[str]) -> list[str]:
     if any(asked in note for note in notes for asked in _ASKED):
         return []
     note = ""
-    # If the kind of GPU is unknown, the job is refused only if it is invalid for an ordinary and for the largest GPU.
+    # If the kind of GPU is unknown, the job is refused only if it is invalid both for an ordinary GPU and for the
+    # largest one.
     for device in (an_example(), the_largest()) if f'"{_SOME_GPU}"' in text else ("",):
         try:
             JobSpace.of_job(drafted_job(tomllib.loads(text.replace(f'"{_SOME_GPU}"', f'"{device}"')), folder))
@@ -104,7 +105,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         return _of_script(Called(path, [], [], {}), text, folder, engine)
     one = [*shell_commands.commands(given[0])] if path else []
     if (script := called(shell_words.words(one[0]) if len(one) == 1 else given, folder)) is not None:
-        with contextlib.suppress(AutoscoutError):  # if it fails, it is handled like any other command
+        with contextlib.suppress(AutoscoutError):  # on an error, the line is handled like any other command
             return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
         _of_a_model(given[0], engine)
@@ -229,7 +230,7 @@ def _as_a_whole(
         whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         mine, its = (sum(node["count"] for node in each["cluster"]["nodes"]) for each in (made, whole))
-        if its > mine:  # all commands together use more
+        if its > mine:  # the commands of the script use more GPUs together
             made, notes = made | {"cluster": whole["cluster"]}, of_whole
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
@@ -355,8 +356,8 @@ def _of_fewer(used: int, given: int) -> list[str]:
 
 def _nodes(line: Line, counts: list[int], apart: int, elsewhere: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """(nodes of the cluster, notes to review). `counts`: devices of each node according to the command, 0 if it states
-    none; `apart`: number of ranks that share a sample; `elsewhere`: whether the command does not run on this machine's
-    CPUs."""
+    none; `apart`: number of ranks that share a sample; `elsewhere`: whether the command runs on devices other than this
+    machine's CPUs."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)

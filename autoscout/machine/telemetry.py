@@ -59,7 +59,7 @@ def _nvml() -> Any:
         import pynvml  # type: ignore[import-not-found]
 
         pynvml.nvmlInit()
-    except Exception:  # no module or no driver; NVMLError is only defined by the module itself
+    except Exception:  # no module or no driver; NVMLError cannot be named here, because the module defines it
         return None
     return pynvml
 
@@ -75,8 +75,8 @@ def _gpus(nvml: Any) -> dict[str, DeviceReading]:
 
 
 def _gpu(nvml: Any, handle: Any) -> DeviceReading:
-    """The reading of one GPU. Values that it does not report (MIG slices, unified memory) are as in `parsed`. Errors:
-    NVMLError for a GPU that cannot be reached."""
+    """The reading of one GPU. Values that the driver does not report (for MIG slices and unified memory) are None or 0,
+    as in `parsed`. Errors: NVMLError for a GPU that cannot be reached."""
 
     def asked(ask: str, *arguments: Any) -> Any:
         try:
@@ -96,7 +96,7 @@ def _gpu(nvml: Any, handle: Any) -> DeviceReading:
 
 
 def _nvidia_smi() -> dict[str, DeviceReading]:
-    """The same readings from nvidia-smi, which needs no Python package."""
+    """Device → reading, from nvidia-smi, which needs no Python package."""
     return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 

@@ -9,7 +9,7 @@ import msgspec
 from autoscout.running.results import RankError
 from autoscout.running.symptoms import SYMPTOM, TABLES, Found
 
-MESSAGE = "Message"  # the exception type given to an error line without an exception
+MESSAGE = "Message"  # exception type of error lines that have no exception
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):

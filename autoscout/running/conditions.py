@@ -24,7 +24,7 @@ from kb import dates
 from kb.records import Job, Measurement
 from kb.sharing import hosts
 
-# Share of CPU time used by other processes above which they are reported: at 15 %, eight ranks on eight CPUs lack more
+# Share of all CPU time above which the use by other processes is reported. At 15 %, eight ranks on eight CPUs lack more
 # than one CPU.
 BUSY = 0.15
 _LOOK_S = 0.3
@@ -37,8 +37,8 @@ SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Since boot, CPU-seconds of all CPUs: in total, busy, given to other virtual machines (steal), used by our
-    processes; and `waited`: seconds in which some process waited for a CPU."""
+    """Counters since boot, in CPU-seconds of all CPUs: total; busy; given to other virtual machines (steal); used by
+    our processes. `waited`: seconds in which some process waited for a CPU."""
 
     total: float = 0.0
     busy: float = 0.0
@@ -97,7 +97,8 @@ class MachineWatch:
 
 
 def busy_now(job: Job) -> str:
-    """A sentence on how much of this machine's CPUs others use; "" if it is little, or the job does not run on them."""
+    """A sentence on the share of this machine's CPU time that other processes use; "" if the share is small, or if the
+    job does not run on CPUs here."""
     if job.launch.launcher == "replay" or job.cluster.hosts or device_kind(job) != "cpu":
         return ""
     before = counters()
@@ -128,7 +129,7 @@ def parsed(table: str) -> list[Sample]:
 def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
-    # Leaves out start-up and shutdown, which are not part of the measurement.
+    # Excludes idle samples, from start-up and shutdown, which are not part of the measurement.
     working = [s for s in samples if not s.reasons & _IDLE] or samples
     return {
         "clock_mhz": min(s.clock_mhz for s in working),
@@ -140,7 +141,8 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 
 def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
     """Adds peak_memory_gib to a training run that does not report it: the largest increase on the fullest of its
-    `devices` GPUs, if this machine has no other GPUs. Samples suffice, because a caching allocator keeps its memory."""
+    `devices` GPUs, if this machine has no other GPUs. Sampling suffices, because a caching allocator does not return
+    memory to the driver."""
     first: dict[int, float] = {}  # GPU → GiB in use before the run, by other processes
     for sample in samples:
         first.setdefault(sample.index, sample.memory_gib)
@@ -151,8 +153,9 @@ def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> 
 
 
 def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
-    """Adds the conditions of each rank's device. A run that does not report its ranks' devices (a server, a user's own
-    command) gets one value per GPU instead. Nothing is added for ranks on other machines."""
+    """The measurement with the conditions of each rank's device added. A run that does not report the devices of its
+    ranks (a server, a user's own command) gets one value per GPU instead. Nothing is added for ranks on other
+    machines."""
     by_index = {i: [s for s in samples if s.index == i] for i in sorted({s.index for s in samples})}
     devices = measurement.rank_devices or [f"{hosts.host()}:{found[0].name}:{i}" for i, found in by_index.items()]
     here = [device.split(":")[0] == hosts.host() for device in devices]

@@ -1,10 +1,11 @@
-"""Decides whether a run may end early: it can no longer win, or its cost is known as precisely as one run allows.
+"""Decides whether a run may end early, because it can no longer win, or because its cost is known as precisely as one
+run allows.
 
-A run reports its cost per iteration. It is ended when it is slower than the best configuration by more than noise
-explains: the noise between its iterations, and between two runs of one configuration. If the noise does not change, the
-risk of wrongly giving up a configuration is the tail of a normal distribution beyond `ending.Z` standard deviations,
-about 1 in 1000. A run that was ended early has fidelity "short": the search learns from it, but never recommends it.
-"""
+A run reports its cost per iteration. A run is ended when it is slower than the best configuration by more than noise
+explains. Noise includes the variation between iterations and between two runs of one configuration. If the noise does
+not change, the risk of wrongly giving up a configuration is the tail of a normal distribution beyond `ending.Z`
+standard deviations, about 1 in 1000. A run that was ended early has fidelity "short": the search learns from it, but
+never recommends it."""
 
 import itertools
 import math
@@ -18,12 +19,13 @@ from autoscout.job.objective import cost
 from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_SPREAD = 0.03  # prior relative spread between runs of one configuration; it has the weight of one repeat
+_SPREAD = 0.03  # prior relative standard deviation between runs of one configuration, with the weight of one repeat
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """The limit above which a run is ended early. `cost`: of the best configuration so far (inf: the run is measured to
-    its end, as in the final rounds); `spread`: relative standard deviation between runs of one configuration."""
+    """The limit above which a run is ended early. `cost`: cost of the best configuration so far (inf: the run is
+    measured to its end, as in the final rounds); `spread`: relative standard deviation between runs of one
+    configuration."""
 
     cost: float
     spread: float = _SPREAD
@@ -39,13 +41,14 @@ class Aimed(Protocol):
 
 
 def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
-    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can."""
+    """The reason why a run with these costs per iteration (after warm-up) cannot win; "" if it still can."""
     return ending.hopeless(costs, bar.cost, bar.spread) if bar else ""
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """Why a run may end because its mean cost is precise enough, or its time is up; "" if it must continue. A run needs
-    `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search `SEARCHED`)."""
+    """The reason why a run may end: its mean cost is precise enough, or its time is up; "" if it must continue. A run
+    needs `wanted` iterations, but if `wanted` is at most `ending.USUAL`, `ending.FEW` suffice (in a search
+    `SEARCHED`)."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
@@ -59,8 +62,8 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
 
 
 def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
-    """`width`: relative half-width of the 95 % interval of the mean; `doubt`: its standard error, only for a run that
-    was ended early."""
+    """Measurement conditions by name. `width`: relative half-width of the 95 % interval of the mean cost; `doubt`:
+    relative standard error of the mean, only for a run that was ended early."""
     if len(costs) < 2:
         return {}
     half = ending.width(costs)

@@ -1,6 +1,7 @@
 """The equivalence check: a configuration must not only be fast, but compute the same as the reference.
 
-Before a server is put under load, it answers a fixed set of prompts greedily; its tokens must match the reference's.
+Before a server is put under load, it answers a fixed set of prompts greedily; the tokens must match those of the
+reference.
 
 All layouts of a training job start from the same weights and see the same batches (worker/weights.py and
 worker/batches.py), so their first losses and gradient norms may differ only by rounding.
@@ -14,34 +15,35 @@ import msgspec
 
 from kb.records import Guard, Measurement
 
-# Tolerated relative deviations: (first loss, later losses, first gradient norm, later norms), for a model of width 1024
-# and depth 8; they grow with the square root of width × depth. From the measurements in fixtures/recorded/guard.csv,
-# shown in docs/lab/gpu-check.md (a table written by tests/tools/guard_table.py).
+# Tolerated relative deviations: (of the first loss; of later losses; of the first gradient norm; of later norms), for a
+# model of width 1024 and depth 8. In bf16, they grow with the square root of width and of depth. From the measurements
+# in fixtures/recorded/guard.csv, shown in docs/lab/gpu-check.md (a table written by tests/tools/guard_table.py).
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
 # The smallest accepted share of a greedy answer's tokens before the first token that differs from the reference's. In
-# measurements with the same number format, answers were equal whatever the batch limit, block size and speculation;
-# with an 8-bit KV cache, answers of random weights diverged after a tenth to a fifth of their tokens. A wrong engine
-# diverges at the first token.
+# measurements with the same number format, answers did not depend on batch limit, block size and speculation; with an
+# 8-bit KV cache, answers of random weights diverged after a tenth to a fifth of their tokens. A wrong engine diverges
+# at the first token.
 GUARDED = 4  # number of prompts, see targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
-# Environment key: the user's training settings, if they differ from the search's. With dropout or a balanced router,
-# runs differ by design.
+# Environment key of the user's training settings, if they differ from those of the search. Such runs are not compared,
+# because with dropout or a balanced router, losses differ by design.
 SETTINGS = "settings"
 QUALITY = "quality"  # the metric that a user's own check reports (tuning/quality.py)
 _COMPARED = 3  # losses compared per run; worker/train.py trains at least this many steps
 
 
 class Check(Protocol):
-    """Decides whether two runs computed the same."""
+    """Decides whether two runs computed the same results."""
 
     def flaw(self, measured: Measurement) -> str:
-        """Why a run's own numbers are wrong (NaN, for example), regardless of other runs; "" if they may be right."""
+        """The reason why a run's own numbers are wrong (NaN, for example), regardless of other runs; "" if they may be
+        right."""
         ...
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """How the results of the two runs differ; "" if they agree."""
+        """A description of how the results differ; "" if they agree."""
         ...
 
 
@@ -78,7 +80,7 @@ class Answers:
 
 
 class IfTold:
-    """For runs that may not report losses: applies another check if both runs report them, and else accepts the run."""
+    """For runs that may lack losses: applies another check if both runs report losses, otherwise accepts the run."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -91,7 +93,8 @@ class IfTold:
 
 
 class Floor:
-    """For runs with a score from the user's own quality check (`guard`): applies its limits, then another check."""
+    """For runs with a score from the user's own quality check (`guard`): applies the limits of `guard`, then another
+    check."""
 
     def __init__(self, check: Check, guard: Guard) -> None:
         self._check, self._guard = check, guard
@@ -109,7 +112,8 @@ class Floor:
 
 
 def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
-    """Returns the measurement; if it is "ok" but disagrees with the reference, with status "wrong" and evidence."""
+    """Returns the measurement. If it is "ok" but disagrees with the reference, its status becomes "wrong", with
+    evidence."""
     if measured.status != "ok":
         return measured
     evidence = check.compare(reference, measured)
@@ -117,8 +121,9 @@ def judge(check: Check, reference: Measurement, measured: Measurement) -> Measur
 
 
 class Reference:
-    """The run with which others are compared: that of the expert default if it works, else the first run that a run of
-    another configuration agrees with (a repeat would agree even if both were wrong).
+    """The run with which other runs are compared. It is the run of the expert default if that works, or else the first
+    run that agrees with a run of a different configuration. (A repeat of the same configuration would agree even if
+    both were wrong.)
 
     Before that agreement, the first run may be wrong and make correct runs look wrong, so runs that disagree with it
     are kept as alternative references.
@@ -159,7 +164,8 @@ class Reference:
         return judged
 
     def rejudge(self, measurement: Measurement) -> Measurement:
-        """Like judge(), for a run that an earlier session may have found wrong by comparison with another reference."""
+        """Like judge(), for a run of an earlier session, which may have found the run wrong by comparison with a
+        different reference."""
         if measurement.status == "wrong":
             measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
         return self.judge(measurement)
@@ -176,7 +182,8 @@ def _flaw(what: str, found: list[float]) -> str:
 
 
 def _compare_answers(reference: Measurement, measured: Measurement) -> str:
-    """How greedy answers to the same prompts differ; "" if they agree. All answers have the same number of tokens."""
+    """A description of how greedy answers to the same prompts differ; "" if they agree. All answers have the same
+    number of tokens."""
     expected, found = reference.losses, measured.losses
     if len(found) != len(expected):
         return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
@@ -199,8 +206,8 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """How two series differ; "" if they agree. `tolerances`: for values 0, 3, 6 … (the first step of each series of
-    _COMPARED steps), and for the others."""
+    """A description of how two series differ; "" if they agree. `tolerances`: (for values 0, 3, 6 …, which are the
+    first of _COMPARED steps; for all other values)."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

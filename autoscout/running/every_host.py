@@ -27,7 +27,7 @@ from autoscout.running.node_agents import NodeAgent, heard, packed, started, wai
 NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values that only the host knows
 LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
-_OTHERS_S = 2.0  # time that the other hosts get after the first failure, to log their errors
+_OTHERS_S = 2.0  # seconds that the other hosts get after the first failure, to log their errors
 _ENDING_S = 20.0
 _TAIL = 2**16
 
@@ -46,7 +46,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: dict[str, str]
     visible: bool
-    by_kind: dict[str, dict[str, str]] = {}  # kind of device → text to replace in command and variables on its hosts
+    # kind of device → {text: replacement} for command and variables on its hosts
+    by_kind: dict[str, dict[str, str]] = {}
     grace_s: float = 5.0
 
 

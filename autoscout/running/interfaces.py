@@ -26,7 +26,8 @@ class Profiler(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Ends the running experiment (if none is running, the next one); safe in signal handlers and all threads."""
+        """Ends the running experiment, or if none is running, the next one. May be called in signal handlers and from
+        any thread."""
         ...
 
     def close(self) -> None:

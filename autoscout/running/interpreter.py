@@ -29,7 +29,8 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """The Python interpreter of a program: itself, or the one in its shebang; "" if there is none. `path`: as $PATH."""
+    """The Python interpreter that runs a program: the program itself if it is an interpreter, or else the interpreter
+    in its shebang; "" if it has no such shebang. `path`: as in $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""
@@ -51,7 +52,7 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
 def own_variables(job: Job) -> dict[str, str]:
     """An entry for a measurement's environment with the hash of the variables that the job sets, since they may affect
-    measurements. Secrets do not count, since they do not affect them."""
+    measurements. Secrets are excluded, since they do not affect measurements."""
     return {"variables": content_hash(secrets.without(job.launch.environment))} if job.launch.environment else {}
 
 
@@ -92,7 +93,7 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
 
 
 def _why(program: str, error: OSError) -> str:
-    """The error as text; if access to the program was denied, also whose file it is."""
+    """The error as text; if access to the program was denied, also the name of the file's owner."""
     reason = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
         return reason

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from autoscout.running.node_agents import NodeAgent, wait_for
 
 _ASK_S = 60.0
-# Prefixes of the environment variables that ranks on other hosts get from us; they inherit all others from their host.
+# Prefixes of the environment variables that ranks on other hosts get from us; they inherit all other variables from
+# their host.
 ALLOWED = (
     *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
     *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),

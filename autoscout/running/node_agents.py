@@ -26,7 +26,7 @@ from kb import dates
 _ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts, which import each other relative to it
 _BEAT_S = 2.0
 _START_S = 120.0
-_LOST_S = 30.0  # silence after which a node counts as lost
+_LOST_S = 30.0  # seconds of silence after which a node counts as lost
 _TICK_S = 0.05
 _PIECE = 2**18
 _UNPACK = """import io, json, os, sys, tempfile, zipfile
@@ -183,8 +183,8 @@ def heard(
     stopping: Callable[[], bool],
     also: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> dict[str, Any]:
-    """Waits for a message with the key `word` from each agent. Returns host → its value, without agents that were lost
-    or did not answer in time; `also` is called with all other messages."""
+    """Waits for a message with the key `word` from each agent. Returns host → value of the key, without hosts whose
+    agent was lost or did not answer in time. `also` is called with all other messages."""
     waiting = [agent for agent in agents if not agent.lost]
     found: dict[str, Any] = {}
     until = time.monotonic() + within_s
@@ -203,7 +203,7 @@ def heard(
 
 
 def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any]:
-    """Like `heard`, but marks agents that do not answer in time as lost."""
+    """Like `heard`, and also marks agents that do not answer in time as lost."""
     asked = list(agents)
     found = heard(asked, word, limit_s, stopping)
     for agent in asked:

@@ -1,4 +1,4 @@
-"""How much more memory a run that ran out of memory would have needed at least, judged by its messages.
+"""Computes, from the messages of a run that ran out of memory, the least additional memory that it would have needed.
 
     short = in use + tried to allocate − the device's memory       (GiB)
 

@@ -15,7 +15,7 @@ HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How the processes of an experiment ended, as its launcher saw it."""
+    """The launcher's record of how the processes of an experiment ended."""
 
     codes: dict[int, int] = {}  # rank → exit code (-n: signal n), for ranks that ended by themselves
     timed_out: bool = False
@@ -24,7 +24,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
     hosts: dict[int, str] = {}  # rank → host; empty if all ranks ran on one host
-    oom_kills: int = 0  # processes killed by the kernels of other hosts for lack of memory
+    oom_kills: int = 0  # processes that the kernels of other hosts killed for lack of memory
 
 
 # Messages of errors that a rank raises only because another rank has died, so they are never the root cause.
@@ -39,16 +39,17 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
-# Exceptions of torch's store on a lost connection: if a rank was killed, that is the cause, otherwise the network.
+# Exceptions of torch's store on a lost connection: if a rank was killed, its death is the cause, otherwise the network.
 _STORE = ("DistNetworkError", "DistStoreError")
-# Messages of a collective that timed out. If another rank has failed, that is the cause; otherwise the ranks hang.
+# Messages of a collective that timed out. If another rank has failed, its failure is the cause; otherwise the ranks
+# hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
     *("AssertionError", "ValueError", "RuntimeError", "NotImplementedError", "TypeError"),
     *("IndexError", "KeyError", "NameError", "AttributeError"),
 )
-# Messages of errors in a device or its libraries; their cause may be in the log.
+# Messages of errors in a device or its libraries. The log may contain a more specific cause.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
 _NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -175,12 +176,12 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
 def _of_symptom(
     found: symptoms.Found, who: str, text: str, memory: dict[str, float], folder: Path
 ) -> tuple[Status, str]:
-    """(status, evidence) by a symptom. `who`: which process it is about; `text`: the text that contains it."""
+    """(status, evidence) by a symptom. `who`: the process that has the symptom; `text`: the log that contains it."""
     symptom, cause = found.symptom, f"{who}: {_trim(found.line)}"
     if others := symptoms.taken_by_others(text, memory):
         symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
     elif symptom is symptoms.BY_OTHERS:
-        return "oom", f"{cause} (logs: {folder})"  # no other process used the device, so its memory is too small
+        return "oom", f"{cause} (logs: {folder})"  # without other processes on the device, its memory must be too small
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
     if not symptom.signs:
@@ -199,7 +200,8 @@ def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
 
 
 def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
-    """Which collective hung, which ranks waited in it, and which did not join; "" if none hung."""
+    """A sentence on the collective that hung, with the ranks that waited in it and those that did not join; "" if none
+    hung."""
     if not waited:
         return ""
     first = waited[min(waited)]

@@ -22,11 +22,11 @@ from autoscout.running.outcome import RunOutcome
 from autoscout.running.roster import Roster
 from kb.records import AutoscoutError, Job, Node
 
-_START_LIMIT_S = 300.0  # time limit of the ranks' imports, which are slow on a busy machine
+_START_LIMIT_S = 300.0  # time limit in seconds of the ranks' imports, which are slow on a busy machine
 _LOOK_S = 60.0
-_OTHERS_S = 1.0  # time that the other hosts get after the first failure, to report their errors
+_OTHERS_S = 1.0  # seconds that the other hosts get after the first failure, to report their errors
 _ENDING_S = 20.0
-_SKEW_S = 30.0  # largest tolerated clock difference
+_SKEW_S = 30.0  # largest tolerated clock difference between hosts, in seconds
 _ROOM_GIB = 0.5
 _ADDED = ("gpus", "gpu_memory_gib")  # environment keys whose values for all hosts are concatenated
 _MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
@@ -230,7 +230,7 @@ class OverHosts:
     # ---- hosts ----------------------------------------------------------------------------------------------------
 
     def _begun(self, hosts: Sequence[Host], stopping: Callable[[], bool]) -> list[NodeAgent]:
-        """The hosts' agents; lost ones are restarted."""
+        """The hosts' agents; lost agents are restarted."""
         for name in (host.name for host in hosts):
             agent = self._agents.get(name)
             if agent is not None:
@@ -271,7 +271,7 @@ class OverHosts:
 
 
 def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
-    """Why a host is unfit for an experiment; "" if it is fit."""
+    """The reason why a host is unfit for an experiment; "" if it is fit."""
     skew = agent.hello["time"] - agent.hello["heard"]
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"

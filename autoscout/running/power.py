@@ -1,8 +1,7 @@
 """A power limit on the GPUs of an experiment, set by nvidia-smi and restored afterwards.
 
-The previous limits are written to a file before any is changed. If the process is killed, the next one that measures on
-the machine (one at a time: cluster/slots.py) restores them first.
-"""
+The previous limits are written to a file before any limit is changed. If the process is killed, the next process that
+measures on the machine restores them first. (Only one process measures at a time, see cluster/slots.py.)"""
 
 import contextlib
 import json
@@ -67,7 +66,8 @@ def restore() -> None:
 
 
 def refused() -> str:
-    """Why power limits cannot be set on this machine, "" if they can; tries to set the current limits once more."""
+    """The reason why power limits cannot be set on this machine; "" if they can. Tries to set the present limits
+    again."""
     try:
         for index, (now, _, _) in _limits().items():
             _set(index, now)
@@ -77,7 +77,7 @@ def refused() -> str:
 
 
 def advice(configuration: Configuration) -> list[str]:
-    """What the user must do in addition to running an exported launch."""
+    """Instructions that the user must follow in addition to running an exported launch."""
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []

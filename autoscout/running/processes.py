@@ -111,9 +111,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def shared_memory(members: dict[int, str]) -> set[Path]:
-    """Files in /dev/shm that these processes have mapped or open, which stay behind when they are killed. Found by
-    inode, since a semaphore is created under a temporary name and then renamed.
-    """
+    """Files in /dev/shm that these processes have mapped or open. They would remain when the processes are killed.
+    Found by inode, since a semaphore is created under a temporary name and then renamed."""
     inodes = set()
     for pid in members:
         with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""Finds stragglers (ranks for which others wait) by each device's time for the same arithmetic without collectives."""
+"""Finds stragglers (ranks for which other ranks wait), by comparing the devices' times for the same arithmetic without
+collectives."""
 
 import statistics
 
@@ -10,13 +11,13 @@ SLOWED = 1.3  # a device is reported as slow if it takes at least this many time
 
 
 class Slowest(msgspec.Struct, frozen=True):
-    """`times`: the rank's time for the same arithmetic / the median of the other ranks (those with the same kind of
-    device, if there are any)."""
+    """The slowest rank. `times`: ratio of its time for the same arithmetic to the median of the other ranks (of those
+    with the same kind of device, if there are any)."""
 
     rank: int
     device: str  # "host:kind:index"; "": unknown
     times: float
-    alike: bool  # whether it was compared with ranks on the same kind of device
+    alike: bool  # whether the rank was compared with ranks on the same kind of device
 
     @property
     def sentence(self) -> str:
@@ -47,7 +48,8 @@ def _against_peers(rank: int, alone: list[float], devices: list[str]) -> Slowest
 
 
 def slowed(measurement: Measurement) -> str:
-    """A sentence on the slowest rank if it is slower than the same kind of device by at least SLOWED; else ""."""
+    """A sentence on the slowest rank if it takes at least SLOWED times as long as ranks on the same kind of device;
+    else ""."""
     found = slowest(measurement)
     return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
 

@@ -13,7 +13,8 @@ _LONGEST_S = 0.05
 
 
 class Replay:
-    """Returns the recorded measurements of a configuration one after the other, then from the first one again.
+    """Returns the recorded measurements of a configuration in the recorded order; after the last one, starts again with
+    the first.
 
     Errors: AutoscoutError if `launch.recorded` is not the journal of a session with the same workload.
     """

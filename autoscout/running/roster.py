@@ -12,9 +12,9 @@ DRAINED = 2  # failures after which a host is no longer used
 
 
 class Roster:
-    """`placement`: hosts and devices of the next experiments; None: the first hosts that have not failed. `nodes`: the
-    job's nodes that the next experiments use, if the job has several kinds of device; empty: the first nodes with
-    enough devices."""
+    """Chooses the next hosts and counts failures. `placement`: hosts and devices of the next experiments; None: the
+    first hosts that have not failed. `nodes`: the job's nodes that the next experiments use, if the job has several
+    kinds of device; empty: the first nodes with enough devices."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None
@@ -31,7 +31,7 @@ class Roster:
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
-        with contextlib.suppress(AutoscoutError):  # hosts that failed once are used only if there are no others
+        with contextlib.suppress(AutoscoutError):  # hosts that failed once are used only if no other hosts are left
             return self._chosen(ranks, frozenset(self._failures))
         try:
             return self._chosen(ranks, drained)

@@ -1,5 +1,5 @@
 """Runs a worker script that predicts configurations without running them (a shadow), in one process under the target's
-interpreter and with a time limit. Questions and answers are files."""
+interpreter and with a time limit. Questions (configurations) and answers (predictions) are passed in files."""
 
 import json
 import os

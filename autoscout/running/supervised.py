@@ -1,4 +1,5 @@
-"""Runs a user's own command, reads its output while it runs, and ends it with everything it started.
+"""Runs a user's own command, reads its output meanwhile, and finally ends the command and all processes that it
+started.
 
 Output is read from a pipe; only its beginning and end are kept, so that a log of any size fits in memory and on disk.
 """
@@ -35,7 +36,7 @@ class Begin(Protocol):
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. `code`: its exit code (-n: signal n), None if we ended it. `left`: number of processes that
-    it left running. `why`: the reason from `enough`, if that ended the command. `first_output_s`: seconds from its
+    it left running. `why`: the reason returned by `enough`, if it ended the command. `first_output_s`: seconds from its
     start to its first output."""
 
     code: int | None
@@ -194,7 +195,7 @@ def _enlarge(pipe: int) -> None:
 
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # the size is above this user's limit, but the default size suffices
+    except OSError:  # the pipe size exceeds this user's limit, but the default size suffices
         return
 
 

@@ -93,7 +93,7 @@ def taken_by_others(text: str, memory: dict[str, float]) -> float:
     Computed from PyTorch's message (memory in use in total and by this process, which is right even in a container), or
     from `memory`: free_gib before the rank's first allocation, total_gib and peak reserved_gib.
     """
-    if started := _STARTED.search(text):  # vLLM's message at its start, when it expects an empty device
+    if started := _STARTED.search(text):  # vLLM's message at start-up, when it finds memory in use on the device
         free, total = float(started[1]), float(started[2])
         return total - free if free < 0.9 * total else 0.0
     if match := _FULL.search(text):
@@ -117,8 +117,8 @@ def named(evidence: str) -> Symptom | None:
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:
-    """Why a session should stop: two different configurations failed because of the same fault of the machine; "" to
-    continue. `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
+    """The reason to stop a session (two different configurations failed because of the same fault of the machine); ""
+    to continue. `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
     met: dict[str, set[str]] = {}
     for configuration, evidence in evidences:
         symptom = named(evidence)

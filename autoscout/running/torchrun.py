@@ -60,10 +60,11 @@ class Torchrun:
         """Nothing to prepare."""
 
     def close(self) -> None:
-        """Does nothing: no process is kept between experiments."""
+        """Does nothing, because no process is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if it cannot be written."""
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if the experiment's files
+        cannot be written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
@@ -103,8 +104,8 @@ class Torchrun:
         seen: dict[int, str],
     ) -> bool:
         """Waits for the process's end, the time limit or `stopping()`; returns whether the limit was reached. Records
-        the process family in `seen`, because ranks lead their own sessions and cannot be found once torchrun has ended.
-        """
+        the process family in `seen`, because every rank leads its own session, so that ranks cannot be found once
+        torchrun has ended."""
         start = looked = time.monotonic()
         while process.poll() is None and not stopping():
             now = time.monotonic()

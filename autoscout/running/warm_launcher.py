@@ -18,9 +18,9 @@ from autoscout.running.outcome import RunOutcome
 from kb.records import Job
 
 _TICK_S = 0.05
-_START_LIMIT_S = 300.0  # time limit of the imports, which are slow on a busy machine
+_START_LIMIT_S = 300.0  # time limit in seconds of the imports, which are slow on a busy machine
 _STOP_LIMIT_S = 5.0
-_ANSWER_MARGIN_S = 30.0  # added to the experiment's own time limit, which the zygote enforces
+_ANSWER_MARGIN_S = 30.0  # seconds added to the experiment's own time limit, which the zygote enforces
 
 
 class WarmRunner:

@@ -21,11 +21,11 @@ from kb.records import AutoscoutError
 
 _SCRIPT = processes.WORKER / "warm_script.py"
 _TICK_S = 0.05
-_IMPORTS_S = 600.0  # time limit of the imports, which are slow on a busy machine or from a shared disk
+_IMPORTS_S = 600.0  # time limit in seconds of the imports, which are slow on a busy machine or from a shared disk
 
 
 def startable(line: Line) -> str:
-    """Why a command cannot be forked from an interpreter that has done its imports; "" if it can."""
+    """The reason why a command cannot be forked from an interpreter that has done its imports; "" if it can."""
     if line.first == "torchrun" and line.words[1:]:
         return ""
     rest = "".join([word for word in line.words[1:2] if word != "-u"] or line.words[2:3])
@@ -121,7 +121,7 @@ class _Forked:
         self._gone = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """0 if the supervisor has ended, else None; its real exit code is in the status file."""
+        """0 if the supervisor has ended, else None. The real exit code is in the status file."""
         return 0 if select.select([self._gone], [], [], 0)[0] else None
 
     def terminate(self) -> None:

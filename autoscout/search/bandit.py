@@ -10,7 +10,7 @@ arm's past mean of (reward / predicted gain), see `expecting`."""
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
-# Beyond the paper, these limits keep one lucky or hopeless experiment from dominating the rest of a search.
+# Beyond the paper, these limits prevent a single lucky or hopeless experiment from dominating all further decisions.
 _SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
 _MOST = 3.0  # cap on reward / predicted gain of one experiment
 
@@ -35,8 +35,8 @@ class UCB1:
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
         """Like `index`, for arms whose proposals have predicted `gains`. The mean reward is the predicted gain times
         the arm's mean of (reward / predicted gain), with a prior of 1 that counts as `pulls` pulls. So no arm needs a
-        first pull, arms that keep predicting too much are chosen rarely, and a large wrong prediction counts no more
-        than a small one."""
+        first pull, arms with too high predictions are chosen rarely, and a wrong prediction of a large gain counts no
+        more than that of a small gain."""
         total, c = sum(self.n.values()) + pulls, min(self.c0, _SHARE * max(gains.values()))
         index = {}
         for a, gain in gains.items():
@@ -85,8 +85,8 @@ def improvements(costs: list[float | None], failed: float | None) -> tuple[float
 
 def mean_improvement(pairs: list[tuple[float | None, float | None]], failed: float | None) -> float:
     """Mean of (before − after) / before over the (before, after) pairs of costs; 0 without pairs. Pairs without
-    `before` are skipped; if `after` is None (it failed), the pair counts as an improvement of `failed`, or is skipped
-    if that is None."""
+    `before` are skipped; if `after` is None (a failure), the pair counts as an improvement of `failed`, or is skipped
+    if `failed` is None."""
     gains = [failed if after is None else (before - after) / before for before, after in pairs if before is not None]
     known = [gain for gain in gains if gain is not None]
     return sum(known) / len(known) if known else 0.0

@@ -11,10 +11,10 @@ from kb.records import Objective
 Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,) costs, lower is better; inf or NaN: unusable
 
 _LISTED = 100_000  # up to this many configurations, all are evaluated
-_START = 3_000  # initial rows of each kind of sample (see `spread`)
+_START = 3_000  # initial rows of each of the two kinds of sample in `spread`
 _BEAM, _ALIKE = 48, 2  # beam width, and limit per layout in the beam
 _ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
-_EVEN = 0.2  # share of uniform weight, so that every value remains reachable
+_EVEN = 0.2  # share of uniform weight, so that every value keeps a positive probability
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:
@@ -53,8 +53,8 @@ def favourites(
 def beam(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`favourites` by beam search with one-knob moves, starting from samples of the space (`start` of each kind) and
-    from `near`. The number of rows per layout is limited, so that the beam contains several layouts."""
+    """The result of `favourites`, by beam search with one-knob moves, starting from samples of the space (`start` of
+    each kind) and from `near`. The number of rows per layout is limited, so that the beam contains several layouts."""
     layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
     codes = spread(space, start, rng)
     if near is not None:

@@ -7,7 +7,8 @@ from kb.records import Configuration
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of an earlier job, and the tree orderings that won its tournaments. `distance`: dissimilarity of the
-    jobs (kb/similar.py; 0: the same job), which is only a hint: a strategy must detect whether they mislead."""
+    jobs (kb/similar.py; 0: the same job), which is only a hint, so a strategy must detect whether the measurements
+    mislead."""
 
     name: str
     distance: float

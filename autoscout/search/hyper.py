@@ -1,5 +1,5 @@
-"""Hyper-parameters with their reasons: those of every session, those of the published algorithm that the paper leaves
-open, and those of the default strategy. The switches at the end of a class disable a component, for ablations."""
+"""Hyper-parameters with the reasons for their values: of every session; of the published algorithm where the paper
+leaves them open; and of the default strategy. The switches at the end of a class disable a component, for ablations."""
 
 import math
 from typing import Any, TypeVar
@@ -23,8 +23,10 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 4  # best simulated configurations to profile first after switching from simulation
     simulated_patience: int = 100  # simulated iterations without improvement before switching to profiling
     prior_pulls: float = 2.0  # pulls that a bandit's statistics from simulation or prediction count as
-    k: int = 4  # tree orderings in the tournament: the paper finds 5 sufficient; 4 halve evenly (4 + 2 evaluations)
-    gamma: float = 0.95  # decay of exploration (paper) or of old rewards (default) per iteration: half in 14
+    # tree orderings in the tournament; the paper finds 5 sufficient, but 4 can be halved evenly (4 + 2 evaluations)
+    k: int = 4
+    # decay per iteration of exploration (paper) or of old rewards (default); it halves in 14 iterations
+    gamma: float = 0.95
 
 
 class PaperHyper(Hyper, frozen=True, kw_only=True):
@@ -32,9 +34,9 @@ class PaperHyper(Hyper, frozen=True, kw_only=True):
 
     c_uct: float = 0.05  # UCT exploration: rewards of good structures differ by a few hundredths (see `_reward`)
     unvisited: float = 0.9  # assumed value of an unvisited branch, as a share of its best sibling's
-    near: float = 0.8  # share of rollouts that resemble the base; others are random
+    near: float = 0.8  # share of rollouts that resemble the base; the remaining rollouts are random
     c0: float = 0.5  # bandit exploration: rewards are relative improvements, rarely above 0.5
-    control_limit: float = 1.15  # slower controls than this multiple of the base's cost are replaced by the base
+    control_limit: float = 1.15  # controls that cost more than this multiple of the base are replaced by the base
     # for ablations
     dense: bool = True  # coordinate steps make proposals
     bandit: bool = True  # rewards choose the arm; else the arms alternate
@@ -46,7 +48,7 @@ class DefaultHyper(Hyper, frozen=True, kw_only=True):
     opening: int = 6  # first experiments without prior means: the default and distant points
     explore: float = 0.003  # bandit exploration: a relative gain hardly worth an experiment
     probe: float = 1.5  # UCT exploration in SPARSE, where gains are scaled to at most 1
-    listed: int = 100_000  # larger spaces are sampled, because a search would not score more anyway
+    listed: int = 100_000  # larger spaces are sampled, because a search scores at most so many configurations
     # for ablations
     sparse: bool = True  # SPARSE makes proposals
     dense: bool = True  # DENSE makes proposals
@@ -65,7 +67,7 @@ def hyper_as(shape: type[Shape], given: Hyper | dict[str, Any] | None) -> Shape:
 
 
 def allowing(hyper: Shape, budget: Budget) -> tuple[Shape, float]:
-    """(hyper-parameters with the job's permitted share of failures, its permitted number of failures)."""
-    most = budget.failures  # a share below 1, or a number
+    """(hyper-parameters with the job's permitted share of failures; the permitted number of failures)."""
+    most = budget.failures  # a share if below 1, else a number of experiments
     share = min(most / max(budget.profiles, 1), 0.9) if most >= 1 else most
     return msgspec.structs.replace(hyper, failures=share or hyper.failures), most if most >= 1 else math.inf

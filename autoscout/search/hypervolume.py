@@ -15,7 +15,7 @@ from scipy.special import ndtr
 
 
 def front(points: np.ndarray) -> np.ndarray:
-    """(k, m) the non-dominated ones of the points (n, m), without duplicates."""
+    """(k, m) the non-dominated points among `points` (n, m), without duplicates."""
     points = np.unique(points, axis=0)
     weak = (points[:, None] <= points[None]).all(axis=2)  # [i, j]: i is not worse than j
     return points[weak.sum(axis=0) == 1]

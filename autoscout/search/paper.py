@@ -185,7 +185,8 @@ class Algorithm1:
         self._restart = True
 
     def _arm(self, bandit: UCB1, t: int) -> str:
-        """The next arm. Ablations: without the bandit the arms alternate, without the dense optimizer it is SPARSE."""
+        """The next arm. For ablations: without the bandit, the arms alternate; without the dense optimizer, the arm is
+        always SPARSE."""
         if not self.hyper.dense:
             return "SPARSE"
         return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]

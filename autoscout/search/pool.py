@@ -9,16 +9,16 @@ from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_SAMPLE = 3_000  # initial rows of each kind of sample, if not all are listed
+_SAMPLE = 3_000  # initial rows of each kind of sample, if the space is too large to enumerate
 _NEAR = 2_000  # limit on neighbours of a row
 
 
 class CandidatePool:
-    """`codes`: (n, knobs) int16 indices of each knob's value, −1 for inactive knobs. Rows keep their index; a pool that
-    is not `complete` may grow."""
+    """The rows from which a search chooses. `codes`: (n, knobs) int16 indices of each knob's value, −1 for inactive
+    knobs. Rows keep their index; a pool that is not `complete` may grow."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = DefaultHyper().listed) -> None:
-        """`listed`: spaces with more configurations are sampled."""
+        """`listed`: larger spaces are sampled instead of enumerated."""
         self.space = space
         self.complete = space.enumerable and space.count <= listed
         self._rows: dict[bytes, int] = {}
@@ -48,7 +48,7 @@ class CandidatePool:
         return np.stack([np.resize(each, most) for each in levels], axis=1)
 
     def add(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) row indices of valid codes (n, knobs). An incomplete pool adds missing ones."""
+        """(n,) row indices of valid codes (n, knobs). A pool that is not `complete` adds missing rows."""
         codes = np.ascontiguousarray(codes, dtype=np.int16)
         rows, fresh = np.empty(len(codes), dtype=int), []
         for i, row in enumerate(codes):

@@ -1,5 +1,6 @@
-"""The default strategy's proposers, among which the bandit chooses. Each chooses one of the model's m candidates by
-their `value` (m,): the expected gain, divided by the experiment's relative price; below 0 for tried or pending rows.
+"""The default strategy's proposers, among which the bandit chooses. Each proposer chooses one of the model's m
+candidates by their `value` (m,): the expected gain, divided by the experiment's relative price; below 0 for tried or
+pending rows.
 
 MODEL   the candidate with the largest value
 SPARSE  a descent of the tree over structures (structure_tree.py), in which the value of a node is the largest gain of
@@ -22,7 +23,7 @@ class Proposal:
     arm: str
     gain: float
     why: str
-    base: int | None = None  # the best row at that time, with which the reward compares the proposal
+    base: int | None = None  # the best row at the time of the proposal, with which the reward compares it
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:

@@ -1,10 +1,10 @@
 """The common base of rival strategies (studies/rivals): a search written as a coroutine over the valid configurations,
 adapted to the ask/tell interface.
 
-A search yields rows of the pool and is sent their costs. It gets integer codes, and uses knob names only if it treats
-certain knobs specially. The default is measured first. If a search yields a row that was measured before, it is sent
-the known cost; after _DUPLICATES of these in succession (fewer as the space is exhausted) a random new row is measured
-instead. Only valid configurations are rows."""
+A search yields rows of the pool and is sent their costs. A search gets integer codes, and uses knob names only if it
+treats certain knobs specially. The default is measured first. If a search yields a row that was measured before, it is
+sent the known cost; after _DUPLICATES such rows in succession (fewer when little of the space is left) a random new row
+is measured instead. Only valid configurations are rows."""
 
 from collections.abc import Callable, Generator, Mapping
 
@@ -39,7 +39,7 @@ class Pool:
         self.known: dict[int, float | None] = {}
         self.full: dict[int, float] = {}
         self.open = np.ones(len(self.codes), dtype=bool)  # (n,) whether each row is unmeasured
-        # for searches that end by themselves: trials without a gain after which they stop
+        # number of trials without a gain after which a search that ends by itself stops
         self.patience: int | None = None
         self._ordered = [knob.kind == "dense" for knob in space.knobs]
 
@@ -195,7 +195,7 @@ def rival(
     how: str = "",
     finite: bool = False,
 ) -> Kind:
-    """The declaration of a strategy from a search."""
+    """The declaration (`Kind`) of a strategy that runs a given search."""
 
     def make(setting: Setting) -> Sequential:
         s = setting

@@ -1,12 +1,14 @@
-"""Decides when a search ends before its budget, in sessions and in benchmarks: if two successive outlooks expect hardly
-any gain (settled), or after many experiments without improvement (converged)."""
+"""Decides, in sessions and in benchmarks, when a search ends before its budget is spent: if two successive outlooks
+(forecasts of further gain) expect hardly any gain (settled), or after many experiments without improvement
+(converged)."""
 
 from collections.abc import Iterable
 
 from autoscout.search.hyper import Hyper
 from kb.journal import Event, Outlook
 
-# relative expected gain below which an outlook counts as settled; successive outlooks that must agree
+# _WORTH: relative expected gain below which an outlook expects hardly any gain. _SURE: number of successive outlooks
+# that must agree.
 _WORTH, _SURE = 0.0025, 2
 _BETTER = 0.99  # ratio of costs that counts as an improvement
 

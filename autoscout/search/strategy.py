@@ -102,11 +102,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a strategy. `lists`: needs a list of all valid configurations (a sample if there are too many).
-    `asks_simulators`: uses the simulators itself; for other strategies, the session replaces experiments by simulations
-    while these are accurate. `learns`: also uses past jobs, earlier measurements, and experiments that a person
-    requested. `listens`: accepts proposals (`Listens`). `several`: `ask` may be called again before results arrive.
-    `finite`: ends by itself after a few experiments. `hyper`: class of its hyper-parameters. `packages`: required
-    packages; `how`: how to install them."""
+    `asks_simulators`: uses the simulators itself; for all other strategies, the session replaces experiments by
+    simulations while simulations are accurate. `learns`: also uses past jobs, earlier measurements, and experiments
+    that a person requested. `listens`: accepts proposals (`Listens`). `several`: `ask` may be called again before
+    results arrive. `finite`: ends by itself after a few experiments. `hyper`: class of its hyper-parameters.
+    `packages`: required packages; `how`: how to install them."""
 
     name: str
     make: Callable[[Search], Strategy]
@@ -122,7 +122,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """A message that a required package is missing and how to install it; "" if none is."""
+        """A message that a required package is missing, with how to install it; "" if all are installed."""
         lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
@@ -184,7 +184,7 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """A sentence that the strategy searches only a sample of the space, if so; else ""."""
+    """A sentence if the strategy searches only a sample of the space; "" otherwise."""
     if not kind.lists or space.enumerable:
         return ""
     return f"'{kind.name}' needs every configuration as a row: it searches a random {SAMPLE:,} of {space.count:,}"

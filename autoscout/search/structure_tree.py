@@ -4,7 +4,7 @@ confidence bounds for trees) chooses the branch at each node.
 A node is a partial structure, represented by the rows of codes that match it. Its children are the values that the next
 knob of the ordering has in these rows. So every path ends at a valid structure, inactive knobs and forced values add no
 level, and trees of all orderings have the same leaves. The value of a node is the best reward below it, not the mean,
-because the search is for one configuration, not for a good average.
+because a search needs one good configuration, not a good average.
 
 `Tree` is the paper's Monte Carlo tree search: nodes store the rewards measured below them, and a visit adds one node.
 `descent` stores nothing: the default strategy has a predicted gain for every row, so it computes the values of nodes
@@ -25,8 +25,9 @@ def uct(worth: float, visits: float, parent: float, c: float) -> float:
 def descent(
     codes: np.ndarray, gains: np.ndarray, visited: np.ndarray, ordering: list[int], c: float
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """(indices of the rows of `codes` at the leaf where a descent ends, its path of (column, code)). `codes`: (n,
-    knobs); `gains`: (n,) predicted gains, scaled to a maximum of 1; `visited`: (v, knobs) codes of measured rows."""
+    """(indices of the rows of `codes` at the leaf where a descent ends; the path to the leaf, as a list of (column,
+    code)). `codes`: (n, knobs); `gains`: (n,) predicted gains, scaled to a maximum of 1; `visited`: (v, knobs) codes of
+    measured rows."""
     rows, path = np.arange(len(codes)), []
     for column in ordering:
         options, branch = np.unique(codes[rows, column], return_inverse=True)

@@ -2,9 +2,9 @@
 Prioritization").
 
 In a round, each of K trees (one per ordering) makes a proposal, which is evaluated; all trees learn its reward. The
-order reverses between rounds, so that no tree always profits from being last. The half whose own proposals earned more
-stays, until one ordering is left. The default strategy (autoscout.py) instead scores the trees by its model, which
-costs no experiments, one round per search step; of an odd number of trees, the middle one also stays."""
+order reverses between rounds, so that no tree always profits from being last. The half of the trees whose own proposals
+earned more stays, until one tree is left. The default strategy (autoscout.py) instead scores the trees by its model,
+which costs no experiments, one round per search step. If the number of trees is odd, the middle one also stays."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
         front = [knob.name for knob in acting if knob.layer == layer]
         candidates.append(completed(front, names))
     unique = list(dict.fromkeys(tuple(c) for c in candidates))[:k]
-    for _ in range(10 * k):  # there may be fewer than k distinct ones
+    for _ in range(10 * k):  # there may be fewer than k distinct orderings
         if len(unique) >= k:
             break
         shuffled = tuple(rng.permutation(names).tolist())

@@ -1,8 +1,8 @@
 """Several objectives in the default strategy: one search that finds a Pareto front.
 
-Every second experiment optimizes the job's first objective (every eighth, once hardly any gain is expected in it); the
-others maximize the expected hypervolume improvement (hypervolume.py). The first objective is modelled as usual
-(surrogate.py); each further objective has a Gaussian process of its log-cost."""
+Every second experiment optimizes the job's first objective (only every eighth once hardly any gain is expected in it).
+All other experiments maximize the expected hypervolume improvement (hypervolume.py). The first objective is modelled as
+usual (surrogate.py); each further objective has a Gaussian process of its log-cost."""
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from kb.records import Objective
 
 _HELD, _FITTED = 150, 80  # limits on rows in the model, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; limit on its steps
-# limit on the front's points for three or more objectives, because the number of boxes grows as a power of it
+# limit on the front's points for three or more objectives, because the number of boxes grows as a power of the number
+# of points
 _CORNERS = 40
 
 
@@ -34,7 +35,8 @@ class Trade:
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        """Sets whether to optimize only the first objective, which always holds until a row keeps all constraints."""
+        """Sets whether to optimize only the first objective, which is always the case until a row keeps all
+        constraints."""
         self.first = first or not self._told.keys() - self._broke
 
     def held(self) -> np.ndarray:
@@ -75,7 +77,7 @@ class Trade:
 
     @property
     def why(self) -> str:
-        """The criterion for proposals in this step, as text; "" if it is the first objective alone."""
+        """The criterion for proposals in this step, as text; "" if only the first objective is optimized."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]

@@ -35,7 +35,7 @@ class Combinations:
 
 
 def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
-    """The columns restricted to some of their m rows; scalars stay unchanged."""
+    """The columns (m rows each) restricted to `rows`; scalars stay unchanged."""
     return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
 
 

@@ -18,7 +18,8 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
-_UNORDERED = ("version",)  # text columns that learned simulators ignore, because one release says nothing about another
+# Text columns that learned simulators ignore, because the effects of one release do not predict those of the next.
+_UNORDERED = ("version",)
 
 
 def length(columns: Columns) -> int:
@@ -44,8 +45,8 @@ def of_configurations(
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """Columns on the devices that each row uses: their number and price per hour, if the job's metrics need them. On a
-    mixed cluster also `gpu`, the kind of device ("" for a mix, which no engine supports), and `memory_gib`."""
+    """Columns that describe the devices of each row: number and price per hour, if the job's metrics need these. A
+    mixed cluster adds `gpu`, the kind of device ("" for a mix of kinds, which no engine supports), and `memory_gib`."""
     return {**_paid(job, columns), **_one_kind(job, columns)}
 
 
@@ -82,7 +83,8 @@ def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
 
 def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its load, and the device if the cluster has
-    only one kind. A kind without a hardware file is also set, so that predictions fail with its name."""
+    only one kind. A device without a hardware file is also named, so that the error message of a prediction can name
+    it."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {"traffic": job.traffic} if job.task == "rl" else {}
     # Megatron fuses its loss only if a knob requests it (releases from 0.18.2 on have no such knob). A custom trainer's
@@ -95,9 +97,9 @@ def of_job(job: Job) -> dict[str, Any]:
 
 
 def _node(job: Job) -> dict[str, float]:
-    """Devices per node and network bandwidth, where all nodes are equal but have another size than in the hardware
-    file. A smaller node is assumed to have a proportional share of the bandwidth. A larger count than the file's links
-    support stands for several nodes and is ignored."""
+    """Devices per node and network bandwidth, if all nodes are equal but their size differs from the hardware file. A
+    smaller node is assumed to have a proportional share of the bandwidth. A node with more devices than the file's
+    links support is assumed to be several nodes, so its size is ignored."""
     counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
     if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
         return {}
@@ -120,7 +122,7 @@ def software_of(columns: Columns) -> np.ndarray:
 
 
 def family_of(columns: Columns) -> np.ndarray:
-    """(n,) hashes, equal for rows of the same framework, whatever its version ("Megatron-Bridge 26.06") and device."""
+    """(n,) hashes, equal for rows of the same framework, regardless of version ("Megatron-Bridge 26.06") and device."""
     words, which = np.unique(np.atleast_1d(np.asarray(columns.get("framework", ""), dtype=str)), return_inverse=True)
     families = [crc32(word.lower().partition(" ")[0].encode()) for word in words.tolist()]
     return np.broadcast_to(np.array(families, dtype=float)[which], length(columns))
@@ -169,7 +171,7 @@ class FittedColumns:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) feature matrix: numbers unchanged, names as indices among the fitted rows' names, NaN where
+        """(n, names) feature matrix: numbers unchanged, names as indices among the names in the fitted rows, NaN where
         unknown."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
@@ -226,7 +228,7 @@ def _is_array(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """ "U" if the values are names, "f" if they are numbers or switches, "" otherwise."""
+    """ "U" if the values are names; "f" if they are numbers or booleans; "" otherwise."""
     letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
     return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 

@@ -4,7 +4,7 @@ A record lists the names under which tables and launch lines mention the engine,
 changed. A row contains groups of figures. Each group has a `source`, the number `n` of measurements behind it (0: read
 in the engine's code, or assumed), and optionally the command that fits it again. Groups that a row omits are inherited
 from the previous row; the first row inherits from the release of another family that its key `like` names. A user's
-record replaces a shipped record of the same file name."""
+record replaces the shipped record with the same file name."""
 
 import re
 import tomllib
@@ -50,11 +50,12 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """An engine with its release rows, oldest first. `undated`: the release assumed for published fixed-batch results
-    that state no release. `read_until`: the latest release whose runs or code were examined. `batches_like`: "" or the
-    family and release whose scheduling rules fixed batches follow. `unpriced`: "" or the reason why its runs cannot be
-    predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed" (no framework stated), "undescribed"
-    (framework without a record) or "submitted" (to a benchmark such as MLPerf). `runs_on`: "" or the file of the record
-    of the framework it is built on, whose name its runs may state instead."""
+    that state no release. `read_until`: the latest release whose benchmark results or source code the record takes into
+    account. `batches_like`: "" or the family and release whose scheduling rules fixed batches follow. `unpriced`: "" or
+    the reason why its runs cannot be predicted. `stands_for`: "" or the runs for which it is the fallback: "unnamed"
+    (no framework stated), "undescribed" (framework without a record) or "submitted" (to a benchmark such as MLPerf).
+    `runs_on`: "" or the file of the record of the framework on which this one is built; runs may state the name of
+    either."""
 
     stem: str
     name: str

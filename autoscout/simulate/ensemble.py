@@ -19,9 +19,10 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets with own sharding knobs, which the memory model understands only if the catalog maps them to its columns.
+# Targets with sharding knobs of their own. The memory model understands such knobs only if the catalog maps them to
+# columns of the model.
 _OWN_KNOBS = ("command", "deepspeed")
-MIN_ROWS = 16  # twice the regressors of the largest of the paper's regressions: with fewer rows a fit is arbitrary
+MIN_ROWS = 16  # twice the regressors of the paper's largest regression, because a fit to fewer rows is arbitrary
 
 LEAST = 0.005  # ensemble weights below this share are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -75,7 +76,8 @@ class Simulators:
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """(the ensemble's prediction, those of the members with a weight of at least LEAST), in the metric's unit."""
+        """(the ensemble's prediction; predictions by name of the members with a weight of at least LEAST), in the
+        metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))
         return float(prediction.value[0]), {
             s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
@@ -93,8 +95,8 @@ class Simulators:
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
         """Predictors by name. Each maps rows of codes (see `columns_of`) to predicted values of the job's objective
-        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is the fitted ensemble; the others are the
-        analytic simulators, each by itself and without correction by measurements."""
+        (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is the fitted ensemble; all other names
+        are analytic simulators, without correction by measurements."""
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
@@ -109,7 +111,8 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # else equal to its only member
+        # An ensemble of one unfitted member would only repeat that member.
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def fullness(self, space: Space | None = None) -> Predictor | None:
@@ -128,7 +131,7 @@ class Simulators:
         return predict
 
     def predictor(self) -> Predictor | None:
-        """The ensemble, or the first analytic simulator if there is no fitted ensemble; None if neither can predict."""
+        """The fitted ensemble, or without one the first analytic simulator; None if no simulator can predict."""
         known = self.predictors()
         return known.get("ensemble") or next(iter(known.values()), None)
 
@@ -165,7 +168,8 @@ def _peak(m: Measurement) -> float:
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """(configurations, median value of each). Repeats are merged, so that none of a held-out row is fitted."""
+    """(configurations, median value of each). Repeats are merged, so that cross-validation never fits a repeat of a
+    held-out configuration."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

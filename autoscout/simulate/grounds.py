@@ -31,8 +31,8 @@ _SERVED = {
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """The evidence behind one component of a step time. `source`: as in the device record, for its least certain
-    figures."""
+    """The evidence behind one component of a step time. `source`: source of the least certain figures, as in the device
+    record."""
 
     part: str
     basis: Basis

@@ -11,15 +11,15 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
-# Power while kernels compute, as a share of the power limit; while ranks communicate, and while no kernel runs, both as
-# shares of the default limit (see the module's docstring for the source).
+# COMPUTING: power while kernels compute, as a share of the power limit. EXCHANGING, WAITING: power while ranks
+# communicate and while no kernel runs, as shares of the default limit. (See the module's docstring for the source.)
 COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
 ERROR = 0.15  # log error of the power, in addition to the error of the predicted time
 _COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 
 class TrainingEnergy:
-    """`joules_per_token` of a training step, over all devices."""
+    """Predicts `joules_per_token` of a training step, summed over all devices."""
 
     name = "analytic-energy"
 

@@ -14,9 +14,9 @@ Columns = Mapping[str, Any]
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """`value`: (n,) in the metric's unit, NaN where the member cannot predict. `error`: (n,) standard deviation of
-    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, the components of the value, such as compute
-    and communication, usually in its unit."""
+    """A predicted metric of n rows. `value`: (n,) in the metric's unit, NaN where the member cannot predict. `error`:
+    (n,) standard deviation of log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, the components of
+    the value, such as compute and communication, usually in its unit."""
 
     value: np.ndarray
     error: np.ndarray

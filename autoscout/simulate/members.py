@@ -35,7 +35,8 @@ class PerSecond:
 
 
 class AsItIs:
-    """An analytic member without correction by measurements, which measurements of dissimilar jobs may worsen."""
+    """An analytic member that is not corrected by measurements, because measurements of dissimilar jobs may worsen its
+    predictions."""
 
     min_rows, as_it_is = 1, True
 
@@ -92,15 +93,15 @@ def members_of(
     more: Sequence[Member] = (),
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
-    """All simulators of a metric, analytic ones first. `more`: further simulators whose errors are learned; `bases()`:
-    creates the analytic ones, by default `analytic(metric, task)`."""
+    """All simulators of a metric, analytic ones first. `more`: further simulators for learned members to correct;
+    `bases()`: creates the analytic simulators, by default `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]
 
 
 def with_learned(bases: list[Member]) -> list[Member]:
-    """`bases`, the learned members that correct each of them, and the learned members without a base."""
+    """Returns `bases`, the learned members that correct each base, and the learned members without a base."""
     shared = [Shared(base) for base in bases]
     on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
     return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]
@@ -136,8 +137,9 @@ _DONE = {"tokens_per_s": _tokens, "samples_per_s": _samples, "flops_per_gpu": _f
 
 
 class Shared:
-    """Lets several learned members share a base: it caches the last fit and the last prediction by the identity of the
-    mapping `columns`. Callers must therefore pass a new mapping after a change (`Ensemble` always does)."""
+    """Lets several learned members share a base: the last fit and the last prediction of the base are cached by the
+    identity of the mapping `columns`. Callers must therefore pass a new mapping when values change (`Ensemble` always
+    does)."""
 
     def __init__(self, member: Member) -> None:
         self.member, self.name = member, member.name

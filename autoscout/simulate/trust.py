@@ -1,6 +1,6 @@
-"""The guard (paper §3.3) decides whether simulations may replace experiments. They may while the last checks' MAPE is
-at most ε. Beyond the paper, it also judges regions (all configurations with one value of a knob) by the checks in
-them."""
+"""The guard (paper §3.3) decides whether simulations may replace experiments: it allows this while the MAPE of the last
+checks (simulated configurations that were also measured) is at most a tolerance ε. Beyond the paper, it also judges
+regions (all configurations with one value of a knob) by the checks within the region."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +20,8 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True):
-    """The checks whose knob has a certain value: their `mape`, and the MAPE of all others, `elsewhere` (or None)."""
+    """The checks in which a knob has a certain value. `mape`: MAPE of these checks; `elsewhere`: MAPE of all other
+    checks, None if there are none."""
 
     knob: str
     value: Value
@@ -72,7 +73,8 @@ class TrustGuard:
         return text
 
     def regions(self) -> list[Region]:
-        """For each knob, the value whose MAPE exceeds that of its other values most; by decreasing excess."""
+        """For each knob, the value whose MAPE most exceeds the MAPE of the knob's other values; sorted by decreasing
+        excess."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]
@@ -82,8 +84,8 @@ class TrustGuard:
         return sorted(found, key=_contrast, reverse=True)
 
     def verdict(self, knobs: Mapping[str, Value]) -> TrustVerdict:
-        """Whether to simulate or to measure this configuration, and why. It is measured if the overall MAPE exceeds ε,
-        or if the MAPE of one of its regions does; a good region never outweighs a bad overall MAPE."""
+        """Whether to simulate or to measure this configuration, and why. It is measured if the overall MAPE or that of
+        one of its regions exceeds ε; an accurate region never outweighs a bad overall MAPE."""
         if not self.trusted:
             return TrustVerdict(False, self.why)
         for region in self.regions():

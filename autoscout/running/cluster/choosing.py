@@ -1,4 +1,5 @@
-"""Chooses the hosts of a job's experiments: from its host file, our Slurm allocation, or a Ray cluster."""
+"""Chooses the hosts of a job's experiments: from its host file, the Slurm allocation that we run in, or a Ray
+cluster."""
 
 import json
 import os
@@ -20,7 +21,7 @@ Choose = Callable[[int, frozenset[str]], Placement]  # (number of ranks, hosts t
 
 
 def way_to(hosts: str, name: str) -> Way:
-    """How to start a process on the host `name`; `hosts`: the job's `cluster.hosts`."""
+    """The way to start processes on the host `name`; `hosts`: the job's `cluster.hosts`."""
     if hosts in ("slurm", "ray"):
         return "srun" if hosts == "slurm" else "ray"
     return "local" if name in (os.uname().nodename, "localhost") else "ssh"
@@ -60,8 +61,9 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
 
 
 def chooser(job: Job) -> Choose:
-    """Returns a function that chooses, for each of the job's nodes, the first host with enough devices, and fills these
-    hosts with ranks in order. Both raise AutoscoutError (exit 2) if there are too few hosts."""
+    """Returns a function that chooses, for each of the job's nodes, the first host with enough devices, and fills the
+    chosen hosts with ranks in order. `chooser` and the returned function raise AutoscoutError (exit 2) if there are too
+    few hosts."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 

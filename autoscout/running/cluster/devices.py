@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs an experiment runs on.
+"""Determines on which of the machine's GPUs an experiment runs.
 
 GPUs are identified by name and memory in the order of their indices, which is PCI_BUS_ID order for the probe and the
 ranks. A slice of a GPU (MIG) does not count as a whole GPU, and a 40 GB GPU does not count as an 80 GB one.
@@ -37,7 +37,7 @@ def resource(job: Job) -> str:
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
     """The nodes that a configuration uses, in rank order, grouped by kind of device: for each kind, the first nodes up
     to the configuration's number of devices. A job whose knobs count devices, not nodes, may use only some devices of
-    the last node; that node is returned with this count and the same share of its price."""
+    the last node; that node is returned with the number of used devices and with a proportional price."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
@@ -51,7 +51,7 @@ def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
 
 
 def gpus_of(environment: dict[str, str]) -> list[str]:
-    """Names of the machine's GPUs; [] if the environment is that of a CPU target."""
+    """Names of the machine's GPUs; [] if the target runs on CPUs."""
     return [name for name in environment.get("gpus", "").split(SEPARATOR) if name]
 
 
@@ -79,7 +79,8 @@ def spelled(job: Job) -> str:
 
 
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
-    """A sentence on the cluster's GPUs that the machine lacks; "" if it has them all. `memory`: GiB, by index."""
+    """A sentence on GPUs of the job's cluster that this machine lacks; "" if it has all of them. `memory`: GiB, by
+    index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
@@ -101,7 +102,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """A sentence on the first GPU whose kind differs from that of the job's node at the same position; "" if none."""
+    """A sentence on the first GPU whose kind differs from the job's node at the same position; "" if all kinds
+    match."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
@@ -184,7 +186,7 @@ def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], i
         gib = float(sliced[1])
     elif len(memory) == len(gpus) and memory[index] > 0:
         gib = memory[index]
-    else:  # the driver does not report it ([N/A], unified memory), but the name may state it
+    else:  # the driver does not report the memory ([N/A], unified memory), but the GPU's name may state it
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
     return gib >= KEPT * _required_gib(job, kind)

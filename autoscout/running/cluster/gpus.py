@@ -1,4 +1,5 @@
-"""Asks the driver's own program (nvidia-smi) about this machine's GPUs: free memory, and who uses the rest.
+"""Asks the driver's own program (nvidia-smi) about this machine's GPUs: free memory, and which processes use the
+remaining memory.
 
 Anything may be missing: the program, an answer in time, or a number ("[N/A]" in containers and on unified memory).
 """
@@ -24,7 +25,7 @@ IDLE = 0.1  # share of a GPU's memory that the driver, a display or an idle cont
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """`used_gib`, `total_gib`: None if the driver does not report them."""
+    """One GPU. `used_gib`, `total_gib`: None if the driver does not report these sizes."""
 
     index: int
     uuid: str
@@ -39,7 +40,7 @@ def look() -> list[Gpu]:
 
 
 def ours() -> list[Gpu]:
-    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names none as a whole (slices)."""
+    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names no whole GPU (it may name MIG slices)."""
     seen, names = look(), named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [gpu for gpu in seen if shown(names, gpu.index, gpu.uuid)] or seen
 
@@ -87,8 +88,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes use on the GPU on which they use most. None if the driver does not report it: it may
-    have no numbers, or the host's process ids, which differ from those in a container."""
+    """GiB that these processes use on the GPU on which they use most. None if the driver does not report this, or if it
+    reports process ids of the host, which differ from those in a container."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -115,7 +116,7 @@ def driver() -> str:
 
 
 def silence() -> str:
-    """Why the driver's program reports no GPU; "" if it reports one."""
+    """The reason why the driver's program reports no GPU; "" if it reports at least one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
     answer, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
@@ -128,8 +129,8 @@ def silence() -> str:
 
 
 class GpuHealth(msgspec.Struct, frozen=True):
-    """`errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the driver's lines about GPUs
-    that it can no longer reach."""
+    """The state of all GPUs. `errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the
+    driver's lines about GPUs that it can no longer reach."""
 
     errors: dict[str, int] = {}
     lost: list[str] = []
@@ -164,7 +165,7 @@ def asked(query: str, limit_s: float | None = None) -> str:
 
 
 def _answer(query: str, limit_s: float) -> tuple[str, bool]:
-    """(output, whether it came in time). Does not wait for a program that hangs in the driver."""
+    """(output, whether the program ended in time). Does not wait longer for a program that hangs in the driver."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return "", True

@@ -1,12 +1,12 @@
-"""Plain data: which devices exist, and where one experiment runs (hosts in rank order)."""
+"""Data structures for existing devices, and for the hosts of one experiment (in rank order)."""
 
 import msgspec
 
 
 class Device(msgspec.Struct, frozen=True):
-    """`index`: the device's entry in CUDA_VISIBLE_DEVICES (an index, or the UUID of a GPU or MIG slice); for a CPU, the
-    rank's number. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" if unknown. `group`: devices of one host with the
-    same group disturb each other's measurements."""
+    """A device of a host. `index`: the device's entry in CUDA_VISIBLE_DEVICES (an index, or the UUID of a GPU or MIG
+    slice); for a CPU, the rank's number. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" if unknown. `group`:
+    devices of one host with the same group disturb each other's measurements."""
 
     index: str
     kind: str = ""
@@ -15,8 +15,8 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """`name`: as people and schedulers call the host; `address`: where other hosts reach it ("": `name`). Ranks are
-    assigned to `devices` in order."""
+    """A host of a placement. `name`: as people and schedulers call the host; `address`: where other hosts reach it ("":
+    `name`). Ranks are assigned to `devices` in order."""
 
     name: str
     devices: tuple[Device, ...]
@@ -24,8 +24,8 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Each host lists only this experiment's devices, at least one. Global ranks count host by host in this order, and
-    on each host in the order of its devices; a host's node rank is its position here."""
+    """The hosts of one experiment. Each host lists only the experiment's devices, at least one. Global ranks count host
+    by host in this order, and on each host in the order of its devices; a host's node rank is its position here."""
 
     hosts: tuple[Host, ...]
 

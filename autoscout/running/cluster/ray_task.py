@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 _ANSWERED_S = 5.0
-_HELD_S = 60.0  # time to wait for the node's devices
+_HELD_S = 60.0  # seconds to wait for the node's devices
 
 
 def main(argv: list[str]) -> int:
@@ -50,7 +50,8 @@ def main(argv: list[str]) -> int:
 
 
 def _unanswered(address: str) -> str:
-    """Why nothing answers at an address; "" if something does. Ray itself would try for minutes."""
+    """The reason why no Ray cluster answers at an address; "" if one does. Checked here, because Ray itself would retry
+    for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""

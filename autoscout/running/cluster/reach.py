@@ -1,4 +1,4 @@
-"""How a process is started on a host: directly here, over ssh, as a step of our Slurm allocation, or as a Ray task.
+"""Starts a process on a host: directly on this one, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
 Each of these is a command that takes the process's command as its last arguments and connects our stdin and stdout to
 the process. When that connection ends, for whatever reason, the process's stdin closes.
@@ -66,7 +66,8 @@ def on_host(way: Way, host: str, command: list[str]) -> list[str]:
 
 
 def refusal(host: str, output: str) -> str:
-    """Why nothing starts on a host, and what to do, judged by the `output` of the attempt; "" if unknown."""
+    """The reason why nothing starts on a host, with a remedy, according to the `output` of the attempt; "" if
+    unknown."""
     for sign, about, mend in _REFUSALS:
         if re.search(sign, output):
             return f"{about}; {mend.format(host=host)}"

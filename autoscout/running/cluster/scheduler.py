@@ -22,7 +22,8 @@ _LOOK = 4  # number of the oldest waiting experiments with the same request that
 
 
 class SlotPart(msgspec.Struct, frozen=True):
-    """A request for devices of one kind on one host; it is spread over several hosts only if no host has that many."""
+    """A request for devices of one kind on one host. The devices may be on several hosts only if no host has that
+    many."""
 
     kind: str
     count: int
@@ -40,7 +41,7 @@ class Running(msgspec.Struct, frozen=True):
     limit_s: float
     ends: float  # latest possible end, by the time limit
     ticket: int
-    held: tuple[_Share, ...]  # all devices of these groups, including those that the request does not need
+    held: tuple[_Share, ...]  # all devices in `groups`, including those that the request does not need
 
 
 class Scheduler:
@@ -68,7 +69,7 @@ class Scheduler:
 
     @property
     def free(self) -> list[tuple[str, str]]:
-        """(host, device) of all free devices, on hosts in use."""
+        """(host, device) of all free devices of hosts that are not lost."""
         return [
             (host.name, device.index)
             for number, host in enumerate(self.hosts)
@@ -89,7 +90,7 @@ class Scheduler:
         self._wait(name, request, limit_s, self._tickets)
 
     def lacking(self, request: Request) -> str:
-        """A sentence on devices of a request that the hosts do not have at all; "" if they have all."""
+        """A sentence on requested devices that no host has, even when idle; "" if the hosts have all of them."""
         if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
             return ""
         asked = ", ".join(f"{part.count} {part.kind}" for part in request)
@@ -120,7 +121,8 @@ class Scheduler:
             _add(self._room, [share for share in ran.held if self._up[share[0]]])
 
     def withdraw(self, name: str) -> None:
-        """Removes a waiting experiment. If it is running, its owner ends it and then calls `end`."""
+        """Removes a waiting experiment. Has no effect on a running one, for which the caller must end the processes and
+        then call `end`."""
         known = self._known.pop(name, None)
         if known is not None:
             queue = self._waiting[known[0]]
@@ -172,7 +174,7 @@ class Scheduler:
         self._known[name] = request, limit_s, ticket
         queue = self._waiting.setdefault(request, deque())
         queue.append((ticket, name))
-        if len(queue) > 1 and queue[-2][0] > ticket:  # the experiment waited before, and gets its old position back
+        if len(queue) > 1 and queue[-2][0] > ticket:  # the experiment waited before, so it gets its old position back
             self._waiting[request] = deque(sorted(queue))
 
     def _oldest(self) -> str | None:
@@ -182,7 +184,8 @@ class Scheduler:
         """Starts experiments that may run before the `oldest`, for which there are too few free devices now."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
-        if reserved is None:  # the oldest cannot start before a lost host comes back, so no other has to wait for it
+        # The oldest experiment cannot start before a lost host returns, so no other experiment has to wait for it.
+        if reserved is None:
             until, spare = float("inf"), self._room.copy()
         else:
             until, spare = reserved

@@ -50,8 +50,9 @@ def machine(
     some: Some | None = None,
     taken: list[str] | None = None,
 ) -> Iterator[bool]:
-    """Locks the whole machine, or `some` of its GPUs (whose names are written to `taken`, in order), for an experiment;
-    yields False if `give_up()` became true while waiting. `on_wait` is called once if the devices are in use."""
+    """A context that locks the whole machine, or `some` of its GPUs, for an experiment. Yields True once the lock is
+    held, and False if `give_up()` became true while waiting. `taken` gets the names of the locked GPUs, in order;
+    `on_wait` is called once if the devices are in use."""
     held: list[int] | None = None
     try:
         held = _wait(some, taken if taken is not None else [], on_wait, give_up)
@@ -76,7 +77,8 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether another process waits for devices; sessions then release theirs once their experiments have ended."""
+    """Whether another process waits for devices. If so, a session releases its devices when its experiments have
+    ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -89,8 +91,8 @@ def wanted_by_others() -> bool:
 def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
-    """Waits for the locks and returns their open files; None if we gave up. Lock files of other users that we may not
-    open are skipped: disturbed measurements are better than none."""
+    """Waits for the locks and returns their open files; None if `give_up()` became true. Lock files of other users that
+    we may not open are skipped, because disturbed measurements are better than none."""
     notified, turn = False, _open(_turn())
     try:
         ours = turn is None
@@ -157,7 +159,8 @@ def _write(files: list[int], text: str) -> None:
 
 
 def _clear(files: list[int]) -> None:
-    """Removes our name from the lock files, unless another process that shares the machine has overwritten it."""
+    """Empties the lock files, except those into which another process that shares the machine has written its own
+    name."""
     for file in files:
         with contextlib.suppress(OSError):
             if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):

@@ -7,7 +7,7 @@ from kb.records import AutoscoutError
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_MOST = 100_000  # hosts; a longer list is treated as a mistake
+_MOST = 100_000  # largest number of hosts; a longer list is treated as a mistake
 
 
 def nodes(words: str) -> list[str]:

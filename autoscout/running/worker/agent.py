@@ -5,8 +5,8 @@ interpreter; it needs only the standard library. Protocol on stdin and stdout: o
 first line describes the node. Requests of the controller:
 
     {"look": {…}}     → {"looked": {…}}: its disk, hashes of files, output of commands
-    {"meet": true}    → {"meet": {…}}: addresses of this node, and a port where it can be called for a while
-    {"reach": {…}}    → {"reach": […]}: those of the given addresses that this node can connect to
+    {"meet": true}    → {"meet": {…}}: addresses of this node, and a port that accepts connections for a while
+    {"reach": {…}}    → {"reach": […]}: the given addresses that this node can connect to
     {"port": true}    → {"port": n}: a free port
     {"warm": […]}     → {"warm": bool}: whether a process has done the ranks' imports and can fork them (zygote.py)
     {"run": {…}}      → {"file": name, "data": base64} for every piece of its files, then {"ended": {…}}
@@ -37,12 +37,12 @@ from typing import Any
 import leash
 import supervise
 
-SILENT_S = 30.0  # silence after which the other side counts as dead
+SILENT_S = 30.0  # seconds of silence after which the controller counts as dead
 _BEAT_S = 2.0
 _TICK_S = 0.05
 _FILES_S = 0.2  # seconds between two checks for new output
 _PIECE = 2**18
-_GRACE_S = 2.0  # time that other ranks get after the first failure, to log their errors
+_GRACE_S = 2.0  # seconds that other ranks get after the first failure, to log their errors
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
 

@@ -1,6 +1,6 @@
 """Rules for when warm-up is over, when enough was measured, and when a run can no longer win. This file imports none of
 our packages, so that workers can use it as well as running/early.py. All ranks evaluate the same iteration times, so
-they make the same decision."""
+all make the same decision."""
 
 import math
 import statistics
@@ -9,9 +9,10 @@ from collections.abc import Sequence
 Z = 3.0  # standard deviations by which a run must be slower than the best to be ended
 LEAST = 0.05  # smallest relative slowdown for which a run is ended, since iteration times may drift this much
 NEEDED = 3  # iterations needed before a run may be ended
-WIDE = 0.1  # largest relative half-width of the mean's interval at which a run may end, however noisy repeats are
+WIDE = 0.1  # largest relative half-width of the mean's interval at which a run may end, even if repeats are noisier
 FEW = 4  # iterations needed for a usable interval
-SEARCHED = 2  # iterations that suffice during the search, where rough values do, since finalists are measured again
+# iterations that suffice during the search, which needs only rough values, since finalists are measured again
+SEARCHED = 2
 USUAL = 10  # if a job asks for more iterations than this, its runs do not end before that number
 NARROW = 0.01  # relative half-width of the mean's interval below which more iterations add little
 MOST_WARM = 5  # largest number of warm-up iterations beyond those requested
@@ -26,7 +27,7 @@ def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
 
 
 def warm_up(seconds: Sequence[float], asked: int) -> int:
-    """How many of a run's iterations were warm-up: at least `asked`, but the last two always count as measured."""
+    """Number of warm-up iterations of a run: at least `asked`, but the last two always count as measured."""
     warmed = asked
     while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
         warmed += 1
@@ -34,8 +35,8 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
 
 
 def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0, few: int = FEW) -> bool:
-    """Whether a run was measured enough: for `iterations`, or for as many as fit into `measure_s`, or (unless more than
-    USUAL were requested) for at least `few` if more would add little."""
+    """Whether a run was measured enough: for `iterations`; or for as many iterations as fit into `measure_s` seconds;
+    or, unless more than USUAL were requested, for at least `few` if further iterations would add little."""
     n = len(seconds)
     if n < _LEAST:
         return False
@@ -59,8 +60,8 @@ def width(costs: Sequence[float]) -> float:
 
 
 def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
-    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can. `spread`: relative
-    standard deviation between runs of one configuration."""
+    """The reason why a run with these costs per iteration (after warm-up) cannot win; "" if it still can. `spread`:
+    relative standard deviation between runs of one configuration."""
     if len(costs) < NEEDED or min(costs) <= 0:
         return ""
     logs = [math.log(c) for c in costs]

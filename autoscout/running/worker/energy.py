@@ -1,6 +1,5 @@
-"""Reads the energy that GPUs have used from NVIDIA's driver (NVML; Volta and newer), and the driver's index of a GPU.
-Needs only the standard library, so that it works in any interpreter.
-"""
+"""Reads from NVIDIA's driver (NVML) the energy that GPUs have used (Volta and newer), and the driver's index of a GPU.
+Needs only the standard library, so that it works in any interpreter."""
 
 import ctypes
 import functools

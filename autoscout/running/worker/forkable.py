@@ -1,4 +1,5 @@
-"""Imports GPU packages in a process that will fork, without initializing CUDA, which a child could not use then."""
+"""Imports GPU packages in a process that will fork, without initializing CUDA, because forked children cannot use CUDA
+after that."""
 
 import contextlib
 import os
@@ -11,7 +12,7 @@ from typing import Any
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
     """A context for imports that answers queries for the current GPU and its properties (as Transformer Engine makes on
-    import, with flash-attn) with values that a child process obtained beforehand. They are those of the first GPU."""
+    import, with flash-attn) with values of the first GPU that a child process obtained beforehand."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() initializes CUDA
     import torch
 

@@ -1,4 +1,5 @@
-"""Measures the network between hosts, with one rank on each: every rank sends to the next one in a ring, one at a time.
+"""Measures the network between hosts, with one rank on each host. The ranks form a ring and take turns to send messages
+to the next rank.
 
     links.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; needs torch
 

@@ -4,7 +4,7 @@
 
 This process is a subreaper: orphans of the command become its children, so that even a daemon in its own session is
 found. On SIGTERM, or when process PARENT ends, the command gets SIGTERM, and whatever is left GRACE_S seconds later
-gets SIGKILL. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs only Python.
+gets SIGKILL. The file STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs only Python.
 """
 
 import ctypes
@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_AFTERWARDS_S = 1.0  # time that the command's helper processes get to exit on their own after it has ended
+# seconds that helper processes of the command get to exit by themselves after the command has ended
+_AFTERWARDS_S = 1.0
 _GONE_S = 10.0
 
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
     """Runs a command. `become`: called in the forked process to turn it into the command, with a file descriptor that
-    it closes once the command has begun; `what`: the command's name in errors."""
+    the callee closes once the command has begun; `what`: the command's name in errors."""
     become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -45,7 +46,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # then nobody waits for a graceful end
+            gone = os.getppid() != parent  # if so, no process waits for a graceful end
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:

@@ -69,7 +69,7 @@ def torchrun(argv: list[str]) -> bool:
 
 
 def preload(argv: list[str]) -> None:
-    """Does the imports of a command line's script. Ignores errors, since the run of the script will raise them, too."""
+    """Does the imports of a command line's script. Ignores errors, since the script itself will raise them again."""
     if torchrun(argv):
         with contextlib.suppress(Exception):
             importlib.import_module(_TORCHRUN)
@@ -119,7 +119,7 @@ def run_python(argv: list[str]) -> None:
         sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
         theirs = types.ModuleType("__main__")
         theirs.__file__ = os.path.abspath(rest[0])
-        sys.modules["__main__"] = theirs  # pickling needs it; runpy would also set it, but change argv
+        sys.modules["__main__"] = theirs  # pickling needs this; runpy would also do it, but would change argv
         exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
 
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import leash
 
-_GRACE_S = 2.0  # time that other ranks get after the first failure, to log their errors
+_GRACE_S = 2.0  # seconds that other ranks get after the first failure, to log their errors
 _TICK_S = 0.02
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     sys.path.insert(0, str(script.parent))
     worker = importlib.import_module(script.stem)
     ready = _load(worker, sys.argv[3])
-    leash.outlive()  # the parent's thread may end before this process, which now ends when stdin closes
+    leash.outlive()  # the thread that started this process may end; this process ends when stdin closes
     gc.freeze()  # keeps memory pages shared with the forked ranks (copy on write)
     _answer(answers, {"ready": ready})
     requests = ZygoteRequests()

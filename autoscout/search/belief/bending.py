@@ -1,7 +1,7 @@
 """Compresses ("bends") log-costs above the best one, u ↦ b (1 − e^(−u/b)), so that all hopeless configurations count
 nearly alike; values below the best are unchanged. Predictions are bent like measurements. Otherwise a simulator that
 correctly predicts 600 times the best cost for an overloaded queue would seem wrong, because the bent measurement is at
-most 2.2 times it.
+most 2.2 times the best cost.
 
 The right b is not known beforehand: if nearly all configurations cost many times the best one, as with overloaded
 queues, their bent costs are nearly equal and carry no information. So the model without a prior mean exists with two

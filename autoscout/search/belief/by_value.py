@@ -13,9 +13,9 @@ _LIKELY = 0.5  # configurations with a higher probability of running are preferr
 
 
 def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
-    """Knob → the belief about each of its values after the model's last `update`. It is that of the configuration
-    believed to be cheapest among the candidates and measured rows with this value; configurations that probably run are
-    preferred. Knobs with a single value left are omitted."""
+    """Knob → the belief about each of its values after the model's last `update`. The belief about a value is that
+    about the configuration believed to be cheapest among the candidates and measured rows with this value;
+    configurations that probably run are preferred. Knobs with a single value left are omitted."""
     here, deviation = worth(model)
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
@@ -23,7 +23,7 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each by cost
+    order = np.lexsort((mean, runs < _LIKELY))  # rows that probably run first, then all others; each by cost
     measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):

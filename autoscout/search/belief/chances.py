@@ -25,16 +25,17 @@ from autoscout.search.belief.peaks import PeakBelief
 from autoscout.search.belief.prior_means import Mean
 
 _DARING = 2.0  # exponent of P(x runs) within the failure budget
-# limits on the exponent of P(x runs): in general, and if runs report their peak memory
+# limits on the exponent of P(x runs). _MOST: in general; _MOST_OF_PEAKS: if runs report their peak memory.
 _MOST, _MOST_OF_PEAKS = 32.0, 512.0
 _AIM = 0.4  # default failure budget, as a share of the space's believed share of failures
 _FREE = 1.0  # additional failures allowed if runs report how close they are to a bound
 # The next three apply beyond the budget if runs report how close they are to a bound on a metric other than memory.
 _CAREFUL = 6  # exponent of P(x runs)
-_SURER, _LAST = 0.95, 1e-3  # required P(x runs), and factor on the gain of candidates below it
-_LITTLE = 1e-5  # added to the gain of candidates above it, so that others come last even if all gains are tiny
+_SURER, _LAST = 0.95, 1e-3  # _SURER: required P(x runs); _LAST: factor on the gain of candidates below it
+_LITTLE = 1e-5  # added to the gain of candidates above _SURER, which keeps them first even if all gains are tiny
 _OFF, _OVER = 0.12, 1e3  # simulators' usual log error of memory; log-cost penalty of configurations that cannot fit
-_FORECAST = (0.1, 5.0)  # prior probability that a predicted failure runs, and the experiments that it counts as
+# prior probability that a predicted failure runs; number of experiments that this prior counts as
+_FORECAST = (0.1, 5.0)
 
 
 class Chances:
@@ -47,7 +48,7 @@ class Chances:
         self._hinting = means
         self._allowed = allowed
         self.fails = 0.0  # believed share of failures in the space
-        self._despite = [0, 0]  # of rows predicted to fail: [number that failed, number that ran]
+        self._despite = [0, 0]  # among rows predicted to fail: [number that failed, number that ran]
 
     def tell(
         self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
@@ -109,7 +110,7 @@ class Chances:
 
     def risk(self, rows: np.ndarray) -> np.ndarray:
         """(n,) penalty on log-costs in the opening: −2 log P(x fits) by the simulators' forecast and its usual error,
-        plus a large one for rows forecast to need as much memory as a row that ran out of it."""
+        plus a large penalty for rows forecast to need at least as much memory as a row that ran out of memory."""
         if MEMORY not in self._foreseen:
             return np.zeros(len(rows))
         over = np.where(self.as_full_as_an_oom(rows), _OVER, 0.0)

@@ -61,7 +61,7 @@ class Encoding:
 
     def of_memory(self, rows: EncodedRows) -> EncodedRows:
         """The rows without knobs of the data loader, which do not affect device memory: a configuration that runs out
-        of memory does so with any value of these."""
+        of memory does so with any values of these knobs."""
         if self._fills is None:
             return rows
         return EncodedRows(rows.points * self._fills[0], rows.effects * self._fills[1])

@@ -5,9 +5,9 @@ registers, time) are mostly products of knobs, so in logarithms the boundary is 
 
     logit P(x runs) = c + w·x + Σ_d g_d(x_d) + h(x),    w, g, h normal around 0, h Matérn 5/2
 
-Inference uses Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2), and MacKay's for the average
-over the logit. The prior standard deviations below are chosen large, because a boundary may be sharp, and may be
-anywhere. n rows have results; m rows are watched (predicted)."""
+Inference uses Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2), and MacKay's approximation to
+average the probability over the logit. The prior standard deviations below are chosen large, because a boundary may be
+sharp, and may be anywhere. n rows have results; m rows are watched (predicted)."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # prior standard deviations of w, g and 
 _LENGTH = 2.0  # length scale of h, times √(D / 4) for D axes
 _STEPS = 20  # limit on Newton steps; starting from the last solution, three or four suffice
 _HELD = 300  # limit on rows; those farthest from the boundary are dropped
-_AVERAGED = 1024  # the most important rows, whose probability is averaged over the logit's uncertainty
+_AVERAGED = 1024  # number of most important rows, whose probability is averaged over the uncertain logit
 
 
 class Feasibility:

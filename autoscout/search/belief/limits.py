@@ -2,9 +2,10 @@
 
     y(x) = log of the metric over its bound (of the bound over the metric for >=),    P(x keeps it) = P(y(x) < 0)
 
-Metrics of runs that broke the constraint are used like any others, and runs that kept it show how close the limit is
-before a run breaks it. If simulators predict the metric, their prediction is the model's mean, provided that it
-explains the measurements better than a mean of 0. The Gaussian process is the one for memory (peaks.py)."""
+Metrics of runs that broke the constraint are used like those of other runs. Runs that kept the constraint show how
+close the limit is before any run breaks it. If simulators predict the metric, their prediction is the model's mean,
+provided that it explains the measurements better than a mean of 0. The Gaussian process is the one for memory
+(peaks.py)."""
 
 import math
 from collections.abc import Mapping
@@ -17,13 +18,13 @@ from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.peaks import PeakBelief
 from kb.records import Measurement, Objective
 
-# log excess over a bound at which y saturates, because latencies of full queues exceed a bound up to 600-fold
+# log excess over a bound at which y saturates, because latencies of full queues may be 600 times a bound
 _BEYOND = 1.5
 
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
     """Constraint → y of a successful run. Omits constraints on memory, and those whose y is undefined (bound or value
-    not positive, or no measurement); their violations count as failures."""
+    not positive, or no measurement); violations of omitted constraints count as failures."""
     found: dict[str, float] = {}
     for text in objective.constraints if measurement.status == "ok" else []:
         metric, compare, bound = constraint(text)

@@ -4,8 +4,8 @@
 
 m is the simulators' prediction (0 without one), and f a Gaussian process with main effects (posterior.py). Logarithms
 are used because memory use is mostly a product of knobs. A run out of memory shows only that y > 0. Such a censored row
-is replaced by a Gaussian pseudo-measurement that gives y the same moments (expectation propagation; Rasmussen and
-Williams, section 3.6).
+is replaced by a Gaussian pseudo-measurement that gives y the same moments as the condition y > 0 (expectation
+propagation; Rasmussen and Williams, section 3.6).
 
 The limit is the device's memory minus _ROOM for memory that the framework does not report (driver context, blocks that
 the allocator cannot use), or the job's constraint on peak_memory_gib."""
@@ -22,9 +22,10 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
 
-# log headroom below the device's memory (1 GiB of 80 and 2 % of the rest), and its uncertainty
+# _ROOM: log headroom below the device's memory (1 GiB of 80, plus 2 %). _SOFT: standard deviation of this headroom.
 _ROOM, _SOFT = 0.03, 0.02
-_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # wide: one knob may halve a peak
+# Wide priors, because one knob may halve a peak.
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 # The prior if simulators predict the peak, so that f is only their error.
 _BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 _SWEEPS, _KEPT = 10, 0.3  # limit on sweeps of expectation propagation, and damping factor
@@ -32,10 +33,10 @@ _SETTLED = 0.01  # change of y at which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # limits on rows kept, and on rows used to fit hyper-parameters
 _STEPS = 30, 10  # limits on the steps of the first fit, and of later ones, which start from the last result
 _VAGUE = 1e4  # variance that makes a pseudo-measurement uninformative
-# if a row ran out of memory although its forecast was farther (log) below the limit, the forecast is clipped in
-# `least_over`
+# log distance below the limit: for a row that ran out of memory although its forecast was farther below, `least_over`
+# clips the forecast to this distance
 _NEAR = 0.36
-# cap on the probability that a row fits which ran out of memory before (the Gaussian posterior gives 0.4)
+# cap on the probability that a row that ran out of memory before would fit (the Gaussian posterior gives 0.4)
 _AGAIN = 1e-3
 
 
@@ -90,7 +91,8 @@ class PeakBelief:
     """The model of fullness, or of another y = log(value / bound). n rows have results; m are watched (predicted)."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
-        """`foreseen`: whether simulators predict y. The measurements then decide whether these become the mean."""
+        """`foreseen`: whether simulators predict y. The measurements then decide whether these predictions become the
+        mean m."""
         ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
         self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
         self._way = self._ways[-1]
@@ -109,8 +111,8 @@ class PeakBelief:
 
     @property
     def heeds(self) -> bool:
-        """Whether a run reported its peak, and the simulators' predictions as the mean explain the measurements
-        better."""
+        """Whether the simulators' predictions are used as the mean: a run has reported its peak, and the measurements
+        are explained better with these predictions than with m = 0."""
         return self.reported and self._way.heeds > 0
 
     @property

@@ -24,7 +24,7 @@ from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
 _SCALES = 4  # number of entries of θ before the lengths
-_ALIKE = 3  # decimals to which prior means are compared: rows with equal ones are expected to cost the same
+_ALIKE = 3  # decimals to which prior means are compared; rows with equal prior means count as equally expensive
 _CONSTANT = 1.0  # prior variance of c, for centred y of unit variance
 
 
@@ -158,7 +158,8 @@ class Posterior:
         return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
 
     def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
-        """(−log p(y, θ) up to a constant, its gradient by log θ). Of symmetric matrices, one triangle is computed."""
+        """(−log p(y, θ) up to a constant, its gradient by log θ). Only one triangle of each symmetric matrix is
+        computed."""
         theta, n = Theta.of(log), len(y)
         r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r
@@ -175,7 +176,8 @@ class Posterior:
         alpha = cho_solve((low, True), y)
         volume = np.log(np.diag(low)).sum()
         inverse, _ = _potri(low, lower=1, overwrite_c=1)
-        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])  # both triangles
+        # The factor 2 accounts for the other triangle.
+        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])
         w_own = np.diag(inverse) - alpha**2
         by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
         by_length = of.gaps @ (w * by_square) * (-2 * theta.lengths**-2)
@@ -213,8 +215,8 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """(|a|, |b|) covariances of f between two sets of features. If both are the same object, they are computed in
-        double precision, because the rough part needs distances of exactly 0."""
+        """(|a|, |b|) covariances of f between two sets of features. If `a` and `b` are the same object, covariances are
+        computed in double precision, because the rough part needs distances of exactly 0."""
         if a is b:
             a = b = _double(a)
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
@@ -281,7 +283,7 @@ class Belief:
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """(next row of the Cholesky factor, posterior variance of y at that row)."""
-        # Single precision is insufficient for a row that is almost determined by others.
+        # Single precision is insufficient for a row that is almost determined by other rows.
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
@@ -300,7 +302,7 @@ class Belief:
         self.measured = self.measured[0][:n], self.measured[1][:n]
 
     def completed(self, y: np.ndarray) -> np.ndarray:
-        """`y` (k,) of the first k rows, extended by the expected values of the remaining rows."""
+        """Returns `y` (k,) of the first k rows, extended by the expected values of the remaining rows."""
         k = len(y)
         if k == len(self.low):
             return y
@@ -353,9 +355,10 @@ def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
 
     The prior of each length is extended by a spike at ℓ = ∞. Without the spike, lengths that the data do not bound
     remain at their prior, and a search tries the best configuration repeatedly with other values of such a knob. The
-    prior odds that k of D axes are inert are B(a + k, b + D − k) / B(a, b + D). They are compared with the prior's mass
-    beyond the fitted lengths, Φ(−off) each, where the likelihood is flat. A set must be 20 times as likely as not,
-    because knobs with small effects decide among the best configurations, and inert knobs are no longer explored."""
+    prior odds that k of D axes are inert are B(a + k, b + D − k) / B(a, b + D). These odds are compared with the
+    prior's mass beyond the fitted lengths, where the likelihood is flat (Φ(−off) for each length). A set must be 20
+    times as likely as not, because inert knobs are no longer explored, although knobs with small effects decide among
+    the best configurations."""
     d, (a, b) = len(off), _SHARE
     order = np.argsort(-off, kind="stable")
     order = order[ndtr(-off[order]) < _BEYOND]

@@ -26,7 +26,8 @@ _COORDINATES = 20  # number of coordinates whose pairs are regressors if the poo
 _PAIRS = 4_000  # pairs of neighbouring rows used to estimate the noise in the rough part
 _AT_ONCE = 20_000  # rows per block, to limit memory
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth part, per row
-# neighbour correlations of the rough part at and below which it is all noise, and at and above which it has none
+# bounds on the correlation of the rough part between neighbours: at the lower bound or below, the rough part is all
+# noise; at the upper bound or above, it has no noise
 _NOISE_TO_PHYSICS = (0.05, 0.15)
 _LEAST = 0.001  # quantile of the predictions that serves as the best cost in `bent`
 _FLAT = 1e-6  # predictions with a smaller log standard deviation count as constant
@@ -34,7 +35,7 @@ _FLAT = 1e-6  # predictions with a smaller log standard deviation count as const
 # deviation of its residuals.
 _AS_IT_IS, _NEARLY = 0.3, 0.05
 _CLOSE = Prior(noise=(0.5, 1.0))  # noise in units of _NEARLY
-_FAR_OUT, _ROUNDS = 1.5, 3  # threshold for clipping outliers, in standard deviations, and number of passes
+_FAR_OUT, _ROUNDS = 1.5, 3  # threshold for clipping outliers, in standard deviations; number of clipping passes
 
 
 @dataclass
@@ -51,9 +52,9 @@ class Mean:
     fails: np.ndarray | None = None
     predicted: "Callable[[np.ndarray], Predicted] | None" = None
     foresees: bool = False
-    close: bool = False  # whether it is the hypothesis that a simulator needs no correction
-    bend: float = BEND  # b of bending.py for the costs that it is fitted to
-    doubt: float = 0.2  # prior standard deviation of its residuals
+    close: bool = False  # whether this is the hypothesis that a simulator needs no correction
+    bend: float = BEND  # b of bending.py for the costs to which the prior mean is fitted
+    doubt: float = 0.2  # prior standard deviation of the residuals
     prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: CandidatePool) -> None:
@@ -119,8 +120,8 @@ def of_simulator(
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
-    """Two hypotheses about a simulator, to be weighted by evidence (surrogate.py): it is right after corrections by
-    knob, or it is right without correction, except for small unexplained residuals."""
+    """Two hypotheses about a simulator, to be weighted by evidence (surrogate.py): its predictions are right after a
+    correction per knob, or they are right without correction, except for small unexplained residuals."""
     if not mean.z.shape[1]:
         return [mean] if mean.fails is not None else []
     near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)

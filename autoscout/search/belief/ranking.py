@@ -1,6 +1,6 @@
-"""Ranks measured configurations by the model's expected cost, so that those supported by their neighbours precede those
-with a lucky measurement. Also shows whether the optimum is narrow or flat, by the expected costs of the valid
-configurations that differ in one knob."""
+"""Ranks measured configurations by the model's expected cost, so that configurations whose neighbours are also good
+precede those with a lucky measurement. Also shows whether the optimum is narrow or flat, by the expected costs of the
+valid configurations that differ in one knob."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,8 @@ _FEW = 4  # successful rows needed to fit the model
 
 
 class BelievedCost(msgspec.Struct, frozen=True):
-    """`excess`: expected (bent) log-cost above the best configuration's; `deviation`: its standard deviation."""
+    """The belief about one configuration. `excess`: expected bent log-cost minus that of the best configuration (see
+    bending.py); `deviation`: standard deviation of `excess`."""
 
     configuration: Configuration
     excess: float
@@ -28,8 +29,9 @@ class BelievedCost(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """The valid configurations that differ from one in one knob. `within`: share of them within 5 % of its cost;
-    `median`: their median log excess over its cost, with the 95 % interval `low` to `high`."""
+    """The neighbours of a configuration, which are the valid configurations that differ in one knob. `within`: share of
+    neighbours that cost at most 5 % more; `median`: median log ratio of their costs to the configuration's, with the 95
+    % interval `low` to `high`."""
 
     neighbours: int
     within: float
@@ -39,9 +41,10 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """`rows`: (configuration, cost or None if it failed) of each measurement; `doubts`: id of a configuration measured
-    in another period → additional standard deviation of its log-cost; `broken`: measurements that broke a constraint,
-    from which the model learns, but which are not ranked. `believed`: the ranking, best first."""
+    """Ranks the measured configurations. `rows`: (configuration, cost or None if it failed) of each measurement;
+    `doubts`: id of a configuration measured in another period → additional standard deviation of its log-cost;
+    `broken`: measurements that broke a constraint, the model learns from them, but they are not ranked. `believed`: the
+    ranking, best first."""
 
     def __init__(
         self,

@@ -1,18 +1,20 @@
 """Renews the candidates of a pool that only samples the space, a few at every step, so that no step takes long.
 
 A round either adds all one-knob neighbours of the best measured and the most promising rows that are not yet expanded,
-or (every third round, and if all are expanded) random rows: some with values of good rows preferred, others uniform."""
+or (every third round, and if all are expanded) random rows: some rows with values of good rows preferred, and some
+uniform."""
 
 import numpy as np
 
 from autoscout.search import candidates
 from autoscout.search.pool import CandidatePool
 
-_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand, and limit per round
-# random rows per round: preferring the elite's values, uniform (of each kind); size of the elite
+_BASES, _CLIMBED = 8, 4  # number of best and of promising rows to expand; limit on expansions per round
+# Number of random rows per round that prefer the values of good rows; of uniform rows per round, of each kind in
+# `candidates.spread`; of promising rows that count as good.
 _TOWARDS, _EVENLY, _ELITE = 250, 50, 100
 _NEAR, _MOVED = 150, 6  # random rows around each of the two best; mean number of knobs in which they differ
-_KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising ones, and random others
+_KEPT, _LUCK = 2_500, 1_500  # number of candidates kept: the most promising; random ones
 
 
 class Renewal:
@@ -22,7 +24,8 @@ class Renewal:
         self._rounds = 0
 
     def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
-        """New rows for the pool. `best`: measured rows; `promising`: candidates; both best first."""
+        """New rows for the pool. `best`: measured rows; `promising`: candidates; each array is sorted from best to
+        worst."""
         self._rounds += 1
         tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
         bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]

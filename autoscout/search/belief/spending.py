@@ -1,4 +1,4 @@
-"""Predicts an experiment's cost in device-seconds: devices × (launch, loading, iterations).
+"""Predicts an experiment's cost in device-seconds, that is, devices × (launch + loading + iterations).
 
     log t(x) = a + Σ_d g_d(x_d) + b · log c(x) + w · [same launch as the one before] + ε
 
@@ -8,7 +8,7 @@ regression on the experiments so far, without failures.
 
 An unmeasured configuration is priced as if its cost were the best one, because better configurations take no longer,
 and worse ones are stopped early. Using the expected cost instead made searches stay near known configurations: of 24
-generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. Failures do not count as cheap either.
+generated landscapes they solved 18 instead of 22, and spent 1.08 times as much. Failures do not count as cheap.
 
 `prices` are relative to a typical experiment. They are 1 until leave-one-out errors show that t can be predicted."""
 
@@ -38,7 +38,7 @@ _Fit = tuple[np.ndarray, np.ndarray]
 
 
 class Spending:
-    """Learns prices from the n experiments that ran, and predicts those of m rows."""
+    """Learns prices from the n experiments that ran, and predicts the prices of m rows."""
 
     def __init__(self, encoding: Encoding, launch: Sequence[int] = ()) -> None:
         """`launch`: columns of codes whose change requires a new launch; empty: every experiment requires one."""

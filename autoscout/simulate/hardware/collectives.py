@@ -33,7 +33,8 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
-        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to one alone."""
+        """Extra seconds of a collective between a layer's kernels, where ranks arrive late, compared to an isolated
+        collective."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 
@@ -69,8 +70,8 @@ class Topology:
         inside = self._inside(group, stride)
         moved = passes * size * (group - 1) / np.maximum(group, 1)
         local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
-        rings = np.minimum(self.per_node, stride)  # number of such groups that share a node's network cards
-        # Each channel leaves a node through one card; every device has one.
+        rings = np.minimum(self.per_node, stride)  # number of groups that share a node's network cards
+        # Each channel leaves a node through one network card. A node has one card per device.
         cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
         steps = passes * np.log2(np.maximum(nodes, 2))  # latency as in NCCL's trees, bandwidth as in its rings

@@ -44,7 +44,7 @@ class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fused attention. `efficiency`: share of the peak FLOP/s for long sequences; `half_length`: sequence length in
-    tokens at which half of that is reached."""
+    tokens at which half of this efficiency is reached."""
 
     overhead_us: float
     efficiency: float
@@ -74,8 +74,8 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes at which the curves were fitted.
-    `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring: the
-    lower bound on a curve's values, or their replacement if `peers` is false."""
+    `peers`: whether devices can access each other's memory (peer to peer). `ring_gb_s`: bus bandwidth of a ring, which
+    is a lower bound on the values of a curve, or replaces them if `peers` is false."""
 
     kind: str
     ranks: list[int]
@@ -102,21 +102,22 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factors on the speed of matrix products. `sustained`: in long sequences of products under the power limit,
+    """Factors on the speed of matrix products. `sustained`: speed in long sequences of products under the power limit,
     relative to products timed alone. `in_steps`: additional factor in training steps, where other kernels and waits
     leave more power. `in_steps_16`: additional factor for 16-bit products, which run closer to their peak."""
 
     sustained: float
     in_steps: float = 1.0
     in_steps_16: float = 1.0
-    sixteen: float = 1.0  # the factor for 16 bits in use: `Hardware.training` sets it to `in_steps_16`
+    sixteen: float = 1.0  # factor that applies to 16-bit products; `Hardware.training` sets it to `in_steps_16`
 
     def speed(self, dtype: str) -> float:
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)
 
 
 class HostWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CPU time to launch work: per operator of a layer (forward, backward), per collective, and once per step."""
+    """CPU time to launch work. `forward_us`, `backward_us`: per operator of a layer; `collective_us`: per collective;
+    `step_ms`: once per step."""
 
     forward_us: float
     backward_us: float
@@ -177,7 +178,8 @@ def hardware(name: str) -> Hardware | None:
 
 
 def kinds(names: list[str]) -> list[str]:
-    """The column names that are kinds of device. (On a mixed cluster, a knob named like a kind is its number.)"""
+    """The column names that are kinds of device. (On a mixed cluster, a knob named after a kind of device sets the
+    number of devices of that kind.)"""
     return [n for n in names if plain(n) in by_name()]
 
 

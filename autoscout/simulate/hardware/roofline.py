@@ -65,8 +65,8 @@ def flash(hw: Hardware, batch: Array, heads: Array, queries: Array, keys: Array,
 
 
 def flash_backward(hw: Hardware, forward: Array) -> Array:
-    """Seconds of the backward pass, given those of the forward pass: five products, not two, at the backward kernel's
-    efficiency."""
+    """Seconds of the backward pass, given the seconds of the `forward` pass. Backward computes five products instead of
+    two, at the backward kernel's efficiency."""
     launch = 1e-6 * hw.attention.overhead_us
     return launch + (forward - launch) * 2.5 / hw.attention.backward
 

@@ -32,13 +32,14 @@ Array = np.ndarray
 # Host seconds to transfer one weight tensor to the engine: four runs of Llama-3.1-8B under NeMo-RL 0.3 on 8 H100 took 4
 # to 8 s for 291 tensors (docs/lab/rl.md). No other framework was measured.
 TENSOR_S = 0.02
-# Both are fitted to the same four runs. STEPPED: generation time relative to a server's for the same answers; longer,
-# because the engine returns the log-probability of every token and the trainer drives each of its steps. FORWARD: time
-# of a log-probability pass as a share of a training step's passes; more than a third, because it keeps fp32 logits.
+# Both are fitted to the runs that TENSOR_S is based on. STEPPED: generation time relative to that of a server with the
+# same answers. It exceeds 1, because the engine returns the log-probability of every token and the trainer drives each
+# engine step. FORWARD: time of a log-probability pass as a share of the forward and backward passes of a training step.
+# It exceeds a third, because a log-probability pass keeps fp32 logits.
 STEPPED, FORWARD = 1.27, 0.43
 _TENSORS = 9  # tensors per layer: seven matrices and two norms
 _GUESSED = 0.15  # log error for jobs that state only the mean answer length, so that SPREAD is assumed
-# Log error for work that no phase's model covers: data transfers between phases and the framework's own work. Six
+# Log error for work outside of the modelled phases: data transfers between phases and the framework's own work. Six
 # iterations of NeMo-RL on 8 to 32 H100 had a root mean square error of 13 % (docs/lab/rl.md).
 _BETWEEN = 0.12
 _ROLLOUT = (
@@ -177,7 +178,7 @@ def tokens_of_iteration(columns: Columns) -> Array:
 
 
 def devices_of_iteration(columns: Columns) -> Array:
-    """(n,) devices in use: those that train, plus separate ones that generate answers."""
+    """(n,) devices in use: training devices, plus separate devices for rollouts, if any."""
     return np.asarray(columns["gpus"], dtype=float) + np.asarray(columns.get("roll_gpus", 0.0), dtype=float)
 
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from autoscout.simulate.training.inputs import READ as TRAINED
 
-# Defaults of absent columns (a string names another column). `answers`: answers per iteration, `group` of them per
-# prompt, each of at most `longest` tokens. `updates`: optimizer steps per pass over the answers, of which there are
-# `passes`. `old`, `reference`: number of log-probability passes of the old policy and of the reference model, with
-# micro batches of `probe_mbs` and `reference_mbs` answers. `padded`: sequences are padded to the longest of the micro
-# batch (1), to the longest of the rank (2), or not (0). `fill`: tokens per micro batch (0: it has `mbs` samples
-# instead). `lag`: age limit of answers, in policy updates. `roll_…`: settings of the rollout engine; if `roll_engine`
-# is empty, the trainer's own `generate` produces the answers; with 0 `roll_gpus`, it shares the trainer's devices.
+# Defaults of absent columns (a string names another column). `answers`: answers per iteration; `group`: answers per
+# prompt; `longest`: token limit of an answer. `passes`: passes over the answers; `updates`: optimizer steps per pass.
+# `old`, `reference`: number of log-probability passes of the old policy and of the reference model, with micro batches
+# of `probe_mbs` and `reference_mbs` answers. `padded`: sequences are padded to the longest of the micro batch (1), to
+# the longest of the rank (2), or not (0). `fill`: tokens per micro batch (0: it has `mbs` samples instead). `lag`: age
+# limit of answers, in policy updates. `roll_…`: settings of the rollout engine; if `roll_engine` is empty, the
+# trainer's own `generate` produces the answers; with 0 `roll_gpus`, it shares the trainer's devices.
 DEFAULTS: dict[str, Any] = {
     "answers": np.nan, "group": 1.0, "longest": np.nan, "updates": 1.0, "passes": 1.0, "old": 1.0, "reference": 0.0,
     "padded": 0.0, "fill": 0.0, "probe_mbs": "mbs", "reference_mbs": "probe_mbs", "lag": 0.0, "roll_gpus": 0.0,

@@ -57,7 +57,8 @@ def lengths(traffic: Traffic, longest: int, count: int) -> tuple[int, Array]:
 
 
 def of_engine(own: Array, everyones: Array) -> Array:
-    """(answers,) lengths on the engine that finishes last: its share `own`, but with the longest of all."""
+    """(answers,) answer lengths on the engine that finishes last: an engine's share `own`, including the longest answer
+    of all engines."""
     mine = own.copy()
     mine[-1] = max(mine[-1], everyones[-1])
     return mine

@@ -7,7 +7,7 @@ from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.hardware.device import kinds
 from autoscout.simulate.member import Columns, Prediction
 
-DEVICES = "devices"  # stands for one regressor per kind of device, the number of its devices (the paper has two kinds)
+DEVICES = "devices"  # one regressor per kind of device: the number of devices of that kind (two kinds in the paper)
 TABLE_2: dict[str, tuple[str, ...]] = {
     "3D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp"),
     "5D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp", "ep", "cp", "sp"),
@@ -30,7 +30,7 @@ class LinearMember:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 1)  # two per knob: with fewer rows a fit is arbitrary
+        return 2 * (len(self.knobs) - 1)  # two rows per knob, because a fit to fewer is arbitrary
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -51,7 +51,7 @@ class LinearMember:
         y = np.log(values) if self.log else values
         self._mean_x, self._mean_y = x.mean(0), y.mean()
         self._slope = np.linalg.lstsq(x - self._mean_x, y - self._mean_y, rcond=1e-9)[0]
-        # A line may cross zero, so predictions are clipped at half of the smallest measured value.
+        # A linear model may predict negative values, so predictions are clipped at half of the smallest measured value.
         self._floor = float(values.min()) / 2
         self._spread = float(np.std(np.log(values) - np.log(self._values(x)))) or 1e-6
 
@@ -89,12 +89,14 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
 
 
 def kinds_of(columns: Columns) -> list[str]:
-    """The kinds of device that rows run on: on a mixed cluster the knobs named like them, else the values of `gpu`."""
+    """The kinds of device that rows run on: on a mixed cluster the knobs named after kinds, else the values of the
+    column `gpu`."""
     return kinds(list(columns)) or np.unique(np.asarray(columns.get("gpu", "")).astype(str)).tolist()
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
-    """(n,) number of devices of a kind: on a mixed cluster the knob named like it, else `gpus` in its rows."""
+    """(n,) number of devices of a kind: on a mixed cluster the knob named after the kind, else the column `gpus` in the
+    rows of that kind."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.asarray(columns.get("gpu", "")).astype(str) == kind

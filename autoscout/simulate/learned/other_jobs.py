@@ -69,8 +69,8 @@ def past_jobs(
 
 
 def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
-    """The most similar other jobs with the same target, and their measurements. `up_to`: only rows of the knowledge
-    base up to this row number, so that a resumed session sees the same ones."""
+    """The most similar other jobs with the same target, and their measurements. `up_to`: ignore later rows of the
+    knowledge base, so that a resumed session gets the same measurements."""
     near = [a for a in similar(kb, job, memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
 

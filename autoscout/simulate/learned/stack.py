@@ -3,11 +3,12 @@
 Published rule: ĉ = Σ wᵢ ĉᵢ, wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) (equation 2) Stacked rule: log ĉ = Σ wᵢ log ĉᵢ, w ≥ 0, Σ w
 = 1, least squares on the held-out log errors (Breiman, "Stacked regressions", 1996), shrunk towards weights by the
 members' precisions while there are few rows. Nested cross-validation chooses the rule with the smaller error. Each pair
-of framework and device has weights of its own, shrunk towards the global ones, because a member that is right about one
-engine may be wrong about another. For frameworks without measured rows (or, if all rows are of one framework, for
-another version or device), weights and interval come from holding out whole frameworks, shrunk towards the uncorrected
-analytic members. So a correction counts only as much as it helped on frameworks that it was not fitted on. A member
-loses weight on rows that it cannot predict, and on rows for which it states a larger error than usual."""
+of framework and device has weights of its own, shrunk towards the global ones, because a member that is accurate for
+one engine may be inaccurate for another. For frameworks without measured rows (or, if all rows are of one framework,
+for another version or device), weights and interval come from holding out whole frameworks, shrunk towards the
+uncorrected analytic members. So the weight of a correction depends on how much it helps on frameworks that it was not
+fitted on. A member loses weight on rows that it cannot predict, and on rows for which it states a larger error than
+usual."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ _MANY = 2000  # from this number of rows on, three folds suffice to estimate the
 _ALL = 10.0  # strength of the shrinkage towards the global weights, in measured rows of the same framework and device
 _SURE = 0.9  # if members with weight keep less than this share on a row, members without weight predict it, too
 _LEARNED = 1.0  # prior log error of a learned member, so large that it needs measurements to get weight
-_ELSEWHERE = -1.0  # software number of rows whose framework is not among the fitted rows
+_ELSEWHERE = -1.0  # software number of rows whose framework has no fitted rows
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # software → ((m,) weights, (m,) usual errors)
@@ -123,7 +124,7 @@ class Ensemble:
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
-            doubted = np.flatnonzero(kept < _SURE)  # the others need no further member
+            doubted = np.flatnonzero(kept < _SURE)  # other rows keep enough weight
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)
@@ -169,7 +170,8 @@ class Ensemble:
         return [m.name for m in self.members]
 
     def _prior(self, columns: Columns) -> np.ndarray:
-        """(m,) log error of each member without measurements: stated by analytic members, _LEARNED for the others."""
+        """(m,) log error of each member without measurements: as stated by analytic members, _LEARNED for learned
+        ones."""
         prior = np.full(len(self.members), _LEARNED)
         for i, member in enumerate(self.members):
             if not hasattr(member, "min_rows") and not member.applies(columns):
@@ -178,7 +180,8 @@ class Ensemble:
         return prior
 
     def _out_of_fold(self, columns: Columns, values: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(L, E), both (n, m): each row's log predictions and stated errors by members fitted on the other folds."""
+        """(L, E), both (n, m): log predictions and stated errors for each row, by members fitted on all folds except
+        the row's own."""
         L = np.full((len(values), len(self.members)), np.nan)
         E = L.copy()
         for f in np.unique(fold):
@@ -191,14 +194,14 @@ class Ensemble:
         return L, E
 
     def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
-        """(w, s, own): weights and usual errors, global and by software. The rule "best" chooses the rule with the
-        smaller cross-validated error."""
+        """(w, s, own): global weights, global usual errors, and both by software. If the configured rule is "best", the
+        rule with the smaller cross-validated error is used."""
         if self._wanted == "best":
             misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
-            if not worse and not weighing.published(told.y, told.L).any():  # it gives no member weight
+            if not worse and not weighing.published(told.y, told.L).any():  # the published rule gives no member weight
                 self.rule = "stacked"
         return self._weigh(told, prior)
 
@@ -251,8 +254,8 @@ class Ensemble:
         return w, usual
 
     def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
-        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None if there
-        is only one."""
+        """Out-of-fold predictions that hold out whole origins (frameworks, or one framework's devices); None for a
+        single origin."""
         self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
         origin = np.broadcast_to(self._origin_of(columns), len(y))
         self._origins, which = np.unique(origin, return_inverse=True)
@@ -265,7 +268,7 @@ class Ensemble:
         as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
         start = as_it_is / as_it_is.sum() if as_it_is.any() else None
         w, s = self._weigh_alike(told, prior, start=start)
-        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # at least what analytic members state
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # no smaller than stated by analytic members
         mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
         self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
@@ -307,7 +310,7 @@ class Ensemble:
             physics = np.where(np.isfinite(L) & [not hasattr(m, "min_rows") for m in self.members], 1 / E**2, 0.0)
             alone = physics / np.maximum(physics.sum(1, keepdims=True), 1e-300)
             return np.where(nobody, alone, rows)
-        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: the same weights for all rows
+        said = np.where(np.isfinite(L), w, 0.0)  # equation 2 uses the same weights for all rows
         total = said.sum(1, keepdims=True)
         return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
 

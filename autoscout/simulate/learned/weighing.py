@@ -15,13 +15,13 @@ _PRIOR_CHECKS = 4.0  # number of held-out rows that the ensemble's stated spread
 _QUANTILE_ROWS = 30  # from this number of held-out rows on, intervals are empirical quantiles
 _OUTLIER = 5.0  # misses are clipped at this multiple of their median absolute value
 _USELESS = 0.6  # members with a larger usual log error are not used as a fallback
-_LOST = 0.9  # no prediction if more weight is lost on a row and all errors exceed _USELESS
+_LOST = 0.9  # a row that loses more than this share of the weight gets no prediction if all errors exceed _USELESS
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
 _LEAST = 0.05  # members with less than this share of the largest weight are dropped
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """(m,) R² of the values (not of their logs); −inf for members that could not predict every row."""
+    """(m,) R² of the values, not of the log values; −inf for members that could not predict every row."""
     values, predicted = np.exp(y), np.exp(L)
     spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
@@ -82,8 +82,8 @@ def stacked(
 
 
 def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """((n, m) misses times √(1 − ρ) Σ^−½, 1 − ρ). 1 − ρ is the share of a row's variance that is within its job,
-    estimated from the misses of the weights `start` (analysis of variance)."""
+    """((n, m) misses times √(1 − ρ) Σ^−½, 1 − ρ). 1 − ρ is the within-job share of a row's variance, estimated from the
+    misses under the weights `start` (analysis of variance)."""
     if jobs is None:
         return misses, 1.0
     _, job, rows = np.unique(jobs, return_inverse=True, return_counts=True)
@@ -113,8 +113,8 @@ def without_small(w: np.ndarray) -> np.ndarray:
 
 
 def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) share of its weight that a member keeps on a row: below 1 where its stated error exceeds the usual, 0
-    without a prediction."""
+    """(n, m) share of its weight that a member keeps on a row: below 1 where its stated error exceeds its usual error,
+    0 without a prediction."""
     left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
     return np.where(np.isfinite(L), left, 0.0)
 

@@ -33,7 +33,7 @@ def hand_over_us(
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
     """Interpolates log-log between the measured message sizes; above the largest, time is proportional to size."""
     table, us = device.all_reduce, np.zeros(world.shape)
-    # index of the smallest measured group that is large enough, else of the largest
+    # index of the smallest measured group with at least `world` devices, or else of the largest group
     places = np.searchsorted([2, 4], world)
     for place, known in enumerate((table.gpus_2_us, table.gpus_4_us, table.gpus_8_us)):
         of_size = places == place

@@ -1,8 +1,8 @@
 """The error of serving predictions without measurements of the job, as the standard deviation of log(measured /
 predicted), called log error below. Its components are assumed to be independent, so their squares add up.
 
-docs/lab/simulators-serving.md (widths) lists the public runs that the constants were chosen on, and how often intervals
-cover others."""
+docs/lab/simulators-serving.md (widths) lists the public runs that the constants were fitted to, and the coverage of the
+intervals on other runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,15 +33,15 @@ _OTHER_HOST = 0.115  # log error if host overheads come from another device (H10
 _SCALED = 0.15  # log error if the constants of kernels are scaled from another device
 _GUESSED = 0.15  # log error of speculative decoding, whose acceptance varies with the position; assumed, not measured
 _MIXTURE = 0.10  # MoE models
-# Log error of a release later than `Family.read_until`: releases of vLLM a year apart differ by 6 to 20 % in time per
-# token (Llama-3.3-70B in FP8, 120 rows).
+# Log error of a release later than `Family.read_until` (the last examined release). Releases of vLLM a year apart
+# differ by 6 to 20 % in time per token (Llama-3.3-70B in FP8, 120 rows).
 _STRANGE_RELEASE = 0.1
-# Log error of an open load's throughput if the engine answers all requests: only the random arrivals vary.
+# Log error of an open load's throughput if the engine answers all requests, because random arrivals vary.
 _ARRIVALS = 0.03
 # Log error of the part of a step that depends on the host. It applies to the share in which the device waits for the
 # host, because hosts of the same GPU differ by a factor of three (Qwen2.5-0.5B, 32 users of vLLM 0.7 on A100, A800 and
-# RTX 4090). It also applies to the share of communication over the host's links, which differ by a factor of two (6
-# GB/s are assumed between two RTX 4090, one pair behaved like 3 GB/s).
+# RTX 4090). It also applies to the share of communication over the host's links, whose bandwidth differs by a factor of
+# two (6 GB/s are assumed between two RTX 4090, but one measured pair behaved like 3 GB/s).
 _HOSTS = 0.5
 _OF_HOST_GB_S = 60.0  # bus bandwidth in GB/s below which devices must communicate over the host, since NVLink is faster
 
@@ -107,8 +107,8 @@ def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
 
 
 def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`, for open loads (0 for
-    others). Near saturation, waits grow several-fold if an engine is slightly slower."""
+    """(n,) change in a metric's log if the engine's speed is off by the log error `speed`; 0 for closed loops and fixed
+    batches. Near saturation, waits grow several-fold if an engine is slightly slower."""
     s = setup(columns, device(kind), len(speed))
     if not np.any(s.rate > 0):
         return np.zeros(len(speed))
@@ -132,7 +132,7 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _borrowed(kind: str) -> float:
-    """Log error of constants that come from another device, unless it has the same kernels and host."""
+    """Log error of constants that are taken from another device; 0 if that device has the same kernels and host."""
     borrowed = [] if device(kind).same else device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 

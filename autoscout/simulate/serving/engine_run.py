@@ -19,14 +19,15 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 
-# share of another cache that a run may use so that its result is valid there; some engines keep a part free
+# largest share of a different cache that a run may fill for its result to be valid with that cache too, because some
+# engines keep blocks free
 _FILLED = 0.98
 
 
 class RoomUsed(NamedTuple):
     """The peak use of an engine's limited resources during runs: `tokens` of the cache, concurrent `requests`, and
-    tokens per `step`. `short`, `full`, `cut`: whether anything had to wait for cache blocks, for a sequence slot, and
-    for a step's token budget."""
+    tokens per `step`. `short`, `full`, `cut`: whether a request had to wait for cache blocks (short), for a sequence
+    slot (full), or for a step's token budget (cut)."""
 
     tokens: int
     requests: int
@@ -63,7 +64,7 @@ _UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # so that no run 
 class EngineRun:
     """The result of a simulated run. Times (requests,) in seconds, NaN for requests too large for the engine. `gaps_s`,
     `gap_counts`: inter-token latencies and how often each occurred; tokens that speculative decoding yields in one step
-    count as one piece. `given_up`: the run was stopped early; the times of later events are set to its end."""
+    count as one piece. `given_up`: the run was stopped early; the times of later events are the run's end."""
 
     arrival_s: np.ndarray
     first_s: np.ndarray
@@ -80,7 +81,7 @@ class EngineRun:
 
 def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
     """Tabulates the step times of one configuration (`e` has one row). `longest`: tokens of the longest request, for
-    engines that process a prompt in one step; 0 for others."""
+    engines that process a whole prompt in one step; 0 for all other engines."""
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])

@@ -30,8 +30,8 @@ from autoscout.simulate.serving.weight_formats import (
 from kb.sizes import ONLY_EXPERTS
 
 _LAUNCHES = 10  # kernels of a dense layer: four products, attention, cache write, rotary, activation, two norms
-# Kernels of a layer in addition to the dense layer's and to the number that the engine record states for experts:
-# shared experts add two products and an activation; latent attention adds products and norms.
+# Additional kernels of a layer, beyond a dense layer's and those that the engine record states for experts: two
+# products and an activation for shared experts; products and norms for latent attention.
 _OF_SHARED, _OF_LATENTS = 3, 5
 _GRAPH_TOKENS = 512  # vLLM's default for max_cudagraph_capture_size: larger steps run without a CUDA graph
 
@@ -52,7 +52,7 @@ class EngineShapes:
     vocab: np.ndarray
     experts: np.ndarray
     topk: np.ndarray
-    expert_hidden: np.ndarray  # more than `hidden` where kernels pad it
+    expert_hidden: np.ndarray  # the experts' hidden size, padded if kernels require it
     expert_ffn: np.ndarray
     shared_ffn: np.ndarray  # width of the experts that every token passes through
     shared_fused: np.ndarray  # whether shared experts are computed as one of the routed experts
@@ -97,7 +97,7 @@ class EngineShapes:
     python_host: np.ndarray  # False for an engine in C++, which launches kernels without delay
     persistent: np.ndarray  # the host's work per sequence and step, relative to vLLM V0
     step: np.ndarray  # the host's work per step, relative to vLLM V0
-    # time per key if one block of threads reads all keys of a query head; 0: several blocks share them
+    # time per key if one block of threads reads all keys of a query head; 0 if several blocks divide the keys
     serial_us: np.ndarray
     eager_prompts: np.ndarray  # whether steps with prompts never run from a CUDA graph (vLLM V0, TensorRT-LLM)
     guesses: np.ndarray  # speculative decoding: number of draft tokens per step
@@ -111,7 +111,8 @@ class EngineShapes:
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    """(n,) kernels of a layer with experts beyond a dense layer's; 0 for dense models. `each`: the routed experts'."""
+    """(n,) additional kernels of a layer with experts compared to a dense layer; 0 for dense models. `each`: kernels of
+    the routed experts."""
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 

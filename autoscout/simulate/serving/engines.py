@@ -11,11 +11,12 @@ from autoscout.simulate.serving.engine_shapes import numbers, switches
 from autoscout.simulate.serving.served_by import Engines, Room, by_memory
 from autoscout.simulate.serving.serving_device import ServingDevice
 
-# An API server's event loop runs the first part of every waiting request before it continues with any of them; this
-# part's share of the time per request. From four runs of gpt-oss-120b on H100 with a thousand simultaneous requests.
+# An API server's event loop runs the first part of every waiting request before it continues with any of them.
+# FIRST_PART is the share of the time per request that this first part takes. From four runs of gpt-oss-120b on H100
+# with a thousand simultaneous requests.
 FIRST_PART = 0.75
-# Memory in GiB as which A100s count for vLLM's default step size: EngineArgs.get_batch_defaults excludes them from the
-# larger default of devices with as much memory.
+# Memory in GiB that A100s are treated as having when vLLM's default step size is looked up, because
+# EngineArgs.get_batch_defaults excludes A100s from the larger default of 80 GB devices.
 _SMALL_GIB = 69.0
 
 

@@ -35,7 +35,7 @@ class _Sequence:
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # how many of the `known` tokens are computed
         self.whole = 0  # blocks that the sequence holds at its end
-        self.shared = 0  # blocks of the common prefix, which the prefix cache holds
+        self.shared = 0  # blocks in the prefix cache, for the common prefix
         self.late = 0.0  # seconds between a step and its tokens, from the later pipeline stages
         self.start_step = self.end_step = self.admitted = 0
 
@@ -76,12 +76,12 @@ class _Simulation:
         self.admissions = 0
         self.context = 0  # tokens of the decoding sequences
         block = limits.block
-        self.phase = [0] * block  # decoding sequences by step (mod block) of their next new block
+        self.phase = [0] * block  # [i]: decoding sequences that need a new block in step i (mod block)
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences will hold at their ends
         self.held = self.at_once = self.most = 0
-        self.short = self.cut = False  # whether anything waited for blocks, for a step's token budget
+        self.short = self.cut = False  # short, cut: whether any request waited for blocks, for token budget
         self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
@@ -215,7 +215,8 @@ class _Simulation:
             elif tokens > budget and (batch or not limits.chunked):  # V0's chunks run back to back
                 self.cut = True
                 break
-            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request meanwhile.
+            # Reserves blocks for the whole prompt. vLLM allocates them by chunk, but admits no other request before its
+            # end.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
                 self.short = True
@@ -345,7 +346,7 @@ class _Simulation:
     def _steps_in_memory(self, most: int) -> int:
         """The number of steps, up to `most`, for which there are free blocks."""
         block, seqs, free = self.limits.block, len(self.decoding), self.free
-        if free >= (most // block + 1) * seqs:  # enough even if each sequence needs the most
+        if free >= (most // block + 1) * seqs:  # enough blocks in the worst case
             return most
         steps = free // seqs * block
         left, phase = free % seqs, self.phase
@@ -384,7 +385,7 @@ class _Simulation:
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
-        """Removes a sequence of `known` tokens and frees its blocks (none for the last token)."""
+        """Removes a sequence of `known` tokens and frees its blocks. (The last token has no block.)"""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known

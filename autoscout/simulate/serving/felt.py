@@ -1,7 +1,7 @@
 """Latencies of requests under a sustained load, from the queueing model of lasting.py.
 
-A load ends before its queues reach their stationary length, and the closer the engine is to saturation, the shorter
-they remain in comparison. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length
+A load ends before its queues reach the stationary length, and the actual queues are shorter, the more so the closer the
+engine is to saturation. For a queue that starts empty in heavy traffic (a reflected Brownian motion), the mean length
 at time t is the stationary mean times
 
 H(t) = 1 − 2 (1 + t) Φ(−√t) + 2 √t φ(√t), t = requests · (1 − use)² / variation
@@ -26,7 +26,7 @@ from autoscout.simulate.serving.lasting import (
 )
 
 _STABLE = 0.995  # largest utilization in the stationary formula; above it, the queue grows until the load ends
-_FAR = 0.5  # tail of the wait in a queue that has just begun, relative to the stationary queue's tail
+_FAR = 0.5  # tail of the wait in an initially empty queue, relative to that of a stationary queue
 _MOSTLY = 0.7  # quantile above which latencies are dominated by waits for a free slot
 _TIMES = np.exp(np.linspace(-14, 8, 400))  # grid of the table _MEANS, in units of the queue's relaxation time
 
@@ -93,8 +93,8 @@ class Felt:
         """(the wait of a prompt for its first step, (n,) the tail of this wait relative to a stationary queue's).
         Prompts that arrive during a step are computed in the next one, together if they fit. With b seconds per prompt
         and ρ = λ b, a mean step takes S = plain / (1 − ρ). An arriving prompt meets a step of S + λ E[b²] / (1 − ρ²) on
-        average, waits for half of it, and then for the other prompts that arrived during it. If they do not fit into
-        one step, the queue is M/G/1 with the seconds that a prompt takes of full steps as its service time."""
+        average, waits for half of it, and then for the other prompts that arrived during it. If the prompts do not fit
+        into one step, the queue is M/G/1, and its service time is the time that a prompt occupies in full steps."""
         load, b = self.load, self.balance
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
@@ -123,7 +123,7 @@ class Felt:
 
     def ttft_at(self, q: float) -> Array:
         load, k, plain = self.load, self.balance.read, self.balance.answers.plain
-        # in a closed loop, a long queue hardly changes in length
+        # In a closed loop, the length of a long queue hardly varies.
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
         turn = plain / 2 + (self.turn - plain) * q + self.made_up
@@ -162,7 +162,7 @@ class Felt:
         starts = rate * b.token * mean(k.steps)
         some = -np.expm1(-starts)
         share_full = some * mean(np.floor(self.load.inputs.tokens / k.chunk)) / mean(k.steps)
-        number = rate * b.answers.by_time  # prompts that arrive during a step with a prompt
+        number = rate * b.answers.by_time  # number of prompts that arrive during a step with prompts
         beyond = ndtri(np.clip(1 - above / np.maximum(some, 1e-9), EDGE, 1 - EDGE))
         drawn = np.maximum(number + beyond * np.sqrt(number), 1.0)
         several = np.minimum(plain + (k.small - plain) * mean(self.load.inputs.tokens) / k.few * drawn, k.full)
@@ -175,8 +175,8 @@ class Felt:
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
         half = len(each) // 2  # the length classes on both sides of the median
         own = usual * (each[half - 1 : half + 1].mean(axis=0) if half else each[0])
-        # The median of a sum is below its mean by less than the components' differences together, mostly the more
-        # skewed one's.
+        # The median of a sum lies below its mean, by less than the sum of the components' differences, and mostly by
+        # that of the more skewed component.
         wait_s = self.ttft_at(0.5)
         below, shorter = self.ttft - wait_s, self.e2el - self.ttft - own
         squares = np.maximum(below**2 + shorter**2, 1e-18)

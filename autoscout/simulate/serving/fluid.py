@@ -32,7 +32,8 @@ from autoscout.simulate.serving.steps import (
 )
 
 _ROUNDS = 12  # fixed-point iterations, damped by half; enough to converge
-# prefill time of all users / decode time of one answer: up to 2.5 users stay synchronized, from 10 on none do; assumed
+# Bounds on (prefill time of all users / decode time of one answer), assumed: below the first, users stay synchronized;
+# above the second, none do.
 _PAUSES = (2.5, 10.0)
 _BLOCK = 1 << 14  # configurations per block, so that temporary arrays stay in the processor's cache
 
@@ -46,7 +47,8 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
     models = ((fixed, _fixed_batch), (in_step, _in_step), (~fixed & ~in_step, _apart))
     at_once = np.maximum(s.batch, s.concurrency)
-    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # others are idle
+    # Fewer simultaneous requests than replicas leave some replicas idle.
+    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
@@ -136,7 +138,7 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     """Results for closed loops of equal requests, whose users are divided evenly among `replicas` engines. If the
-    engines compute prompts almost continuously, users cannot stay synchronized; between the extremes (see _PAUSES) the
+    engines compute prompts almost continuously, users cannot stay synchronized; between the bounds in _PAUSES, the
     results are interpolated with those of `_apart`."""
     e = s.engine
     tokens, room = _own(s)
@@ -181,7 +183,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     wait = np.maximum(users / np.maximum(rate, 1e-12) - hold - in_front, 0.0)
     together = np.minimum(n * s.replicas / s.requests, 1.0)  # share of the requests that start at once
     burst = prefill_step_s(e, n, n * tokens, n * pairs, budget=s.batched_tokens)
-    # In version 0 the last request waits for the prompts of all others. In version 1, decoding continues during
+    # In version 0 the last request waits for the prompts of all other requests. In version 1, decoding continues during
     # prefill, so requests end one step after another and fewer prompts meet.
     at_once = np.maximum(taken, 1.0)
     before = np.where(s.version == 0, np.inf, at_once * (1 + s.ahead + in_front / plain))
@@ -232,7 +234,7 @@ def _latencies(
         found |= {
             name: of(q) for what, of in at.items() if (name := f"{what}_{p}_ms") and (wanted is None or name in wanted)
         }
-    between = np.where(s.output_len > 1, 1e3, 0.0)  # one token: no gaps
+    between = np.where(s.output_len > 1, 1e3, 0.0)  # an answer of one token has no gaps
     return {name: v * (between if name.startswith(("tpot", "itl")) else 1e3) for name, v in found.items()}
 
 
@@ -242,7 +244,7 @@ def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
     whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))
-    host = whole - device  # not hidden by the device
+    host = whole - device  # seconds that the device does not hide
     found |= {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,

@@ -6,9 +6,9 @@ event_loop_overlap), so a prompt that arrives meanwhile joins the step after the
 Three engines delay prompts further. vLLM V0 schedules once per `num_scheduler_steps` steps. AMD's fork of V1 takes no
 prompts for VLLM_SUBSEQUENT_DECODE_STEPS steps while VLLM_MIN_REQUEST_DECODE_STEP requests run. TensorRT-LLM's engines
 with attention data parallelism (`attention_dp_config` with `enable_balance`, PyExecutor._balance_adp_requests) wait
-until each of them has a prompt, then `batching_wait_iters` more steps, and `timeout_iters` steps if some have none.
-Only one of these engines is simulated. Requests are distributed round-robin, so if two prompts wait at this engine,
-every other engine has at least one."""
+until each engine has a prompt, then `batching_wait_iters` more steps; if some engines have no prompt, they wait
+`timeout_iters` steps. Only one engine is simulated. Requests are distributed round-robin, so if two prompts wait at the
+simulated engine, every other engine has at least one."""
 
 from dataclasses import dataclass
 
@@ -39,10 +39,10 @@ class Turns:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.one, self.several, self.apart = limits.held, min(limits.held_several, limits.held), limits.apart
-        self.since, self.alone = self.one, False  # steps since the last prompts; whether those had a step alone
+        self.since, self.alone = self.one, False  # steps since the last prompts; whether that step had only prompts
 
     def left(self, waiting: int) -> int:
-        """Steps until the next one that may contain prompts; 0 if the next step may."""
+        """Number of steps before one may contain prompts; 0 if the next step may."""
         if self.alone and waiting >= self.apart:
             return 0
         return max((self.several if waiting > 1 else self.one) - self.since, 0)

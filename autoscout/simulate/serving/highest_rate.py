@@ -20,14 +20,15 @@ from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limi
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 
-_SATURATED = 0.9  # the engine falls behind if it answers less than this share of the arrivals meanwhile
-_GROWING = 1.5  # and the queue grows if the last quarter of the latencies exceeds the first by this factor
+_SATURATED = 0.9  # an engine falls behind if it answers less than this share of the requests that arrive
+_GROWING = 1.5  # the queue grows if the latencies of the last quarter exceed those of the first by this factor
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # duration of a load in answer times; limit on its requests
-# octaves searched below capacity; rates per round → rounds, for a resolution of 2.2 %
+# _OCTAVES: octaves searched below capacity. _ROUNDS: rates tried per round → number of rounds that reach a resolution
+# of 2.2 %.
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}
 _FEW = 64  # up to this many configurations, evaluating several rates at once takes hardly longer than one
 _SLOW = 0.02  # requests per second to start from without an estimate
-# search steps in multiples of RATES_APART: the first, the size up to which they double, the last
+# steps of the search, as exponents of RATES_APART: initial; size up to which they double; final
 _STEPS, _FAR, _MOST = 8, 64, 192
 _SURE = 2.0  # a limit is clearly broken if this many times the allowed number of requests (plus two) exceed it
 _EASY = 0.75  # a limit is clearly kept if no request exceeds this share of it
@@ -36,8 +37,8 @@ _IDLE_S = 1e5  # pause between the loads of equal engines, which are simulated o
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """(n,) highest rates in requests per second. `limits_ms`: latency metric → limit. 0: no rate keeps the limits; NaN:
-    the model or a request does not fit."""
+    """(n,) highest rates in requests per second. `limits_ms`: latency metric → limit. 0: every rate breaks the limits;
+    NaN: the model or a request does not fit into memory."""
     n = len(s.rate)
     searched = replace(s, concurrency=np.zeros(n), requests=np.full(n, float(REQUESTS_PER_LOAD)))
     wanted = {*limits_ms, "e2el_p50_ms"}
@@ -46,7 +47,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
     def share_kept(rates: np.ndarray) -> np.ndarray:
-        """(n,) how many of the ascending (n, k) rates keep the limits, up to the first that does not."""
+        """(n,) how many of the ascending (n, k) rates keep the limits, counted until the first rate that breaks one."""
         nonlocal answer_s
         k, rate = rates.shape[1], rates.ravel()
         requests = np.clip(_LASTING * rate * np.repeat(answer_s, k), REQUESTS_PER_LOAD, _LONGEST)
@@ -69,7 +70,8 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """A search's result. `rate`: requests per second; `room`: the tried rates' peak resources, under `limits`."""
+    """The result of a search. `rate`: requests per second; `room`: peak use of resources over all tried rates, under
+    the engine limits `limits`."""
 
     rate: float
     room: RoomUsed
@@ -163,8 +165,8 @@ def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
 def of_one(
     traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, start: float = 0.0
 ) -> Highest:
-    """The highest rate of configuration i, which must fit. `near`: the estimate by `of_many`; `start`: the first rate
-    to try (0: `near`)."""
+    """The search for configuration i, which must fit into memory. `near`: the estimate by `of_many`; `start`: the first
+    rate to try (0: `near`)."""
     near = near or _SLOW
     engines = _Engines(traffic, s, i, near, limits_ms)
 
@@ -190,8 +192,9 @@ def of_one(
 
 
 def _searched(keeps: Callable[[float], bool], near: float, start: float) -> float:
-    """The highest rate for which `keeps` is true. Rates are powers of RATES_APART for all configurations, so that equal
-    configurations get equal results. `near`, `start`: as in `of_one`."""
+    """The highest rate for which `keeps` is true; 0 if there is none within the search range. Rates are powers of
+    RATES_APART for all configurations, so that equal configurations get equal results. `near`, `start`: as in
+    `of_one`."""
 
     def rate(number: int) -> float:
         return RATES_APART**number

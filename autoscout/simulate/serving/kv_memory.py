@@ -44,7 +44,7 @@ def memory(
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
-    sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # fp32 logits and two copies of them
+    sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # fp32 logits and two copies
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
     several = e.tp * e.pp > 1

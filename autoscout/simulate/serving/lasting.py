@@ -7,8 +7,9 @@ t = decode(n) / (1 − λ c), n = λ · output · t (Little's law)
 
 A prompt waits as in an M/G/1 queue: λ E[S²] / 2 (1 − u) on average, so long prompts count by their square. For a
 decoding request, steps with and without prompts alternate as a two-state Markov chain that begins right after its own
-prompt. Steps with prompts are few, but long, so short answers meet relatively more of them than long ones. In a closed
-loop every user has a request in progress, so λ is the rate at which the number of these equals the number of users."""
+prompt. Steps with prompts are few, but long, so they are a larger share of the steps of short answers than of long
+ones. In a closed loop every user has one request in progress, so λ is the rate at which the number of requests in
+progress equals the number of users."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,8 +29,8 @@ _OPEN = 6  # iterations of Little's law for an open load
 _FILLED = 2  # iterations until a full engine's step times match its number of running requests
 HALVINGS = 12  # bisection steps to find a quantile
 FULLEST = 0.98  # largest utilization in the stationary formulas, which diverge at 1
-# Reduction of the mean number of running requests per unit of (answer time / load time), because an open load starts
-# and ends with an empty engine. Assumed; it would be 1/3 if answers took equally long at any load.
+# An open load starts and ends with an empty engine, which reduces the mean number of running requests by this factor
+# times (answer time / load time). Assumed; the factor would be 1/3 if answers took equally long at any load.
 _BEGINS = 0.5
 RUNNING = 0.97  # mean filled share of a saturated KV cache, which preemptions keep below 1; assumed
 _SEVERAL = 2.0  # mean number of waiting prompts above which `held_several` applies (see held_back.py)
@@ -86,7 +87,7 @@ class Load(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """Share of the requests that come from other users than a given one. In a closed loop, each has one at a
+        """Share of the requests that a given user did not send. In a closed loop, each user has one request at a
         time."""
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
@@ -121,11 +122,11 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
 
 
 class Reading(NamedTuple):
-    """The prefill of prompts. (j, n) by length class: `own`: seconds; `steps`: number of steps; `left`: seconds of a
-    last step with less than a full chunk. (n,) each: `full`, `small`: seconds of steps with a full chunk of `chunk`
-    tokens and with a remainder of `few` tokens; `free`: prompt tokens that fit into a step; `adds`: seconds that a
-    prompt adds to the steps of decoding requests; `moments`: E[own], E[own²], E[own³]; `most`: highest prompts per
-    second; `alone`: seconds that other engines wait for a prompt's step (lockstep.py)."""
+    """The prefill of prompts. (j, n) by length class: `own`: seconds; `steps`: number of steps; `left`: seconds of the
+    last step if it has less than a full chunk. (n,) each: `full`, `small`: seconds of steps with a full chunk of
+    `chunk` tokens and with a remainder of `few` tokens; `free`: prompt tokens that fit into a step; `adds`: seconds
+    that a prompt adds to the steps of decoding requests; `moments`: E[own], E[own²], E[own³]; `most`: highest prompts
+    per second; `alone`: seconds that other engines wait for a prompt's step (lockstep.py)."""
 
     own: Array
     steps: Array
@@ -150,7 +151,7 @@ def reading(load: Load, n: Array) -> Reading:
     rest = prompts - whole * chunk
     some = rest > 0
     few = np.clip(mean(rest) / np.maximum(mean(1.0 * some), 1e-9), 1.0, chunk)
-    owner = mean(prompts**2) / mean(prompts)  # mean over tokens of their prompt's length
+    owner = mean(prompts**2) / mean(prompts)  # mean over all prompt tokens of the length of their prompt
     beside, plain = n * load.context, load.plain(n)
 
     def step(tokens: Array, keys: Array) -> Array:
@@ -182,8 +183,8 @@ def reading(load: Load, n: Array) -> Reading:
 
 
 class Waits(NamedTuple):
-    """The wait of a prompt behind other prompts, (n,) each. `busy`: probability that it waits; `wait`: mean seconds if
-    it does; `spread`: their coefficient of variation, at least 1 (an exponential's)."""
+    """The wait of a prompt behind other prompts, (n,) each. `busy`: probability that it waits; `wait`: mean seconds of
+    a wait; `spread`: coefficient of variation of the waits, at least 1 (the value of an exponential distribution)."""
 
     busy: Array
     wait: Array
@@ -262,8 +263,8 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
 
 class Balance(NamedTuple):
     """The steady state of an engine, (n,) each. `rate`, `capacity`: actual and highest requests per second; `running`:
-    mean number of running requests; `token`: mean seconds of a step; `waited`: of it, seconds of waiting for other
-    engines."""
+    mean number of running requests; `token`: mean seconds of a step; `waited`: the part of `token` spent waiting for
+    other engines."""
 
     rate: Array
     capacity: Array
@@ -275,8 +276,8 @@ class Balance(NamedTuple):
 
 
 def balance(load: Load) -> Balance:
-    """The steady state under a load. Steps with prompts hardly depend on the running requests, so they are computed
-    only twice."""
+    """The steady state under a load. Steps with prompts hardly depend on the running requests, so the times of such
+    steps are computed only twice."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
@@ -352,14 +353,15 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
         time = load.in_front + load.others * (w.busy * w.wait + at_turn) + k.moments[0] + gaps * token
         many = (rate * time >= load.users) | (wanted > load.places)
         low, high = np.where(many, low, rate), np.where(many, rate, high)
-    # Bisection fails where one more running request makes the step time jump, and is too coarse for few users.
+    # Bisection fails where one more running request makes the step time jump, and its resolution is too coarse for few
+    # users.
     by_time = np.where(wanted > 0.99 * load.places, np.minimum(rate, load.users / time), load.users / time)
     return np.where(load.closed, np.minimum(by_time, capacity), rate), n, token
 
 
 def _slower(load: Load, answers: Answering, token: Array) -> Array:
-    """(n,) time of an answer relative to the same number of mean steps. It exceeds 1: more requests run during
-    prefill."""
+    """(n,) time of an answer relative to the same number of mean steps. The ratio exceeds 1, because more requests run
+    during prefill."""
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)

@@ -17,7 +17,7 @@ from autoscout.simulate.serving.engine_run import EngineRun
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # suffix of a metric's name → quantile
 _NORMAL = NormalDist()
-_NARROWEST = 1e-3  # lower bound on the difference of two log quantiles, to divide by
+_NARROWEST = 1e-3  # lower bound on the difference of two log quantiles, to avoid a division by 0
 _LEAST_MS = 1e-9  # lower bound on a latency, to keep its logarithm finite
 FEWEST = 1e-6  # lower bound on the share of good requests, because a rate of 0 means that the configuration fails
 

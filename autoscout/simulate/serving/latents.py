@@ -4,7 +4,7 @@ key, which every tensor parallel rank stores in full.
 
 Decoding computes attention in the latent space: W_UK is absorbed into the queries and W_UV into the output, so all
 heads read the same key of `latent` + `position` numbers. Prefill expands latents to keys and values of each head, and
-does so again in every step that continues a prompt. Both run the same projections once per token.
+does so again in every step that continues a prompt. Prefill and decoding run the same projections once per token.
 
 Only few measured runs are public (docs/lab/simulators-serving.md), so ERROR is a guess."""
 
@@ -48,7 +48,7 @@ class Latents(NamedTuple):
 
     def products(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(outputs, inputs) of a layer's projections: down to the latents (replicated on every rank), up to the
-        queries, up to keys and values (or absorbed), and output."""
+        queries, up to keys and values (in decoding, absorbed into queries and output), and output."""
         inputs = np.where(self.queries > 0, self.queries, self.hidden)
         return [
             (self.queries + self.cached, self.hidden),

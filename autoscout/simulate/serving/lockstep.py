@@ -1,6 +1,6 @@
 """Data parallel engines of an MoE model run their steps in lockstep, because they exchange tokens for the experts.
-While one engine computes a prompt, the others wait for its work outside the experts. Engines that balance their prompts
-(held_back.py) compute them in the same steps and rarely wait.
+While one engine computes a prompt, the other engines wait for its work outside the experts. Engines that balance their
+prompts (held_back.py) compute them in the same steps and rarely wait.
 
 The time of the experts (steps.py) assumes that all engines have as many tokens as this one. The waits are derived, not
 fitted; they improve the predictions of MLPerf's runs of DeepSeek-R1, which no constant was fitted to."""
@@ -22,7 +22,7 @@ def alone_s(e: EngineShapes, tokens: Array, pairs: Array, decodes: Array, contex
         return mixed - decode_step_s(of, decodes, context) * of.per_step
 
     lone = more(by_itself)
-    of_each = (more(e) - lone) / np.maximum(e.meeting - 1, 1.0)  # added to the experts by another engine
+    of_each = (more(e) - lone) / np.maximum(e.meeting - 1, 1.0)  # seconds that another engine adds to the experts
     return np.where(e.meeting > 1, np.maximum(lone - np.maximum(of_each, 0.0), 0.0), 0.0)
 
 

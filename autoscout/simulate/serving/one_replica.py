@@ -1,4 +1,5 @@
-"""Runs the event simulation of one replica of a configuration: its shapes, its limits and its share of the load."""
+"""Runs the event simulation of one replica of a configuration, with the replica's shapes, limits and share of the
+load."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
 
-_MOST_KEPT = 128  # cache limit: groups of runs that differ in more than the engine's limits
+_MOST_KEPT = 128  # limit on the cached keys of _RUNS
 _OF_LOAD = (
     "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
     "front_end_s", "request_s",
@@ -94,8 +95,8 @@ def engine_of(s: Setup, i: int) -> EngineShapes:
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:
     """The requests with the times at which they leave the API server's event loop, which runs the first part of all
-    waiting requests before it continues with any (see FIRST_PART). So of a thousand simultaneous requests, even the
-    first waits for all others."""
+    waiting requests before it continues with any (see FIRST_PART). Therefore even the first of a thousand simultaneous
+    requests waits for all the others."""
     if requests.concurrency or not each_s:
         return requests
     first_s, then_s = each_s * FIRST_PART, each_s * (1 - FIRST_PART)

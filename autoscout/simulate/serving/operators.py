@@ -13,7 +13,7 @@ from autoscout.simulate.serving.step_times import TILE
 
 Array = Any  # a float or an array of floats
 
-SMALLEST_TILE = 16  # rows of the smallest output tile, so fewer tokens cost as much
+SMALLEST_TILE = 16  # rows of the smallest output tile, so fewer tokens take as long
 
 
 class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

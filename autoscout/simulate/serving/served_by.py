@@ -138,8 +138,8 @@ class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional log errors of the engine's predictions: by metric under a sustained load (plus `arrivals` for every
-    metric), for fixed `batches`, for fixed batches of an engine that a row leaves `unnamed`, for experts in `mxfp4`, and
-    for models with latent attention."""
+    metric), for fixed `batches`, for those of an engine that a row leaves `unnamed`, for experts in `mxfp4`, and for
+    models with latent attention."""
 
     ttft: float
     tpot: float

@@ -1,5 +1,5 @@
-"""A device in the serving model: the `[serving]` groups of its record. tests/tools/fit_serving.py fits those of shipped
-records to measured kernels; `autoscout calibrate` fits those of this machine."""
+"""A device in the serving model: the `[serving]` groups of its record. tests/tools/fit_serving.py fits the groups of
+shipped records to measured kernels; `autoscout calibrate` fits the groups of this machine."""
 
 from functools import cache
 
@@ -62,8 +62,8 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A device's constants in the serving model. `sms`: number of multiprocessors; `memory_gib`: as its driver reports;
     `formats`: number formats that its matrix units support. `lasting`: by format, the speed of long sequences of
-    products under the power limit, relative to `gemm.tflops`. `borrowed`: groups scaled from another device, the
-    `lender`; `same`: the lender's kernels and host are the same as this device's."""
+    products under the power limit, relative to `gemm.tflops`. `borrowed`: groups of constants scaled from another
+    device (`lender`); `same`: the lender has the same kernels and host."""
 
     name: str
     sms: int
@@ -109,8 +109,8 @@ def device(name: str) -> ServingDevice:
 
 
 def _lasting(hw: Hardware, tflops: float) -> dict[str, float]:
-    """`ServingDevice.lasting`. The device pauses between kernels that are timed one by one. In a prompt they follow
-    each other without a pause, so the clocks of training steps apply."""
+    """Computes `ServingDevice.lasting`. The device pauses between kernels that are timed one by one. In a prompt,
+    kernels follow each other without a pause, so the clocks of training steps apply."""
     best, clocks = max(tile.efficiency for tile in hw.gemm.tiles), hw.training().clocks
     return {dtype: best * clocks.speed(dtype) * peak / tflops for dtype, peak in hw.peak_tflops.items()}
 

@@ -1,6 +1,6 @@
 """Predicts joules per output token of a server: predicted power divided by predicted tokens per second. The power lies
-between that of decoding (memory-bound) and that of matrix products (compute-bound). It was compared with MLPerf
-Inference's power results for busy nodes of H200 and B200 (docs/lab/simulators-training.md,
+between the power of decoding (memory-bound) and of matrix products (compute-bound). The predictions were compared with
+MLPerf Inference's power results for busy nodes of H200 and B200 (docs/lab/simulators-training.md,
 tests/tools/published_power.py)."""
 
 import numpy as np
@@ -22,7 +22,7 @@ ERROR = 0.2  # log error of the power, in addition to the error of the predicted
 
 
 class ServingEnergy:
-    """`joules_per_token` of the answers, over all devices that serve together."""
+    """Predicts `joules_per_token` of the answers, summed over all devices that serve together."""
 
     name = "analytic-serving-energy"
 

@@ -4,9 +4,9 @@ Knobs may have the names of AutoScout's catalog or vLLM's. The job or the row of
 (`layers hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and
 for latent attention the keys of DeepSeek's config.json, see latents.py), `gpu`, and the load: `batch` simultaneous
 requests, or `concurrency` users, or `rate` requests per second, with `input_len` and `output_len` tokens, of which
-`shared_prefix` tokens are common to all requests. Alternatively, `traffic` is a job's Traffic with all these and the
-distribution of lengths. `framework` and `version` name the engine, whose record (served_by.py) has the defaults of
-these columns: `scheduler_v0`: prompts take precedence and have steps of their own, once in `scheduler_steps` steps;
+`shared_prefix` tokens are common to all requests. Alternatively, `traffic` is a job's Traffic, which has all of these
+and the distribution of lengths. `framework` and `version` name the engine, whose record (served_by.py) has the defaults
+of these columns: `scheduler_v0`: prompts take precedence and have steps of their own, once in `scheduler_steps` steps;
 `overlap`: the scheduler overlaps with the device; `decodes_between`, `decodes_between_from`: `held` and `held_from` in
 held_back.py; `engines_apart`: data parallel engines share no experts; for TensorRT-LLM `evicts` (its policy
 MAX_UTILIZATION), `adp_timeout_iters` and `adp_wait_iters` (its attention_dp_config)."""
@@ -131,7 +131,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     context = number("context", 4096)
     usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("sinks", 0) > 0)
     chunked = switches(columns, "chunked_prefill", usual.chunked, n)
-    ran = "version" in columns  # rows of tables ran, so the step budget held their prompts
+    ran = "version" in columns  # rows of tables ran successfully, so the prompts fit into the step budget
     longest = load["input_len"] * (1 + load["length_spread"]) + load["concurrency"] / number("dp", 1)
     held = np.where(ran & ~chunked, np.maximum(usual.batched_tokens, np.ceil(longest)), usual.batched_tokens)
     batched = number("max_num_batched_tokens", held)
@@ -196,7 +196,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    # Unlike those of fixed batches, requests that arrive over time are assumed to differ in length.
+    # Requests of fixed batches are assumed to have equal lengths; requests that arrive over time are not.
     said = np.broadcast_to(np.asarray(columns.get("length_spread", np.nan), dtype=float), (n,))
     spread = np.where(values["batch"] > 0, 0.0, np.where(np.isnan(said), LENGTH_SPREAD, said))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

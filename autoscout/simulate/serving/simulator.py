@@ -39,11 +39,12 @@ _SIMULATED: dict[Any, dict[str, float]] = {}  # cache: metrics of simulated runs
 _MOST_SIMULATED = 20_000  # limit of this cache
 _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # cache of the fluid model's last results
 
-# metrics that include queueing; the metric whose error causes theirs
+# _QUEUED: metrics that include queueing. _SPEED: the metric whose error causes the error of the queueing.
 _QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 OTHERS = 0.3  # share of the mean correction that applies to frameworks and devices without measured rows
-_COUNTED = 1e-3  # error of the number of devices, which is exact, but weights by inverse error need an error above 0
+# Error of the number of devices. The number is exact, but weighting by inverse error requires an error above 0.
+_COUNTED = 1e-3
 _PRIOR_ROWS = 2.0  # measured rows that the prior (no correction) counts as
 
 
@@ -84,7 +85,8 @@ class ServingSimulator:
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Learns a constant factor per framework and kind of device: the median log error of its rows, shrunk towards
-        the share OTHERS of the factor of all rows. Frameworks and devices without rows get that share."""
+        the share OTHERS of the factor of all rows. Frameworks and devices without rows get this share as their
+        factor."""
         self.levels, self.unsaid = {}, {}
         if self.metric == DEVICES:
             return
@@ -120,7 +122,8 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """Like `_predict`, but a mixture over releases and KV cache formats for rows without them (unsaid.py)."""
+        """Like `_predict`, but rows that state no release or no KV cache format are predicted as a mixture over the
+        possible ones (unsaid.py)."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
             own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
@@ -215,7 +218,7 @@ def evaluate(
 
 
 def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
-    """The fluid model's results without quantiles, cached because event simulations need them for every metric."""
+    """The fluid model's results without quantiles, cached because predictions of every metric need these results."""
     if keys not in _AVERAGES:
         _AVERAGES.clear()
         _AVERAGES[keys] = fluid(s, ())
@@ -257,7 +260,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
 
 
 def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """`run()`, cached because ensembles predict the same rows repeatedly, one metric after another."""
+    """The result of `run()`, cached because ensembles predict the same rows repeatedly, one metric after another."""
     if key not in _SIMULATED:
         if len(_SIMULATED) >= _MOST_SIMULATED:
             _SIMULATED.clear()
@@ -318,7 +321,7 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
 
 
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Why rows cannot be predicted: reason → (n,) mask. Each row represents `counts` configurations."""
+    """Reason why rows cannot be predicted → (n,) mask of these rows. Each row represents `counts` configurations."""
     n = len(counts)
     cache = np.broadcast_to(np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str), (n,))
     kinds = {

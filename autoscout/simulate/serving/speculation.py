@@ -15,7 +15,7 @@ from autoscout.job.words import nearest_name
 
 Array = np.ndarray
 # vLLM's method → (layers of the served model's size, products with its vocabulary) computed per guess. n-grams are
-# looked up on the host. A draft model is missing, because its size is unknown.
+# looked up on the host. Draft models are not listed, because their size is unknown.
 COSTS = {
     "ngram": (0.0, 0.0),
     "eagle": (1.0, 1.0),
@@ -51,7 +51,7 @@ def expected_tokens(accepted: Array, guesses: Array) -> Array:
 
 
 def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
-    """Why rows cannot be predicted: reason → (n,) mask."""
+    """Reason why rows cannot be predicted → (n,) mask of these rows."""
     method = _methods(columns, n)
     on, known = _on(method), np.isin(method, list(COSTS))
     untold = on & known & ~(_accepted(columns, method) > 0)

@@ -56,9 +56,10 @@ class StepTimes:
     """Tables of seconds. `linear`: products, elementwise kernels and communication, by number of tokens (see FINE and
     COARSE); `logits`: by number of sampled tokens; `attention`: decode attention by number of sequences, without its
     time per token of context, which is `per_context`; `guessing`: draft tokens by number of sequences. `checked`:
-    tokens per sequence in a decode step, above 1 with speculation; `per_step`: mean tokens that they yield; `budget`:
-    most tokens of a pipeline's micro batch; `others`: wait of a decode step for other engines (lockstep.py);
-    `graph_tokens`, `graph_decodes`: tokens of the largest step, and of the largest decode step, with a CUDA graph."""
+    tokens per sequence in a decode step, above 1 with speculation; `per_step`: mean tokens that a sequence gains in a
+    decode step; `budget`: most tokens of a pipeline's micro batch; `others`: wait of a decode step for other engines
+    (lockstep.py); `graph_tokens`, `graph_decodes`: tokens of the largest step, and of the largest decode step, with a
+    CUDA graph."""
 
     linear: list[float]
     logits: list[float]
@@ -98,7 +99,8 @@ class StepTimes:
         return on_device + host
 
     def decode(self, seqs: int) -> float:
-        """Device seconds of a decode step without the time per token of context; in a pipeline, of one micro batch."""
+        """Device seconds of a decode step, or with a pipeline of one micro batch, without the time per token of
+        context."""
         if self.pp == 1 and self.checked == 1 and seqs <= FINE:
             return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]
         return self._decode(seqs)
@@ -145,7 +147,8 @@ class StepTimes:
         return max(seconds, self.launches) if one_by_one else seconds
 
     def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """Like `_batch` without pipeline and speculation, the most frequent case, so it is written to be fast."""
+        """Like `_batch` without pipeline and speculation, the most frequent case, which therefore has a fast
+        implementation."""
         once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
         if decodes:
             once += self.attention[decodes] + self.per_context[decodes] * context

@@ -1,5 +1,5 @@
 """Seconds of the components of a serving engine's step, for many configurations at once. The event simulation and the
-fluid model both use them, so that these differ only in scheduling."""
+fluid model use the same step times, so that the two differ only in scheduling."""
 
 import numpy as np
 

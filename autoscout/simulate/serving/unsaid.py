@@ -1,7 +1,8 @@
 """Predicts rows that do not state the engine's release, or that have 8-bit weights but do not state the KV cache's
-format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number that
-appeared in the last two years (`recent`), and the cache formats, weighted by how often weights of a format come with
-scales for an 8-bit cache, which engines then use (`cache`). Measured rows of the engine update these weights."""
+format. They are a mixture over the possibilities: the releases of the engine's record, weighted by the number of
+releases in the last two years (`recent`), and the cache formats. A cache format is weighted by the share (`cache`) of
+published weights that include scales for an 8-bit cache, because engines use such a cache if scales are present.
+Measured rows of the engine update these weights."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,14 +13,15 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
-# limit on the rows that the evidence on an engine counts as, because their errors are correlated; assumed
+# the measured rows of an engine count as at most this many independent rows, because their errors are correlated;
+# assumed
 TELLING = 3.0
 Choice = tuple[tuple[str, str], ...]  # (column, value that fills it) …
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework with the same unstated columns, the `choices` of values for these, and `shares`, the logs
-    of the choices' probabilities."""
+    """Rows of one framework with the same unstated columns. `choices`: possible values of these columns; `shares`: log
+    probabilities of the choices."""
 
     framework: str
     rows: Array
@@ -28,8 +30,8 @@ class RowGroup(NamedTuple):
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
-    """The rows with unstated columns, in groups. Only tables have them: jobs without `version` use the newest
-    release."""
+    """The rows with unstated columns, in groups. Only tables have such rows, because jobs without `version` use the
+    newest release."""
     if columns.get("version") is None:
         return []
     names = ("framework", "version", "quantization", "kv_cache_dtype")
@@ -61,8 +63,8 @@ def _choices(framework: str, version: str, quantization: str, cache: str) -> dic
 
 
 def mixed(each: list[Prediction], shares: Array) -> Prediction:
-    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines theirs and their
-    differences."""
+    """The geometric mean of (n,) predictions, weighted by exp(`shares`). The error combines the errors of the
+    predictions and the differences between them."""
     weights = np.exp(shares - shares.max())
     weights = (weights / weights.sum())[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):  # rates of 0 and times of inf mean out of memory

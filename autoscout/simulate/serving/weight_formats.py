@@ -1,4 +1,4 @@
-"""Storage formats of weights and KV caches: their bytes, and how fast a device multiplies them."""
+"""Storage formats of weights and KV caches: bytes per number, and the speed of products in each format."""
 
 from collections.abc import Mapping
 
@@ -83,8 +83,8 @@ def lasting_speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDe
 
 def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
     """Additional launches of a layer's four products compared to 16 bits, in units of a usual kernel launch without
-    CUDA graphs. A product takes 28 to 31 µs if its weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on A100), and
-    58 µs if its inputs are also quantized to 8 bits (W8A8), unless norms and activations do that."""
+    CUDA graphs. A product takes 28 to 31 µs if its weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on A100). It
+    takes 58 µs if a separate kernel also quantizes its inputs to 8 bits (W8A8)."""
     fast = speed(names, weight_bytes, device) > 1
     return np.select([fast & device.kernels.norms_quantize, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
@@ -102,8 +102,9 @@ def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray
 
 
 def expert_kernels(names: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
-    """Speed of an engine's expert kernels relative to vLLM's Triton kernel. No engine has faster ones for block-scaled
-    FP8, nor for MXFP4 on devices without 4-bit products; devices with 4-bit products have them in every engine."""
+    """Speed of an engine's expert kernels relative to vLLM's Triton kernel. No engine has faster kernels for
+    block-scaled FP8, nor for MXFP4 on devices without 4-bit products. On devices with 4-bit products, every engine has
+    the same fast MXFP4 kernels."""
     names, four = np.char.lower(names), "fp4" in device.formats
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
     fused = np.where(engine > 1, engine, _FUSED_EXPERTS)

@@ -43,7 +43,8 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
 
 
 def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
-    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have none."""
+    """The index (at least 1) of the first stage whose layers all have experts; the first `dense` layers have no
+    experts."""
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     if pp == 1:
         return 1
@@ -106,7 +107,7 @@ def _of_chunk(rank: Rank, number: int) -> Rank:
 
 
 def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:
-    """The weight of a corner in the bilinear (Lagrange) extrapolation to `wanted`."""
+    """The weight of a corner (a traced small job) in the bilinear (Lagrange) extrapolation to `wanted`."""
     found = 1.0
     for at, own, to in (
         (sorted({d.layers for d, _ in corners}), depth.layers, wanted.layers),

@@ -9,7 +9,7 @@ _ROUNDS = 4  # rounds of pp micro batches to replay; further rounds take as long
 
 
 def order(pp: int, stage: int, chunks: int, micro: int) -> list[tuple[bool, int, int]]:
-    """The passes of a stage in order: (is it a forward pass, chunk, micro batch)."""
+    """The passes of a stage in order: (whether forward, chunk, micro batch)."""
     turns = [
         (chunk, batch)
         for first in range(0, micro, pp)
@@ -72,7 +72,8 @@ def _replayed(
 
 
 def _needs(there: bool, place: int, batch: int, last: int) -> tuple[bool, int, int] | None:
-    """The pass whose output this pass needs, as (whether forward, virtual stage, micro batch); None for the first."""
+    """The pass whose output this pass needs, as (whether forward, virtual stage, micro batch); None for the very first
+    pass."""
     if there:
         return (True, place - 1, batch) if place else None
     return (True, place, batch) if place == last else (False, place + 1, batch)

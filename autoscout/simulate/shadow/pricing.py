@@ -36,7 +36,7 @@ Parts = dict[str, float]
 
 
 class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted seconds: of the step, of its components on the slowest stage (all micro batches), and of its waits."""
+    """Predicted seconds of the step, of its components on the slowest stage (over all micro batches), and of waits."""
 
     step_s: float
     parts: dict[str, float]
@@ -44,7 +44,7 @@ class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """What the prices depend on. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
+    """The inputs of all prices. `copies`: experts per token if DeepEP sends each token once per node, else 0."""
 
     knobs: Mapping[str, Value]
     hw: Hardware
@@ -90,7 +90,8 @@ def priced(
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
     inner = made[1:-1] or made[:1]
-    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # stage of the second inner trace
+    # Index of the stage of the second inner trace, or without such a trace of the last stage.
+    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1
     along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
     over = ends(
@@ -148,8 +149,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
-    """Additional seconds of a micro batch's passes, by phase and chunk, because all ranks wait for the one whose
-    experts have most tokens. Interpolated from the trace of a rank with more tokens; None without such a trace."""
+    """Additional seconds of a micro batch's passes, by phase and chunk, because all ranks wait for the rank whose
+    experts have the most tokens. Interpolated from the trace of a rank with more tokens; None without such a trace."""
     tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
     even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
     if not tilted or not even:
@@ -219,7 +220,7 @@ def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
     issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
     sent: defaultdict[str, float] = defaultdict(float)
     for c in chunk.collectives:
-        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer counts at its sender
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a transfer is priced at its sender only
             sent[kind] += c[0] * _collective(c, on) / traced
             issued += c[0]
     if "cp" in sent:  # attention on one block of keys hides the transfer of the next block

@@ -10,11 +10,11 @@ from kb.records import Value
 
 
 class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Counts of one engine during the last load. `asked`: prompt tokens; `cached`: those found in the prefix cache;
-    `busy`: share of the time in which the device computes; `lost`: whether the engine failed during the load. `role`:
-    "reads" (a prefill engine), "answers" (a decode engine) or "both"; `received`: prompt tokens transferred from
-    prefill engines. Seconds, summed over its `begun` requests: `waited`: from arrival at the engine to the first step;
-    `transferring`: the part of it for the KV cache transfer."""
+    """Counts of one engine during the last load. `asked`: prompt tokens; `cached`: prompt tokens found in the prefix
+    cache; `busy`: share of the time in which the device computes; `lost`: whether the engine failed during the load.
+    `role`: "reads" (a prefill engine), "answers" (a decode engine) or "both"; `received`: prompt tokens transferred
+    from prefill engines. Seconds, summed over its `begun` requests: `waited`: from arrival at the engine to the first
+    step; `transferring`: the part of `waited` for the KV cache transfer."""
 
     steps: int
     preemptions: int
@@ -72,12 +72,12 @@ class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a serving configuration, whose `engines` share the load through `router`. `metrics`: with the names
-    of an experiment's metrics. `waited_…`: from a request's arrival to its first step. `failed`: requests that an
-    engine had partly answered when it failed. `starved`: a sentence if one of two pools waits for the other, or if the
-    router leaves an engine idle. `slowest`: the engine with the highest p99 end-to-end latency. `error`, `ttft_error`:
-    standard deviation of log(measured / predicted) of step times and of TTFT. Sizes in GiB are per device and
-    predicted, except `kv_gib`, which vLLM reports."""
+    """The predicted result of a serving configuration. Its `engines` share the load through `router`. `metrics`:
+    predictions, by the names of an experiment's metrics. `waited_…`: from a request's arrival to its first step.
+    `failed`: requests that an engine had partly answered when it failed. `starved`: a sentence if the prefill or the
+    decode pool waits for the other pool, or if the router leaves an engine idle; else "". `slowest`: the engine with
+    the highest p99 end-to-end latency. `error`, `ttft_error`: standard deviation of log(measured / predicted) of step
+    times and of TTFT. Sizes in GiB are per device and predicted, except `kv_gib`, which vLLM reports."""
 
     job: str
     name: str

@@ -79,7 +79,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement of one rank that ran alone on a real device, with real kernels and fake collectives. Seconds:
     `micro_batch_s` per micro batch, `once_s` of the passes' work once per step, `optimizer_s` of the optimizer step;
-    `spread`: their relative standard deviation between repeats. `allocated`, `reserved`: peak bytes of torch's
+    `spread`: relative standard deviation of these times between repeats. `allocated`, `reserved`: peak bytes of torch's
     allocator (0 on a CPU)."""
 
     rank: int
@@ -101,12 +101,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a configuration. `ranks`: its traces, the one with the highest peak first. `allocated`, `reserved`:
-    its peak in GiB; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for models
-    with experts; `beside`: GiB of the driver and the communicators; `device_gib`: memory of the smallest device;
-    `oom_probability`: that peak and `beside` together exceed it. `step_s`: predicted seconds of a step, and `parts`,
-    its components, if the device is known (pricing.py). `timed`: ranks that ran on a real device, with measured
-    seconds."""
+    """The result of a configuration. `ranks`: traces, starting with that of the highest peak. `allocated`, `reserved`:
+    GiB of the highest peak; `low`, `high`: 90 % interval of `allocated`; `imbalanced`: the peak at OUT_OF_BALANCE, for
+    models with experts; `beside`: additional GiB of the driver and the communicators; `device_gib`: memory of the
+    smallest device; `oom_probability`: probability that the peak plus `beside` exceeds `device_gib`. `step_s`:
+    predicted seconds of a step, if the device is known; `parts`: components of `step_s` (pricing.py). `timed`: ranks
+    that ran on a real device, with measured seconds."""
 
     job: str
     name: str

@@ -13,23 +13,24 @@ from autoscout.simulate.shadow.traced import EARLY, ERROR, GIB, OUT_OF_BALANCE, 
 def stages(world: int, pp: int, whole: int = 1) -> list[int]:
     """The ranks to trace, one per kind of pipeline stage: the last stage (loss), the first (embedding, most micro
     batches in flight), the second (most micro batches in flight of the inner stages), and stage `whole`, the first
-    inner one whose layers all have experts. Megatron numbers ranks stage by stage."""
+    inner stage whose layers all have experts. Megatron numbers ranks stage by stage."""
     a_stage = world // pp
     inner = [stage * a_stage for stage in (1, whole) if 0 < stage < pp - 1]
     return list(dict.fromkeys([world - 1, 0, *inner]))
 
 
 def traced_micro_batches(pp: int, vpp: int) -> int:
-    """Number of micro batches to trace: enough to fill the pipeline and run one more, since further ones repeat it. An
-    interleaved schedule needs a multiple of the stages."""
+    """Number of micro batches to trace: enough to fill the pipeline and run one more micro batch, because all further
+    ones have the same kernels and memory. An interleaved schedule needs a multiple of the stages."""
     return 2 * pp if vpp > 1 else pp + 1
 
 
 def judged(
     found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found`, completed with the conclusions from its traced `ranks`: balanced ones and, for models with experts, one
-    whose experts have `imbalance` times the mean tokens. `error`: standard deviation of log(measured / traced)."""
+    """Returns `found` with the conclusions from its traced `ranks` filled in. The ranks are balanced ones and, for
+    models with experts, one whose experts have `imbalance` times the mean tokens. `error`: standard deviation of
+    log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(

@@ -15,10 +15,10 @@ covariance
 
 where e is the error that the model states for a row without measurements, and u the smallest stated error of all rows.
 The excess of e over u, such as the uncertainty of a device known only by its data sheet or of experts, is shared only
-with rows of the same software, so it hardly affects others. Measurements of the same job count most, those of the same
-framework and device less; all others hardly change how the layouts of a job compare. Outliers count less (Huber), so
-that one odd measurement does not move all predictions. The posterior mean is the correction, its standard deviation the
-new error."""
+with rows of the same software, so it hardly affects rows of other software. Measurements of the same job count most,
+and measurements of the same framework and device less; all other measurements hardly change how the layouts of a job
+compare. Outliers count less (Huber), so that one odd measurement does not move all predictions. The posterior mean is
+the correction, its standard deviation the new error."""
 
 from typing import NamedTuple
 
@@ -33,15 +33,15 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-# most rows used, evenly spaced if there are more, because the time to correct a space grows with their square
+# largest number of rows used (evenly spaced if there are more), because the time is quadratic in it
 MOST = 256
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
 _OUTLIER = 2.0  # residuals farther from the median than this multiple of the stated error count less
 
 
 class Alike(NamedTuple):
-    """What the covariance compares between rows. `layouts`: (n, knobs) log2 of each knob divided by its length scale;
-    `job`, `software`: (n,) hashes."""
+    """The properties of n rows that the covariance compares. `layouts`: (n, knobs) log2 of each knob divided by its
+    length scale; `job`, `software`: (n,) hashes."""
 
     layouts: Array
     job: Array
@@ -129,5 +129,6 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def layout(columns: list[tuple[Array, float]], n: int) -> Array:
-    """`Alike.layouts` from (values, length scale) of each knob: `length` doublings are a distance of 1."""
+    """The array `Alike.layouts`, given (values, length scale) of each knob. A length scale is the number of doublings
+    that count as a distance of 1."""
     return np.array([np.broadcast_to(np.log2(np.maximum(v, 0.5)), n) / length for v, length in columns]).T

@@ -14,9 +14,9 @@ Array = np.ndarray
 
 
 class Fleet(NamedTuple):
-    """The `rows` that run on the same kinds of device. Lists by kind, in rank order, of (n,) arrays: `counts`: number
-    of devices; `told`: stated layers per pipeline stage (0: an equal share of the remaining layers); `gib`: stated
-    memory of a device (0: not stated)."""
+    """The `rows` that run on the same kinds of device. Each of `counts`, `told` and `gib` is a list of (n,) arrays, one
+    per kind, in rank order. `counts`: number of devices; `told`: stated layers per pipeline stage (0: an equal share of
+    the remaining layers); `gib`: stated memory of a device (0: not stated)."""
 
     rows: Array
     kinds: list[Hardware]

@@ -1,17 +1,17 @@
 """Memory and time of Hugging Face Transformers' own modules, which run operator by operator under autocast.
 
 All byte counts are derived from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft
-0.21, torch 2.11), and were compared with 21 runs on an H100 and their shadows (docs/lab/simulators-training.md). The
-column `hub` is the bytes per weight: 4 if weights are cast to 16 bits for each product, 2 if the optimizer state also
-has 16 bits. The residual stream has the weights' precision."""
+0.21, torch 2.11), and were compared with 21 runs on an H100 and with shadow runs, in which the framework's own code
+runs without a GPU (docs/lab/simulators-training.md). The column `hub` is the bytes per weight: 4 if weights are cast to
+16 bits for each product, 2 if the optimizer state also has 16 bits. The residual stream has the weights' precision."""
 
 import numpy as np
 
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-# Peak bytes per logit at the loss: 16-bit and fp32 logits and log-softmax, minus what is freed meanwhile. Before
-# transformers 4.45, shifting the logits also copied them (rank_memory.WHOLE_LOGITS).
+# Peak bytes per logit at the loss: 16-bit logits, fp32 logits and log-softmax, minus tensors that are freed before the
+# peak. Before transformers 4.45, shifting the logits also copied them (rank_memory.WHOLE_LOGITS).
 LOGITS = 11.3
 SCORE = 6.0  # bytes kept per unfused attention score: its softmax in fp32 and in 16 bits
 ADAM = 10.0  # bytes moved per byte of weights: gradient clipping, moments and weights read and written
@@ -50,8 +50,8 @@ def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
 
 
 def states(x: Inputs, weights: Array, products: Array, own: Array) -> tuple[Array, Array, Array]:
-    """(n,) bytes of weights, of gradients and of optimizer state on a rank. `weights`: number of its parameters;
-    `products`: of those that products cast to 16 bits; `own`: of trained ones."""
+    """(n,) bytes of weights, of gradients and of optimizer state on a rank. `weights`: number of parameters of the
+    rank; `products`: number of parameters that matrix products cast to 16 bits; `own`: number of trained parameters."""
     sharded = x.zero == 3
     group = np.where(sharded, np.where(np.isnan(x.zero_group), x.dp, x.zero_group), 1.0)
     cast = np.where((x.hub == 4) & ~sharded, 2.0 * products, 0.0)  # 16-bit copies live until backward
@@ -98,13 +98,13 @@ def _composed(x: Inputs) -> Array:
 
 def adapters_moved(tokens: Array, width: Array) -> tuple[Array, Array]:
     """(n,) bytes that adapters with `width` inputs and as many outputs read and write, forward and backward: inputs are
-    cast to fp32 and back, outputs are scaled and added to the frozen product's."""
+    cast to fp32 and back; outputs are scaled and added to the output of the frozen product."""
     return tokens * width * 24.0, tokens * width * 28.0
 
 
 def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
-    """(n,) bytes moved to cast a layer's weights to 16 bits (forward), and to cast their gradients back and add them to
-    those of earlier micro batches (backward)."""
+    """(n,) bytes moved to cast a layer's weights to 16 bits (forward), and to cast gradients back and add them to the
+    gradients of earlier micro batches (backward)."""
     wide = x.hub == 4
     return np.where(wide, 6.0 * products, 0.0), np.where(wide & (x.lora == 0), 18.0 * products, 0.0)
 

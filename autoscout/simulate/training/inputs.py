@@ -241,9 +241,9 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """(n,) 1 for a gated feed-forward block (three matrices), 0 for two matrices. If the columns do not state it, it
-    follows from the number of parameters, if that and ffn are known, or else from the width: ungated blocks are usually
-    four times as wide as the hidden size, gated ones rarely."""
+    """(n,) 1 for a gated feed-forward block (three matrices), 0 for two matrices. If the columns do not state it, it is
+    derived from the number of parameters and `ffn` if both are known, or else from the width, because ungated blocks
+    are usually four times as wide as the hidden size, and gated blocks rarely are."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -287,7 +287,7 @@ def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     codes = np.full(names.shape, np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
-    # Transformer Engine has fused attention, while Megatron's local layers compute the score matrix.
+    # Transformer Engine fuses attention; Megatron's local layers compute the whole score matrix.
     return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 

@@ -1,5 +1,5 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) as Megatron-core trains it: each tensor
-parallel rank projects all tokens down to latents, and these up to its own heads.
+parallel rank projects all tokens down to latents, and the latents up to its own heads.
 
 A head's queries and keys are wider than its values. With their mean as `head_dim`, the models of ordinary attention
 give the right cost of scores, keys, values and output; this file has the remaining differences. Arrays are (n,);
@@ -63,5 +63,6 @@ def _query(x: Inputs) -> Array:
 
 
 def _from_queries(x: Inputs) -> Array:
-    """The input width of the projection to queries: that of their latent, or the hidden size."""
+    """The input width of the projection to queries: the width of the queries' latent, or the hidden size without such a
+    latent."""
     return np.where(x.q_lora_rank > 0, x.q_lora_rank, x.hidden)

@@ -35,7 +35,7 @@ FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
 GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
 TURNED = 2.0
 # Relative speed of a deterministic fused backward pass. Qiang et al. 2026 ("DASH", arXiv 2601.21824) measured up to
-# 37.9 % less on H800, of which half is assumed.
+# 37.9 % less on H800, and half of this slowdown is assumed.
 DETERMINISTIC = 0.81
 # Speed of masked attention relative to FlashAttention 2: Llama-3-8B fine-tuned on H100 and A100 (docs/lab/unsaid.md).
 MASKED = 0.21
@@ -47,8 +47,8 @@ IMBALANCE = 1.1  # tokens of the busiest expert rank relative to the mean, with 
 # A100, without its matrix product), and with fused kernels.
 LOSS_BYTES = (35.0, 12.0)
 FUSED_LOSS_BYTES = (12.0, 8.0)
-# The same for Transformer Engine's in-place kernels, counted from triton/cross_entropy.py of 2.9: the forward pass sums
-# the softmax and overwrites the logits with their gradient; the backward pass scales the gradient.
+# The same bytes for Transformer Engine's in-place kernels, counted from triton/cross_entropy.py of 2.9: the forward
+# pass sums the softmax and overwrites the logits with their gradient; the backward pass scales the gradient.
 IN_PLACE_LOSS_BYTES = (6.0, 4.0)
 
 
@@ -207,7 +207,7 @@ def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gat
         again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
         once = np.where(again > 0, FROZEN_CAST[dtype], each)
         each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
-    if fusible:  # except the Hadamard transform
+    if fusible:  # the previous kernel quantizes, without the Hadamard transform
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
@@ -385,7 +385,8 @@ def _tensor_parallel(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """((seconds forward, part that cannot overlap), (seconds backward, part that cannot overlap)), (n,) each. There is
     an all-reduce after attention and after feed-forward, or with sequence parallelism a reduce-scatter after and an
-    all-gather before each, of the same volume. Routed experts need none if etp < tp, shared experts do."""
+    all-gather before each, of the same volume. Routed experts need no such communication if etp < tp; shared experts
+    always do."""
     one = np.ones(1)
     alone = (x.experts > 0) & (x.etp < x.tp) & (x.shared_ffn == 0)
     blocks = np.where(alone, 1.0 + x.dense_layers / x.layers, 2.0)
@@ -423,7 +424,7 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
 
     query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
     sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
-    # Reordering around each all-to-all overlaps with others, except three copies of the queries and one of the keys.
+    # Reordering copies overlap with other communication, except three of the queries and one of the keys.
     copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
     heads = np.where(x.cp > 1, sent + copies, 0.0)
     return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

@@ -39,12 +39,13 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 FRAGMENTATION = 0.02  # share of the allocated peak that the caching allocator loses to fragmentation
 ERROR = 0.05  # standard deviation of log(measured / predicted) on held-out rows
-UNSEEN = 0.12  # as ERROR, for unknown software; chosen after seeing the 13B runs of one published sweep
-# like FRAGMENTATION, in addition for unknown software; Mist's 59 rows reserve 3 to 18 % more than they allocate
+UNSEEN = 0.12  # like ERROR, but for unknown software; chosen to fit the 13B runs of one published sweep
+# fragmentation of unknown software, in addition to FRAGMENTATION; 59 published runs of Mist reserve 3 to 18 % more than
+# they allocate
 UNSEEN_FRAGMENTS = 0.06
 # Error and additional fragmentation of Transformers' modules, whose loss makes more or fewer copies depending on the
-# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated, and 3 % where 97 % of the memory was
-# allocated.
+# version. 19 runs on an H100 reserved 1 to 13 % more than they allocated; where 97 % of the memory was allocated, they
+# reserved only 3 % more.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
 LIKELY = 0.02  # software profiles with less weight are not reported
 CAUTION = 0.5  # a configuration fits if its out-of-memory probability is at most this
@@ -73,8 +74,8 @@ class Memory:
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Learns the likelihoods of the software profiles, then a common factor on the peaks with a prior error of
-        ERROR. `values`: (n,) measured peaks in GiB; inf where a row ran out of memory, so its peak exceeds the device's
-        memory; 0 where it ran without a report, so its peak is below."""
+        ERROR. `values`: (n,) measured peaks in GiB; inf where a row ran out of memory, so that its peak exceeds the
+        device's memory; 0 where a row ran without reporting its peak, which is then known to fit."""
         values = np.asarray(values, dtype=float)
         died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
         columns = settled(columns, self.device)
@@ -149,7 +150,7 @@ class Memory:
         return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
 
     def _unknown(self, some: list[Variant]) -> Array:
-        """(n,) or (1,) bool: rows of unknown software."""
+        """(n,) or (1,) bool: whether a row's software is unknown."""
         weights = probabilities([each.log_share for each in some], max(len(each.log_share) for each in some))
         return expected(weights, [each.unseen for each in some]) > 0
 
@@ -267,7 +268,7 @@ def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Arr
 
 
 def _tightest(x: Inputs, fleet: Fleet) -> Array:
-    """(n,) largest log(needed / available memory) of these stages."""
+    """(n,) largest log(needed / available memory) of the stages in `_of_kinds`."""
     found = []
     for hw, gib, index, layers in _of_kinds(x, fleet):
         memory = usable_gib(gib, hw.memory_gib)

@@ -17,17 +17,18 @@ MIB = 2.0**20  # bytes
 # Bytes moved per parameter by Adam in mixed precision: the gradient is read for its norm, scaled, and read again;
 # master weight and two moments are read and written; the weight is written; the gradient buffer is zeroed.
 OPTIMIZER_BYTES = 48.0
-# HOST_BYTES: the same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments are
-# read; the last three and a 16-bit weight are written. HOST_GB_S: memory bandwidth of a server with two sockets, a
-# usual figure, not measured here. CROSSING_BYTES: a rank sends fp32 gradients and receives 16-bit weights
-# (stage_1_and_2.py).
+# HOST_BYTES: bytes moved per parameter by Adam on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master
+# weight and two moments are read; master weight, moments and a 16-bit weight are written. HOST_GB_S: memory bandwidth
+# of a server with two sockets, a usual figure, not measured here. CROSSING_BYTES: a rank sends fp32 gradients and
+# receives 16-bit weights (stage_1_and_2.py).
 HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 
 class Exchange(NamedTuple):
-    """Seconds of communication between replicas, (n,) each. `whole`: total, of which the backward pass can hide
-    `gradients`, and half of the backward pass `weights`. `gain`: seconds saved per hidden second, below 1 because
-    communication takes multiprocessors from the layers. `each`: communication after every micro batch but the last."""
+    """Seconds of communication between replicas, (n,) each. `whole`: total; `gradients`: the part that the backward
+    pass can hide; `weights`: the part that half of a backward pass can hide. `gain`: seconds saved per hidden second,
+    below 1 because communication takes multiprocessors from the layers. `each`: communication after every micro batch
+    but the last."""
 
     whole: Array
     gradients: Array
@@ -36,8 +37,8 @@ class Exchange(NamedTuple):
     each: Array
 
     def exposed(self, backward: Array, others: Array) -> Array:
-        """(n,) seconds added to a step, given the seconds of a backward pass and the `others` than the last micro
-        batch."""
+        """(n,) seconds added to a step, given the seconds of a backward pass and the number `others` of micro batches
+        before the last one."""
         gradients = np.minimum(self.gradients, backward)
         hidden = gradients + np.minimum(self.weights, backward / 2)
         again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
@@ -46,8 +47,8 @@ class Exchange(NamedTuple):
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
     """The communication of a stage of `layers` layers. With overlap_grad, the last backward pass hides all buckets but
-    the last one. DeepSpeed's ZeRO-1 and 2 all-reduce gradients, of which each rank keeps its part (stage_1_and_2.py:
-    use_multi_rank_bucket_allreduce), so they send as much as stage 0, and also gather weights."""
+    the last one. DeepSpeed's ZeRO-1 and ZeRO-2 all-reduce gradients, and each rank keeps only its part
+    (stage_1_and_2.py: use_multi_rank_bucket_allreduce). So they send as much as stage 0, and also gather weights."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)

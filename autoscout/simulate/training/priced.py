@@ -16,8 +16,8 @@ MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that aff
 
 
 class Priced(NamedTuple):
-    """Results by combination. `software`: the software profiles; `values`: (…, profiles, m) for m combinations; `of`:
-    (n,) index of each row's combination."""
+    """Results by distinct combination of column values. `software`: the software profiles; `values`: (…, profiles, m)
+    for m combinations; `of`: (n,) index of each row's combination."""
 
     software: list[Variant]
     values: dict[str, Array]

@@ -26,19 +26,20 @@ PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes kept per input of a product; in 
 UNFUSED_NORM = 4.0  # additional bytes per element that an unfused norm keeps: an fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Bytes per logit with Transformer Engine's fused loss, from 11 measured peaks on an H100
-# (docs/lab/simulators-training.md); by its code it keeps 2 to 4.
+# (docs/lab/simulators-training.md). According to its code, the loss keeps only 2 to 4.
 FUSED_LOGITS = 6.0
-# Bytes per logit of PyTorch's loss under autocast on whole rows: 16-bit and fp32 logits, log-softmax, gradients of the
-# last two.
+# Bytes per logit of PyTorch's loss under autocast on whole rows: 16-bit logits, fp32 logits, log-softmax, and the
+# gradients of fp32 logits and log-softmax.
 WHOLE_LOGITS = 18.0
 # Bytes kept per element by layers with adapters in plain PyTorch, counted from litgpt's code. NORM: input of a norm
 # (RMSNorm keeps an fp32 copy, LayerNorm the input); HEADS: a head's queries, keys, values and outputs; INNER:
 # feed-forward tensors with and without a gate; ADAPTED: input of an adapted product (a copy after dropout, and its
 # mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
-# The same where litgpt's code does not determine it: bytes per logit, additional bytes per element of the residual
-# stream, per input of a 4-bit product, and per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows
-# (tests/tools/fit_adapters.py), with an error of 2.3 % on left-out models.
+# Constants of such layers that litgpt's code does not determine. EAGER_LOGITS: bytes per logit; EAGER_STREAM:
+# additional bytes per element of the residual stream; QUANTISED_INPUT: bytes per input of a 4-bit product; QUANTISED:
+# bytes per 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py), with an error of
+# 2.3 % on left-out models.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 
 
@@ -77,9 +78,10 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
     if hub.on(x):
         beside = hub.gradients_at_peak(x, parts["gradients"], parts["activations"] + parts["logits"])
         parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
-    if x.dtype == "fp16":  # the update copies a rank's gradients to fp32, after activations are freed
+    if x.dtype == "fp16":  # the update makes fp32 copies of gradients, after activations are freed
         owned = parts["optimizer"] / 12
-        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # the fp16 ones, unless they share a buffer
+        # Bytes of fp16 gradients that are freed; none if all gradients share one buffer.
+        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)
         copies = owned * (4 - freed) * (x.grad_bytes == 2)
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
@@ -88,8 +90,8 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
 
 
 def _beside_engine(x: Inputs, parts: dict[str, Array], weights: Array) -> dict[str, Array]:
-    """Adds the memory of an RL rollout engine and of the reference model's weights. The result is the fuller of two
-    phases: the update, or the rollout without gradients and activations."""
+    """Adds the memory of an RL rollout engine and of the reference model's weights. The result is for the phase that
+    needs more memory: the update, or the rollout (without gradients and activations)."""
     parts["engine"] = x.resident_gib * GIB
     if not (np.any(x.engine_gib) or np.any(x.reference_bytes)):
         return parts
@@ -159,7 +161,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        # DeepSpeed's 16-bit models run without autocast. (With it, its autotuner's published GPT-2 runs would not fit.)
+        # DeepSpeed's 16-bit models run without autocast. (With autocast, the published GPT-2 runs of its autotuner
+        # would not fit into memory.)
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)

@@ -11,8 +11,8 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """((n,) parameters split by tp, (n,) parameters of experts) of one layer over all its ranks; in MoE models, with
-    experts."""
+    """((n,) parameters split by tp, (n,) parameters of experts) of one layer, summed over all its ranks. In MoE models,
+    the layer is one with experts."""
     h = x.hidden
     attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
     matrices = np.where(x.gated > 0, 3.0, 2.0)
@@ -20,7 +20,7 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
     norms = np.where(x.bias > 0, 4.0, 2.0) * h
     of_heads = np.where(x.kv_lora_rank > 0, 0.0, (x.heads + 2 * x.kv_heads) * x.head_dim)
     biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, x.qkv_bias * of_heads)
-    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # replicated
+    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # norms are replicated on every tp rank
     dense = attention + norms + biases + np.where(moe, h * (x.experts + matrices * x.shared_ffn), matrices * h * x.ffn)
     return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
 
@@ -61,7 +61,7 @@ def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = N
 
 
 def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
-    """The trained ones of a rank's parameters `dense` and `expert` (see `rank_weights`)."""
+    """The numbers of trained parameters among a rank's `dense` and `expert` parameters (see `rank_weights`)."""
     frozen = frozen_layers(x)
     below, experts_below = weights_of_layers(x, frozen, np.minimum(frozen, x.dense_layers))
     # The embedding before frozen layers is also frozen, unless the output layer shares it.

@@ -11,8 +11,8 @@ from autoscout.simulate.training.inputs import Inputs
 Array = np.ndarray
 # Bytes moved, ((forward per query element, forward per key element), (backward …)): _ONCE per pass, _STEP in each ring
 # step after the first. Forward, keys and values are concatenated, outputs zeroed and accumulated, and later steps copy
-# half of the keys or queries. Backward, they copy the same halves, the output and its gradient, and each step's
-# gradients are concatenated and added.
+# half of the keys or queries. In the backward pass, later steps copy the same halves, the output and its gradient; the
+# gradients of each step are concatenated and added.
 _ONCE = ((8.0, 8.0), (4.0, 28.0))
 _STEP = ((5.5, 2.0), (7.5, 17.0))
 # Number of operators, ((forward once, forward per later step), (backward …)), in addition to those of attention without

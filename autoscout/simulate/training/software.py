@@ -27,22 +27,22 @@ from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # limit on the rows that a job's evidence counts as, because their errors are correlated; assumed
+TELLING = 3.0  # a job's rows count as at most this many, because their errors are correlated; assumed
 KNOWN = -1  # code of rows with an empty `software`, whose columns state all that software determines
 _BITS = 40  # bits of conditions in a code of `settled`; higher bits number the stated record
 When = tuple[tuple[str, tuple[Any, ...]], ...]  # (column, allowed values) …; values are (least, most) or names
 _SHAPED = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
     "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
-)  # fmt: skip  # columns that determine those of a condition
+)  # fmt: skip # columns from which the columns in conditions are computed
 
 
 class SoftwareMember(NamedTuple):
     """A software profile. `stem`, `since`: its record and release; `share`: prior probability for runs of unknown
-    software; `named`: the same for runs that state the record or the framework it is built on. `slower`, `unseen`: mean
-    and standard deviation of log(measured / predicted), nonzero for the profile of undocumented software. `filled`:
-    (condition, values of columns), of which the first that applies wins; `chances`: (condition, factor on the
-    share)."""
+    software; `named`: prior probability for runs that name the record or the framework it is built on. `slower`,
+    `unseen`: mean and standard deviation of log(measured / predicted), nonzero for the profile of undocumented
+    software. `filled`: (condition, values of columns), of which the first that applies wins; `chances`: (condition,
+    factor on the share)."""
 
     name: str
     stem: str
@@ -150,7 +150,7 @@ def nameable() -> tuple[str, ...]:
 
 def settled(columns: Columns, device: str = "") -> Columns:
     """The columns with `software` replaced by a code: KNOWN, or the bits of the conditions that are true for the row
-    and the number of the record that it states. `device`: the default of rows that name none."""
+    and the number of the record that the row names. `device`: the default of rows that name none."""
     said = np.atleast_1d(np.asarray(columns.get("software", "")))
     if said.dtype.kind != "U":
         return columns

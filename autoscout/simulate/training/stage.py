@@ -70,7 +70,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
     """Seconds per micro batch to accumulate gradients in separate tensors. After every micro batch but the first, a
-    kernel reads two gradients and writes their sum; once per step, all are copied into buckets and back."""
+    kernel reads two gradients and writes their sum; once per step, all gradients are copied into buckets and back."""
     if not np.any(x.grads_apart):
         return np.zeros(1)
     parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
@@ -81,8 +81,8 @@ def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
 
 def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
     """Seconds per pass of a layer that a device waits because the host needs longer (`issue`) to launch it than the
-    device to compute it (`busy`). The lead that the host gains during the output layer is neglected, because it does
-    not last for a whole micro batch. A CPU launches and computes sequentially."""
+    device to compute it (`busy`). The head start that the host gains during the output layer is neglected, because it
+    is used up within one micro batch. A CPU launches and computes sequentially."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
@@ -120,7 +120,8 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
 
 def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Array, Array]:
     """(compute seconds, exposed seconds of expert communication) with overlap_experts: one micro batch's tokens are
-    exchanged while another one computes, except for the first and the last. It takes multiprocessors from compute."""
+    exchanged while another one computes, except for the first and the last. The exchange takes multiprocessors from
+    compute."""
     if not np.any(x.overlap_experts):
         return compute, ep
     hidden = np.where(x.overlap_experts > 0, np.minimum(ep, compute) * (1 - 1 / x.micro_batches), 0.0)

@@ -38,11 +38,11 @@ from kb.records import Job
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # relative standard deviation of step times between ranks; a usual figure, not measured here
-# Standard deviation of log(measured / predicted) under validated conditions. This constant and those of `doubts` are
-# rounded results of a validation that left out one source at a time (docs/lab/simulators-training.md, "What the
-# intervals hold").
+# Standard deviation of log(measured / predicted) under validated conditions. This constant and the constants in
+# `doubts` are rounded results of a validation that left out one data source at a time (docs/lab/simulators-training.md,
+# "What the intervals hold").
 USUAL = 0.08
-# grid of link speeds, from the recorded speed (0) to that of a pair (1), see `_slowing`
+# grid of link speeds: 0 is the recorded speed of the group, 1 that of a pair of devices, see `_slowing`
 _SPEEDS = (np.arange(32) + 0.5) / 32
 _BLOCK = 1 << 15  # rows per block, so that temporary arrays stay in the processor's cache
 # _ONCE_A_STEP: columns that do not affect micro batches. _IN_STAGES: columns that do not affect the exchange between
@@ -165,8 +165,8 @@ class _Seconds(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """The priced steps of n rows: `paced`, by the columns that affect stages (see `pace`), and `sent`, by those that
-    affect the exchange between replicas and the optimizer."""
+    """The priced steps of n rows. `paced`: results by the columns that affect stages (see `pace`); `sent`: results by
+    the columns that affect the exchange between replicas and the optimizer."""
 
     paced: Priced
     sent: Priced
@@ -180,7 +180,7 @@ class _Steps(NamedTuple):
         sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
         dp = sent.exposed(self.paced.at("backward", rows), self.paced.at("others", rows)).max(axis=0)
         optimizer = self.sent.at("optimizer", rows).max(axis=0)
-        # Ranks on CPUs share the node's cores: each is slower by the factor `crowd`, but a rank that waits for another
+        # Ranks on CPUs share the node's cores, so each is slower by the factor `crowd`. A rank that waits for another
         # stage frees its core.
         crowd = self.paced.at("crowd", rows)
         working = crowd * (self.paced.at("working", rows) + dp + optimizer)
@@ -213,14 +213,14 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
-        # DeepSpeed all-reduces every rank's part separately, in time proportional to the ranks; in no table
+        # DeepSpeed all-reduces every rank's part separately, in time proportional to the ranks; no table has such runs
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        # HOOKS_US was measured on two CPU ranks: V100s are predicted 1.5 times too fast, A100s that wait for hooks 1.7
-        # times too slow
+        # HOOKS_US was measured on two CPU ranks. Predictions are 1.5 times too fast for V100s, and 1.7 times too slow
+        # for A100s that wait for hooks.
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # few layouts with over two ranks outside of MLPerf were compared (exchanged heads, a ring with one channel)
+        # outside of MLPerf, few layouts of over two ranks were compared: exchanged heads, a ring with one channel
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # the speed of attention dominates: NeMo's runs were 10 to 30 % slower than predicted
         # (docs/lab/simulators-training.md)
@@ -240,14 +240,14 @@ def doubts(x: Inputs, fleet: list[Hardware], sent: Array | float = 1.0) -> dict[
 
 
 def _seen(x: Inputs) -> Array:
-    """(n,) number of tokens that a token may attend to."""
+    """(n,) number of tokens to which a token may attend."""
     return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
 def _slowing(x: Inputs, fleet: list[Hardware], sent: Array | float) -> Array:
-    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of larger groups is
-    assumed to be between the recorded speed of a pair and that of the group (log-uniform); the rest of the step is
-    unaffected."""
+    """(n,) log error because hosts differ in how many devices share a PCIe switch. The speed of a larger group is
+    assumed to lie between the recorded speed of a pair of devices and the recorded speed of that group (log-uniform).
+    All other parts of the step are unaffected."""
     found = np.zeros(1)
     share = np.atleast_1d(sent)[..., None]
     for island in (hw.island for hw in fleet if hw.island.kind == "PCIe" and hw.island.peers):
@@ -300,7 +300,8 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat the first."""
+    """(kinds, n) exchange between replicas and optimizer by kind of device; rows with fewer kinds repeat their first
+    kind."""
     x = _linked(x, fleet)
     found = []
     for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
@@ -318,7 +319,8 @@ def _linked(x: Inputs, fleet: Fleet) -> Inputs:
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
-    """(seconds per micro batch of the last stage, which has the head, of any other stage with as many layers)."""
+    """Seconds per micro batch (of the last stage, including the head; of any other stage with the same number of
+    layers)."""
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
@@ -351,7 +353,7 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
     final = np.where(whole[-1] > 0, ending[-1], ending.max(axis=0))
     path = (whole * seconds).sum(axis=0) + between * worst
     path = path + final - np.where(whole[-1] > 0, seconds[-1], worst)
-    # Candidates for the slowest stage: the last one, and any stage without the head.
+    # Candidates for the slowest stage: the last stage, and every stage without the head.
     present = np.where((whole > 0) | ((between > 0) & (seconds == worst)), seconds, 0.0)
     candidates = np.concatenate([ending, present])
     candidates[: len(stages)] = np.where(ending == final, ending, 0.0)
@@ -367,7 +369,7 @@ def idle(slowest: Array, path: Array, chunks: Array) -> Array:
 
     `slowest`: seconds of a micro batch on the slowest stage, forward and backward; `path`: the same, summed over all
     stages. 1F1B is a permutation flow shop with equal jobs: the first micro batch passes all stages, forward and
-    backward, and the slowest stage takes `slowest` seconds for each of the m − 1 others. For p equal stages of t
-    seconds, a step takes (m + p − 1) t, as in the AutoScout paper. Interleaving divides the idle time by the number v
-    of chunks per stage: m t + (p − 1) t / v."""
+    backward, and the slowest stage takes `slowest` seconds for each of the m − 1 other micro batches. For p equal
+    stages of t seconds, a step takes (m + p − 1) t, as in the AutoScout paper. Interleaving divides the idle time by
+    the number v of chunks per stage: m t + (p − 1) t / v."""
     return (path - slowest) / chunks

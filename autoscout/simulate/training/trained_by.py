@@ -18,8 +18,8 @@ _CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # release of a container: year and m
 
 class Trainer:
     """The record of a row's framework; all groups are empty if there is none. `known`: whether the record determines
-    the columns. `mixture`: "", or the record (and release) as a value of the column `software`, if several software
-    profiles are possible (software.py)."""
+    all columns that depend on software. `mixture`: "", or the record (and release) as a value of the column `software`,
+    if several software profiles are possible (software.py)."""
 
     def __init__(self, framework: str, submitted: str = "") -> None:
         """`submitted`: the benchmark round that the run was submitted to, or ""."""

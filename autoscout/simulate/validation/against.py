@@ -46,11 +46,11 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class MemoryScores(msgspec.Struct, frozen=True):
-    """How often the memory model predicts correctly whether a run fits. `right`: share of correct predictions;
+    """The accuracy with which the memory model predicts whether runs fit. `right`: share of correct predictions;
     `false_fits`: share of all runs that were predicted to fit but ran out of memory; `calibration`: predicted and
-    observed shares by bin. `favourites`: (number of jobs with runs of both outcomes, number of these whose first choice
-    ran out of memory). The first choice is the run predicted to be fastest among those with a probability below SURE,
-    or else the one with the lowest probability."""
+    observed out-of-memory shares by bin. `favourites`: (number of jobs with runs of both outcomes; number of these jobs
+    whose first choice ran out of memory). The first choice is the run predicted to be fastest among the runs with an
+    out-of-memory probability below SURE, or else the run with the lowest probability."""
 
     runs: int
     died: int
@@ -61,8 +61,9 @@ class MemoryScores(msgspec.Struct, frozen=True):
 
 
 class ChanceBin(msgspec.Struct, frozen=True):
-    """The runs with an out-of-memory probability in [least, most). `said`: their mean probability; `low`, `high`: its
-    bounds over possible software profiles; `died`: share that ran out of memory."""
+    """The runs with an out-of-memory probability in [least, most). `said`: mean predicted probability of these runs;
+    `low`, `high`: bounds of this mean over possible software profiles; `died`: share of the runs that ran out of
+    memory."""
 
     least: float
     most: float
@@ -165,7 +166,7 @@ def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
             keep(name, here, ensemble.predict(asked))
         analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
         for name, said in ensembles["ensemble"].by_member(asked).items():
-            # a fitted analytic member differs from the one without measurements
+            # fitting changes the predictions of an analytic member
             keep(f"{name}, corrected" if name in analytic_names else name, here, said)
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 

@@ -56,7 +56,7 @@ _ALSO = {
 }  # fmt: skip
 ALIASES = {other: ours for ours, others in _ALSO.items() for other in others}
 
-# Columns in which 0 is a value; in all others, tables use 0 for "not used".
+# Columns in which 0 is a value. In all other columns, tables use 0 for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
@@ -68,7 +68,7 @@ NAMES = (
 )  # fmt: skip
 
 
-# Columns of the models that are not read from tables, which describe them by other columns or not at all.
+# Columns of the models that are not read from tables, because tables describe them by other columns or not at all.
 _NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
 
 
@@ -93,7 +93,8 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with our column names, without empty values. Of two columns with the same meaning, ours wins."""
+    """The row with our column names, without empty values. If two columns have the same meaning, the one with our name
+    is used."""
     own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES
@@ -101,7 +102,7 @@ def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_of(row: Mapping[str, Any]) -> str:
-    """How the row's run ended: "ok", "oom" or "failed"."""
+    """The outcome of the row's run: "ok", "oom" or "failed"."""
     text = str(row.get("status") if stated(row.get("status")) else "ok").strip().lower()
     return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
 

@@ -93,7 +93,7 @@ def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
         if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.stated(row.get("ar")):
-            continue  # its recipes may recompute or offload, but its tables do not state it
+            continue  # unusable source: its runs may recompute or offload, but its tables do not state this
         key = (row.get("source"), row["source_ref"]) if column_names.stated(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -142,8 +142,8 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Measured
 
 
 def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """(n,) "" or the reason that a row must be wrong: it is faster than reading all weights (of experts, the selected
-    ones) once per generated token at the data sheet's bandwidth."""
+    """(n,) "" or the reason that a row must be wrong: it is faster than reading all weights (of experts, only the
+    selected experts) once per generated token at the data sheet's bandwidth."""
     c = columns
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
@@ -217,7 +217,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """(n,) names of jobs. Rows of one job have the same workload and devices, but other layouts and software."""
+    """(n,) names of jobs. Rows of one job have the same workload and devices; layout and software may differ."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
     return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])

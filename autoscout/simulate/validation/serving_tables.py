@@ -4,8 +4,8 @@ A table is either long (one row per metric: `metric`, `value`, `unit`) or wide (
 `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
 
 LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call (`batch_timed`). Its
-latency is that of the batch, its throughput (input + output tokens) / latency, and its time to first token that of a
-batch with one output token. Its A100s have 40 GB (Polaris), and its vLLM is from 2024."""
+latency is the time of the whole batch, its throughput is (input + output tokens) / latency, and its time to first token
+is the time of a batch with one output token. Its A100s have 40 GB (Polaris), and its vLLM releases are from 2024."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -73,7 +73,7 @@ _COUNTS = {  # our column → a table's names for it; the first with a value is 
     "decodes_between_from": ("decodes_between_from",),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
-_MAY_BE_0 = {  # the same for columns in which 0 is a value; NaN if the table has none
+_MAY_BE_0 = {  # like _COUNTS, for columns in which 0 is a value; NaN if the table has no value
     "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
     "chunked_prefill": ("chunked_prefill", "enable_chunked_prefill"),
     "prefix_caching": ("prefix_caching", "enable_prefix_caching"),
@@ -170,7 +170,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
     for name, names in _MAY_BE_0.items():
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
-    if (degree := number(row.get("ep"))) is not None:  # a switch, or a degree, where 1 means off
+    if (degree := number(row.get("ep"))) is not None:  # `ep` is a boolean, or a degree, of which 1 means off
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
     out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION
@@ -189,7 +189,7 @@ def _columns(row: Row) -> dict[str, Any]:
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
     out["dtype"] = str(row.get("dtype") or weights)
-    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": by the weights' file
+    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "")  # "": as stated in the weights' file
     out["framework"] = str(row.get("framework") or "")
     known = family(out["framework"])
     version = str(row.get("version") or "")

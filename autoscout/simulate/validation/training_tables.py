@@ -1,7 +1,8 @@
 """Interprets tables of measured training runs: columns for the analytic models, and measured values.
 
-Public tables are read as published. Any other table works if its columns have the same names, or those of knobs and
-attributes. Values that tables usually state, but some omit, are assumed in this file; all others in inputs.DEFAULTS."""
+Public tables are read as published. Any other table works if its columns have the names used in public tables, or the
+names of knobs and attributes. Defaults of values that only few tables omit are in this file; all other defaults are in
+inputs.DEFAULTS."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -145,7 +146,8 @@ def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds per step; NaN for other metrics, and for rates of runs whose time is in another row."""
+    """(n,) measured seconds per step; NaN for rows with other metrics, and for rows with the rate of a run whose step
+    time is in another row."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 
@@ -209,7 +211,8 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """The device's name; if the row states less memory than it has, the name of that variant."""
+    """The device's name; if the row states less memory than that device has, the name of the variant with less
+    memory."""
     gib, known = number(own.get("gpu_mem_gb")) or 0.0, memory_gib_of(name)
     less = known is not None and 0 < gib < KEPT * known
     return device_meant(name, gib) or name if less else name
@@ -221,14 +224,16 @@ def _is_of_a_layer(own: Row) -> bool:
 
 
 def _trainer(own: Row) -> Trainer:
-    """The trainer record of a row, by the framework's name. MLPerf Training's are identified by their round."""
+    """The trainer record of a row, by the framework's name. Rows of MLPerf Training are identified by their benchmark
+    round."""
     framework = " ".join(str(own.get(name) or "") for name in ("framework", "version")).strip()
     submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
     return Trainer(framework, submitted[0] if submitted else "")
 
 
 def _model_name(own: Row) -> str:
-    """The model's name; for litgpt from the name of the config file, which is more precise than its table."""
+    """The model's name; for litgpt from the name of the config file, which is more precise than the name in the
+    table."""
     file = str(own.get("other", "")).split("/")[0]
     return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
         file, str(own.get("model", ""))
@@ -313,7 +318,7 @@ def _chunks(own: Row) -> dict[str, float]:
 
 def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
     if ar.startswith("selective"):
-        # "selective layer" in PyTorch trainers: every other layer is recomputed as a whole
+        # "selective layer" in PyTorch trainers means that every second layer is recomputed as a whole
         return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}
     return {"ar": "full" if ar in ("full", "true", "yes", "on", "1", "1.0", "uniform", "block") else "none"}
 

@@ -1,5 +1,6 @@
 """Re-measurements of a run, as in a session: the reference is repeated at intervals during the search, and at the end
-the best configurations are repeated in rounds that decide the recommendation. The budget excludes this."""
+the best configurations are repeated in rounds that decide the recommendation. These experiments do not count towards
+the budget."""
 
 from collections.abc import Callable
 

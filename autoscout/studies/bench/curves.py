@@ -1,4 +1,5 @@
-"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) by evaluations."""
+"""Text plots of anytime curves: each strategy's median regret (relative distance from the optimum) as a function of the
+number of evaluations."""
 
 from collections.abc import Sequence
 
@@ -33,7 +34,7 @@ def _regrets(run: BenchRun, budget: int) -> np.ndarray:
 
 
 def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
-    """Curves by landscape; if there are many landscapes, of all runs together."""
+    """Curves by landscape. If there are many landscapes, there is a single entry with curves over all runs."""
     landscapes = list(dict.fromkeys(r.landscape for r in runs))
     if len(landscapes) > _MOST_PANELS:
         return {f"{ALL} {len(landscapes)} landscapes": curves(runs, budget)}
@@ -50,7 +51,8 @@ def _ticks(budget: int) -> list[int]:
 
 
 def text(drawn: Curves, budget: int, width: int = 64, height: int = 12) -> str:
-    """The curves as a text plot: one letter per strategy; where curves cross, that of the first strategy is shown."""
+    """The curves as a text plot: one letter per strategy; where curves overlap, the letter of the first strategy is
+    shown."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     places = np.unique(np.geomspace(1, budget, width).round().astype(int))
     grid = [[" "] * len(places) for _ in range(height)]

@@ -1,8 +1,8 @@
 """A landscape of whole-cluster designs: the outcome of a design is predicted by the detailed model (chunk by chunk);
 the simulator `closed` is the model's closed form.
 
-If there are too many designs to list, the landscape has 20,000 uniform random valid ones and the reference. Strategies
-get a single metric: a design that breaks a constraint fails, and further objectives are ignored."""
+If there are too many designs to enumerate, the landscape has 20,000 uniform random valid ones and the reference.
+Strategies get a single metric: a design that breaks a constraint fails, and further objectives are ignored."""
 
 from collections.abc import Sequence
 

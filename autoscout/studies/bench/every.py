@@ -1,4 +1,5 @@
-"""Executes all runs of a comparison, in parallel on all cores; runs are seeded and the comparison is resumable.
+"""Executes all runs of a comparison in parallel on all cores. Every run is seeded, and an interrupted comparison can be
+resumed.
 
 With a folder, every finished run is a JSON line in `runs.jsonl`, and runs found there are not repeated. A line has a
 fingerprint of the landscape, the settings and the strategy's code, so that comparisons can share a folder, and rivals
@@ -126,8 +127,8 @@ def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[
 
 
 def _some_peaks(landscape: Landscape) -> list[list[float]]:
-    """Peak memory of a few rows that ran, (ranks,) GiB each, for the hash: strategies get these peaks, which change
-    with the memory model."""
+    """Peak memory of a few rows that ran, (ranks,) GiB each, for the hash. They are part of it because strategies get
+    these peaks, which depend on the memory model."""
     if landscape.peaks is None:
         return []
     ran = np.flatnonzero(~np.isnan(landscape.truth))

@@ -54,8 +54,8 @@ class SimulatedFirst:
         return value if self.landscape.goal == "min" else 1 / value
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        """The prediction as a measurement; None if an experiment is needed: for the first configuration, with which all
-        others are compared, and for those that a simulator cannot predict."""
+        """The prediction as a measurement; None if an experiment is needed. This is so for the first configuration,
+        with which all other ones are compared, and for configurations that a simulator cannot predict."""
         row = self.landscape.space.feasible.index(configuration)
         if row is None or not self._real or np.isnan(self.predicted[row]):
             return None

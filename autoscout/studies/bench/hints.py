@@ -1,11 +1,9 @@
-"""Simulated people who propose configurations, to measure what the arm of proposals (search/proposed.py) gains and
-risks. The kinds of proposals are:
+"""Simulates users who propose configurations, to measure the gain and the risk of trying proposals
+(search/proposed.py). The kinds of proposals are:
 
-good      one of three is similar to the best configuration and nearly as fast; the others are random
-random    random configurations
-worst     the slowest hundredth of the configurations that run
-failing   the failing configurations most similar to the best one; if none fails, the slowest of its neighbours
-"""
+good every third proposal is similar to the best configuration and nearly as fast; all others are random random random
+configurations worst the slowest hundredth of the configurations that run failing the failing configurations most
+similar to the best one; if none fails, the slowest neighbours of the best"""
 
 import numpy as np
 
@@ -15,9 +13,9 @@ from autoscout.studies.bench.landscape import Landscape
 from kb.records import AutoscoutError
 
 KINDS = ("good", "random", "worst", "failing")
-_COUNT, _RIGHT = 6, 3  # number of proposals; for `good`, one in this many is right
-_REGION = 0.1  # a proposal is right if its cost is at most this far above the best one, relatively
-_WORST, _LEAST = 0.01, 6  # share of the configurations that count as the worst; least number of rows to choose from
+_COUNT, _RIGHT = 6, 3  # number of proposals; of kind `good`, one in _RIGHT is near the best
+_REGION = 0.1  # largest relative excess over the best cost that counts as near the best
+_WORST, _LEAST = 0.01, 6  # share of the configurations that count as the worst; minimum number of rows to choose from
 _NEAR = 50  # number of neighbours of the best configuration to choose from
 
 

@@ -51,7 +51,7 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
-# standard deviations of the log quirk: of pairs, of configurations, of memory
+# standard deviations of log errors: from pairs of knobs; from single configurations; of memory
 PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
 _BIAS |= {"attention": 0.2, "communication": 3.0}  # components of a decode step
@@ -71,14 +71,14 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # If strategies get peak memory, a configuration that breaks a constraint on it runs and reports it. Otherwise it
-    # fails, because strategies could not detect it.
+    # If strategies get the peak memory of runs, a configuration that breaks a constraint on it runs and reports its
+    # peak. Otherwise the configuration fails, because strategies could not detect the broken constraint.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.columns(space.feasible.codes)}
     if len(device_counts(job)) > 1:
-        columns.pop("memory_gib", None)  # of the smallest kind; each kind's own memory is used here
+        columns.pop("memory_gib", None)  # memory of the smallest kind of device; here, each kind's own memory is used
     columns |= serving_devices(job, columns)
     predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
@@ -121,7 +121,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
 
 def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
     """(predicted metric, (n,) log(needed / available memory), (n,) log(needed memory / the job's bounds on it)). Above
-    0, a configuration does not run, or breaks a bound."""
+    0, a configuration does not run (second array) or breaks a bound (third array)."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device

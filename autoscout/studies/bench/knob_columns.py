@@ -25,11 +25,11 @@ def column(table: Table, name: str, option: str) -> int:
 
 
 def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(columns that are knobs, reasons why the others are not, as text).
+    """(columns that are knobs, reasons why the remaining columns are not knobs, as text).
 
     `taken`: columns with another role. Excluded are constants, columns named like a measurement, columns with distinct
     values in more than half of all rows (measurements and identifiers), and columns that rank rows as the metric does,
-    unless they are needed to distinguish rows, because they would reveal the result."""
+    because these would reveal the result. (A column that is needed to distinguish rows stays.)"""
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
     reasons: dict[str, list[str]] = {}
@@ -74,8 +74,9 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """(sparse knobs, dense knobs). Knobs not stated as either are dense if they are numbers with three or more values,
-    else sparse. Errors: AutoscoutError (exit 2) for a name that is not a knob, or is stated as both."""
+    """(sparse knobs, dense knobs), that is, knobs that choose a structure and knobs that are tuned within it. Knobs
+    that the user assigned to neither are dense if they are numbers with three or more values, else sparse. Errors:
+    AutoscoutError (exit 2) for a name that is not a knob, or that is in both lists."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:

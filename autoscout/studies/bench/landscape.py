@@ -21,7 +21,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     `status`: (n,) how the experiment ends. `cost`: (n,) device-seconds of the experiment; None: unknown. `simulators`:
     name → (n,) predictions, which cost nothing. `peaks`: returns the (ranks,) peak GiB of a row that ran, which
     strategies get as from a real run; None: unknown. `broke`: (n,) metric of rows that run but break a constraint
-    (their `truth` is NaN), NaN elsewhere; None: there are none."""
+    (their `truth` is NaN), NaN elsewhere; None: no row breaks a constraint."""
 
     name: str
     space: Space

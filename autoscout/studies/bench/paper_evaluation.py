@@ -33,7 +33,7 @@ FIGURES = ("4", "5", "6", "7", "8", "9", "10", "11")
 ABLATED = "qwen3-30b-a3b"
 LINEAR = "linear"
 
-_OF_3DP = ("tp", "pp", "dp", "mbs")  # in addition to the number of devices of each kind
+_OF_3DP = ("tp", "pp", "dp", "mbs")  # knobs of 3D parallelism, besides the number of devices of each kind
 _OF_5DP = (*_OF_3DP, "cp", "ep", "sp")
 _OF_TABLE_1 = (*_OF_5DP, "ar", "distopt", "ddp_bucket", "tp_comm")
 _FIXED: dict[str, Value] = {  # values of knobs outside of a scope, which need little memory, so that every job can run
@@ -46,7 +46,8 @@ _SERVING_FIXED: dict[str, Value] = {"quantization": "none", "spec": "none", "kv_
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Strategies to compare on one landscape: that of `job` with the knobs of a `scope`, with or without simulators."""
+    """Strategies to compare on one landscape. The landscape is the one of `job` with the knobs of a `scope`, with or
+    without simulators."""
 
     figure: str
     job: str
@@ -82,8 +83,8 @@ def comparisons() -> list[Comparison]:
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's configuration on all devices and
-    on the faster ones."""
+    """The results of the evaluation. `runs`: by (landscape, strategy). `experts`: by job, the metric of the expert's
+    configuration on all devices and on the faster ones."""
 
     settings: BenchSettings
     seeds: int
@@ -152,7 +153,8 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that runs, in the order an expert would try them. `firm`: fixed knobs."""
+    """The metric of the first configuration that runs, in the order in which an expert would try configurations.
+    `firm`: fixed knobs."""
     advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
     for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]

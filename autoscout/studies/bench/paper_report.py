@@ -144,8 +144,8 @@ def _evaluations(runs: Sequence[BenchRun], budget: int) -> list[str]:
 
 
 def _saving(ours: Sequence[BenchRun], theirs: Sequence[BenchRun], budget: int, less_is_better: bool) -> str:
-    """The experiments that AutoScout's runs needed to match a rival's best configuration, and those that the rival
-    needed, as text; medians over runs with equal seeds."""
+    """A text with the number of experiments that AutoScout needed to match a rival's best configuration, and the number
+    that the rival needed (medians over runs with equal seeds)."""
     needed, of = [], []
     for a, b in zip(ours, theirs, strict=True):
         if b.best is None:

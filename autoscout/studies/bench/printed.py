@@ -165,7 +165,8 @@ def _count(evaluations: float, budget: int) -> str:
 
 
 def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
-    """The median cost as text. If over half of the runs missed the target, it is a lower bound: what they spent."""
+    """The median cost as text. If over half of the runs missed the target, the text is a lower bound: the amount that
+    these runs spent."""
     if spent is None:
         return "–"
     return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"

@@ -30,8 +30,8 @@ _FAST = 0.1  # configurations with a regret below this count as fast
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`budget`: number of evaluations. `target`: regret at which a run counts as solved; 0.01: within 1 % of the
-    optimum. `noise`: standard deviation of the log costs that a strategy gets."""
+    """The settings of a run. `budget`: number of evaluations. `target`: regret at which a run counts as solved; 0.01:
+    within 1 % of the optimum. `noise`: standard deviation of the log costs that a strategy gets."""
 
     budget: int = 200
     target: float = 0.01
@@ -69,15 +69,15 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     cost_to_5pct: float | None
     fast: float  # share of the cost (or of experiments, if costs are unknown) that was spent on fast configurations
     engine_ms_per_step: float
-    engine_ms_first: float  # milliseconds to create the strategy and get its first proposal
+    engine_ms_first: float  # milliseconds until the first proposal, including creation
     curve: list[list[float]]
 
 
 def run(
     landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
 ) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
-    """(scored run, (configuration, cost) pairs that the strategy got; None: failed). A later run may get these as
-    results of a past job."""
+    """(scored run; the pairs (configuration, cost) that the strategy got, with cost None for a failure). A later run
+    may get the pairs as results of a past job."""
     landscape.prepare()  # so that the strategy's time excludes it
     begun = time.process_time()
     chosen = _strategy(landscape, name, seed, settings, past)
@@ -237,7 +237,8 @@ class _Record:
         return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
 
     def _best_at(self, curve: list[list[float]], n: int) -> float | None:
-        """The best value after n evaluations (after its last, if it ended earlier); None if n exceeds the budget."""
+        """The best value after n evaluations (or at the end of a run that ended earlier); None if n exceeds the
+        budget."""
         if n > self.settings.budget:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)

@@ -38,7 +38,7 @@ class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     failures: float  # median over the runs
     evaluations: float  # median; the whole budget, unless a run ended by itself
     closing: float  # median, outside the budget
-    # a run that did not reach the target counts with all that it spent, so this is a lower bound
+    # runs that missed the target count with their whole cost, so this is a lower bound
     cost_to_target: Spread | None
     cost_to_5pct: Spread | None
     fast: float  # median share of the cost spent on configurations within 10 % of the best one
@@ -92,7 +92,8 @@ def summarize(runs: Sequence[BenchRun], budget: int, target: float) -> Summary:
 
 
 def pools(landscapes: Sequence[str]) -> dict[str, list[str]]:
-    """Name → landscapes that are pooled: all plain ones, and all shuffled ones, if there are several."""
+    """Name → landscapes that are pooled. If there are several landscapes, all plain ones form a pool, and all shuffled
+    ones form another."""
     shuffled = [name for name in landscapes if name.endswith(SHUFFLED)]
     plain = [name for name in landscapes if name not in shuffled]
     return {name: some for name, some in ((ALL, plain), (ALL + SHUFFLED, shuffled)) if len(some) > 1}

@@ -16,7 +16,9 @@ from kb.records import AutoscoutError, Objective, Value
 from kb.table_files import read_table
 
 _STATUSES = ("oom", "invalid", "timeout", "wrong", "killed")
-_SUSPICIOUS_SPREAD = 2.0  # if rows with equal knobs differ by a larger ratio, something else must have varied
+# If the metrics of rows with equal knobs differ by a larger ratio, a setting that is not among the knobs must have
+# varied.
+_SUSPICIOUS_SPREAD = 2.0
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +132,8 @@ class _Merged(msgspec.Struct):
 
 
 def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[Any, _Merged], list[str]]:
-    """(configurations by the values of their knobs, remarks). Rows with equal knobs are merged: the median of those
-    that ran, or a failure if most failed."""
+    """(configurations by the values of their knobs, remarks). Rows with equal knobs are merged into the median of the
+    rows that ran, or into a failure if most rows failed."""
     places = {name: table.columns.index(name) for name in knobs}
     by_knobs: dict[Any, list[tuple[Any, ...]]] = {}
     for row in table.rows:
@@ -199,7 +201,7 @@ def _remarks(rows: int, merged: dict[Any, _Merged], spread: float, useless: int,
 
 
 def _acting(table: Table, knobs: list[str]) -> list[str]:
-    """The knobs that vary in these rows, or one knob if none does."""
+    """The knobs that vary in the table, or one knob if none varies."""
     acting = [k for k in knobs if len({_value(row[table.columns.index(k)]) for row in table.rows}) > 1]
     return acting or [k for k in knobs if any(row[table.columns.index(k)] is not None for row in table.rows)][:1]
 

@@ -37,7 +37,8 @@ def variant(name: str) -> tuple[str, Any]:
 
 
 def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[str], dict[str, str]]:
-    """(strategies that can run on these landscapes, others → reason). Errors: AutoscoutError (exit 2) if none can."""
+    """(strategies that can run on these landscapes; name of any other strategy → reason). Errors: AutoscoutError (exit
+    2) if none can."""
     left_out: dict[str, str] = {}
     for name in names:
         plain, _ = variant(name)

@@ -2,8 +2,8 @@
 
 It starts with ten random points. Then a Gaussian process (Matérn 5/2, a length scale per knob) is combined with a
 portfolio of acquisitions (GP-Hedge, Hoffman et al. 2011): expected improvement, lower confidence bound and probability
-of improvement each propose a candidate, and one is chosen with a probability that depends on the past predictions at
-each acquisition's candidates. COSMIC reports −∞ for a broken constraint; here only valid configurations can be
+of improvement each propose a candidate. One of the three is chosen at random; acquisitions whose past candidates have
+better predictions are more probable. COSMIC reports −∞ for a broken constraint; here only valid configurations can be
 proposed, and a failed run counts as twice the worst cost. Differences: hyper-parameters are refitted when the data have
 grown by a tenth, and acquisitions are computed on at most 2,000 random rows."""
 

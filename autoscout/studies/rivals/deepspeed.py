@@ -39,7 +39,7 @@ def deepspeed(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Searc
 
 
 def _performances(pool: Pool) -> tuple[np.ndarray, np.ndarray]:
-    """(measured rows, their performance: higher is better, 0 for failures)."""
+    """(measured rows; performance of each row, where higher is better and failures have 0)."""
     return np.array(list(pool.known)), np.array([0.0 if c is None else 1.0 / c for c in pool.known.values()])
 
 

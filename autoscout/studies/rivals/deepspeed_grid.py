@@ -1,8 +1,8 @@
 """DeepSpeed autotuning's `gridsearch`: all configurations in order, until several successive trials bring no gain.
 
 According to its source (tuner/index_based_tuner.py, base_tuner.py), it ends after `tuner_early_stopping` trials without
-a gain, counting the best one itself (5 unless the ds_config sets it; 0: never). The outer procedure, stage by stage
-with the micro batch first, is in grid.py."""
+a gain (5 unless the ds_config sets this number; 0: never). The best trial itself counts as the first of them. The outer
+procedure, stage by stage with the micro batch first, is in grid.py."""
 
 from collections.abc import Iterable
 

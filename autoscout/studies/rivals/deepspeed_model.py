@@ -2,8 +2,9 @@
 (deepspeed.py is the same with scikit-learn's trees, and uses the whole budget.)
 
 After two random trials, it tries the best configuration by the ranking model, which is refitted after every trial; a
-fifth of the trials is random. It ends like deepspeed_grid.py. Unlike the original, it really runs the first two trials,
-codes names by their index and inactive knobs by their `off` value, and minimizes the cost for every metric."""
+fifth of the trials is random. The search ends by the rule of deepspeed_grid.py. Unlike the original, it really runs the
+first two trials, codes names by their index and inactive knobs by their `off` value, and minimizes the cost for every
+metric."""
 
 from collections.abc import Iterator
 

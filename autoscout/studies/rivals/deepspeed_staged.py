@@ -7,7 +7,8 @@ long as each gains 5 %, which is omitted here.) Then `gridsearch` tries the othe
 mode is "fast" or the stage's best is no better than the previous stage's. A stage that runs no larger micro batch than
 the previous one ends the search.
 
-Micro batch sizes are those of the space: with a fixed global batch, only its divisors. The metric is 1 / cost."""
+Only micro batch sizes in the space are tried. With a fixed global batch, these are its divisors. The metric is 1 /
+cost."""
 
 from collections.abc import Generator, Sequence
 
@@ -81,14 +82,15 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
 
 
 def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """The sizes to try further: the largest, `most`, and up to `count` in the upper half, at a constant stride."""
+    """The sizes to try further: `most` (the largest), and up to `count` sizes in the upper half, at a constant
+    stride."""
     upper = [size for size in sizes if most // 2 <= size < most]
     stride = max(-(-len(upper) // count), 1)
     return [*upper[::stride], *([most] if most else [])]
 
 
 def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
-    """Micro batch → the row with it that is otherwise nearest to the default."""
+    """Micro batch size → the row with this size that is otherwise nearest to the default."""
     far = pool.distance(pool.codes[pool.default])[rows]
     values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
     return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}

@@ -9,8 +9,8 @@ from autoscout.studies.rivals.optuna_tpe import broken, by_trials
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
     """The sampler models only knobs that every trial has (its "intersection search space") and samples conditional ones
-    at random. Once it has converged, it suggests the same configuration repeatedly, in time that grows with the trials,
-    so `distinct` is set."""
+    at random. Once converged, it suggests the same configuration repeatedly, and each suggestion takes longer than the
+    one before, so `distinct` is set."""
     import warnings
 
     import optuna  # type: ignore[import-not-found]

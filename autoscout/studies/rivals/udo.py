@@ -2,9 +2,9 @@
 
 Changing a heavy parameter is expensive. So the outer search chooses several heavy settings before it gets their results
 (delayed evaluation), and they are evaluated in the order with the fewest changes between successive ones (reordering).
-For each, an inner search chooses a few light settings to evaluate; the best inner reward is the outer reward. Both
-searches are trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE (Gelly &
-Silver 2007), as in UDO's `uct_node`.
+For each heavy setting, an inner search chooses a few light settings to evaluate; the best inner reward is the reward of
+the heavy setting. Both searches are trees over the parameters in their declared order with UCB-V (Audibert et al. 2009)
+and RAVE (Gelly & Silver 2007), as in UDO's `uct_node`.
 
 Adaptations: sparse knobs are heavy and dense ones light (if a kind is missing, all knobs are of the other kind); only
 valid values are branches; the reward is c₀ / (c₀ + c), where c₀ is the default's cost, and 0 for a failure. Changes of

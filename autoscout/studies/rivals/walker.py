@@ -1,6 +1,6 @@
 """COSMIC's random walker (ArchGym's RW agent): every value is drawn independently and uniformly from the knob's domain.
 
-COSMIC returns −∞ for a broken constraint, as for most of its logged proposals. Here, a draw is replaced by the nearest
+COSMIC returns −∞ for a broken constraint; most proposals in its logs break one. Here, a draw is replaced by the nearest
 valid configuration, so none is wasted; this favours configurations surrounded by invalid ones."""
 
 import numpy as np
