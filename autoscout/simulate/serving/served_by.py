@@ -21,12 +21,12 @@ from autoscout.simulate.engine_records import (
 )
 from kb.records import AutoscoutError
 
-Steps = list[list[float]]  # [smallest GiB of a device, value from there on], ascending
+Steps = list[list[float]]  # [GiB of device memory, value from this size up], ascending
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of all groups of figures. `source`: their origin; `n`: number of measurements behind them (0: read in
-    the engine's code, or assumed); `fitted_by`: the command that fits them and prints their error."""
+    """The base of all groups of figures. `source`: origin of the figures; `n`: number of measurements behind them (0:
+    read in the engine's code, or assumed); `fitted_by`: the command that fits the figures and prints their error."""
 
     source: str
     n: int
@@ -53,11 +53,11 @@ class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The engine's default limits. `step_tokens`, `offline_step_tokens`: token budget of a step by a device's GiB, for
     servers and for fixed batches; `step_holds_request`: raise the budget to the longest request; `max_seqs`: concurrent
-    sequences; `utilization`: reserved share of the device memory. `apart`: the share excludes activations; `of_free`:
-    it is a share of the memory left after weights and activations; `keeps_all`: sliding-window layers cache all keys.
-    If `kept_mib` > 0, the engine instead reserves all memory except `kept_mib`, `kept_token_mib` per token of a step,
-    `kept_graph_mib` per CUDA graph (`kept_graphs` by GiB) and `kept_tp_mib` per tensor parallel device, in total at
-    least `kept_least_mib` (by GiB)."""
+    sequences; `utilization`: reserved share of the device memory. `apart`: this share excludes activations; `of_free`:
+    `utilization` is a share of the memory left after weights and activations; `keeps_all`: sliding-window layers cache
+    all keys. If `kept_mib` > 0, the engine instead reserves all memory except `kept_mib`, `kept_token_mib` per token of
+    a step, `kept_graph_mib` per CUDA graph (`kept_graphs` by GiB) and `kept_tp_mib` per tensor parallel device, in
+    total at least `kept_least_mib` (by GiB)."""
 
     step_tokens: Steps
     offline_step_tokens: Steps
@@ -78,8 +78,8 @@ class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The host's work, relative to [serving.host] of the device record: per `step`, and per `sequence` of a step.
     `unread_sequence` replaces `sequence` for batches whose tokens are not streamed. `alone_step`, `alone_sequence`
-    replace the values if the host does not overlap with the device (None: no difference). `python`: false for an engine
-    in C++, which launches kernels without delay."""
+    replace `step` and `sequence` if the host does not overlap with the device (None: same values). `python`: false for
+    an engine in C++, which launches kernels without delay."""
 
     python: bool = True
     step: float = 1.0
@@ -91,8 +91,8 @@ class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Kernel launches. `times`: time of a launch relative to vLLM's; `experts`: additional launches of a layer with
-    experts; `block_experts`: the same if expert inputs are quantized in blocks; `graphs_end`: decode steps larger than
-    the largest CUDA graph run without one."""
+    experts; `block_experts`: additional launches if expert inputs are quantized in blocks; `graphs_end`: decode steps
+    larger than the largest CUDA graph run without one."""
 
     times: float = 1.0
     experts: float = 0.0
@@ -101,12 +101,13 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of those in MXFP4, relative to vLLM's
-    Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
+    """The engine's own kernels. `experts`, `mxfp4`: speed of expert kernels, and of MXFP4 expert kernels, relative to
+    vLLM's Triton kernel; `sinks`: fast attention with sinks on every device; `expert_width`: on devices without 8-bit
     products, 4-bit experts are padded to a multiple of this width (0: to the usual one); `latent_token_us`: additional
     time of latent attention in a decode step, per layer; `serial_keys`: one block of threads reads all keys of a query
     head (see `reads_key_us` of the device); `shared_fused`: a shared expert as wide as the routed experts is computed
-    as one of them, unless experts are distributed over devices; `shared_beside`: it runs concurrently with them."""
+    as one of the routed experts, unless experts are distributed over devices; `shared_beside`: the shared expert runs
+    concurrently with the routed experts."""
 
     experts: float = 1.0
     mxfp4: float = 1.0
@@ -128,8 +129,8 @@ class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The API server. `seconds`: mean time of a request in the server, before and after the engine; in a closed loop it
     varies between 0.5 and 1.5 times the mean, so that users do not stay synchronized. `request_s`: part of this time in
-    which a request occupies the server's event loop, so that simultaneous requests queue; `template_s`: the same with a
-    chat template (0: equal)."""
+    which a request occupies the server's event loop, so that simultaneous requests queue; `template_s`: like
+    `request_s`, for requests with a chat template (0: same value)."""
 
     seconds: float
     request_s: float
@@ -169,8 +170,8 @@ class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Found(NamedTuple):
-    """`own`: the figures of the engine's release; `rules`: those of the release whose scheduling rules apply; `first`:
-    whether prompts take precedence."""
+    """The figures of one engine. `own`: the figures of its release; `rules`: those of the release whose scheduling
+    rules apply; `first`: whether prompts take precedence."""
 
     own: EngineRelease
     rules: EngineRelease
@@ -209,7 +210,7 @@ def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
         return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
 
     def over(name: str, least: float) -> np.ndarray:
-        """1 where the column's value exceeds `least`, 0 where it does not, -1 where it is missing."""
+        """1 where the column's value exceeds `least`; -1 where it is missing; 0 elsewhere."""
         given = np.asarray(columns.get(name, np.nan))
         values = given.astype(float) if given.dtype.kind in "biuf" else np.full(given.shape, np.nan)
         return np.where(np.isnan(values), -1, values > least)
@@ -241,7 +242,8 @@ def family(framework: str) -> Family:
 
 
 def version_of(framework: str, version: str) -> Version | None:
-    """The release named by `version`, or if that is empty, by `framework` ("vLLM 0.9"); None if there is no number."""
+    """The release in the text `version`, or if that is empty, in `framework` ("vLLM 0.9"); None if the text has no
+    number."""
     return release_of(version) if version else release_of(framework)
 
 
@@ -284,8 +286,8 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
 
 
 def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
-    """The figures that apply to a release. `first`: 1 or 0: prefer the nearest release in which prompts do or do not
-    take precedence; -1: no preference."""
+    """The figures that apply to a release. `first` is 1 to prefer the nearest release in which prompts take precedence,
+    0 to prefer one in which they do not, and -1 for no preference."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
         return own
@@ -311,5 +313,5 @@ def served(named: Family, row: ReleaseRow) -> EngineRelease:
 
 
 def by_memory(steps: Steps, gib: float) -> float:
-    """The value for a device with `gib` GiB of memory: that of the last step that starts at or below it."""
+    """The value for a device with `gib` GiB of memory, taken from the last step that starts at or below this size."""
     return next((value for least, value in reversed(steps) if gib >= least), steps[0][1])
