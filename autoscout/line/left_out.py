@@ -1,4 +1,5 @@
-"""Finds variables and flags of a launch line that a job file must not contain (secrets), or that it cannot expand."""
+"""Finds variables and flags of a launch line that a job file must not contain (secrets), and variables that only a
+shell can expand."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -22,16 +22,16 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
     with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
-    the framework, whatever the script's name. `unlike`: similar flags of other programs, which exclude a match.
-    `imports`: modules that such a script must import. `has`: settings in the YAML file of a line that identify the
-    framework. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments
-    key=value override them. `launches`: further programs and subcommands that start a run.
+    the framework, whatever the script's name. `unlike`: flags of similar programs; a line with such a flag does not
+    match. `imports`: modules that a script found by `known_by` must import. `has`: settings that identify the framework
+    in a line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file,
+    and arguments key=value override them. `launches`: further programs and subcommands that start a run.
 
-    Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: it uses
-    accelerate for this. `ranks_need`: the environment variable without which it starts several ranks only if it sees
-    several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the devices
-    per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`: suffix of
-    the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
+    Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: the program
+    starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
+    if it sees several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the
+    devices per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`:
+    suffix of the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -55,7 +55,7 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> set[str]:
-        """The framework's own programs, without scripts and modules, which Python starts."""
+        """The framework's own programs, without scripts and modules (Python starts those)."""
         return {text.split()[0] for text in (*self.recognises, *self.launches) if "." not in text}
 
 
@@ -75,7 +75,7 @@ def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
 
 @cache
 def frameworks() -> dict[str, Framework]:
-    """Frameworks by name. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
+    """Returns name → framework. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
     known = {field.name for field in fields(Framework)}
     return {
         name: converted(path, {key: value for key, value in found.items() if key in known}, Framework)
@@ -85,7 +85,8 @@ def frameworks() -> dict[str, Framework]:
 
 @cache
 def verbs() -> dict[str, tuple[set[str], bool]]:
-    """Maps each framework's programs to the subcommands that start a run (empty if all do) and to whether it trains."""
+    """Returns program → (subcommands that start a run, empty if all do; whether the program trains), for all
+    frameworks."""
     found: dict[str, tuple[set[str], bool]] = {}
     for each in frameworks().values():
         for program, *verb in (text.split() for text in (*each.recognises, *each.launches)):
@@ -114,7 +115,9 @@ def recognised(line: Line) -> str:
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(alike, name)  # of variants with the same program, prefer the one that is configured by flags
+        name = next(
+            alike, name
+        )  # of several frameworks with the same program, prefer the one that is configured by flags
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")
@@ -125,8 +128,8 @@ def _all_match(patterns: list[str], flags: set[str]) -> bool:
 
 
 def not_read(line: Line) -> str:
-    """Returns the framework that the line's flags suggest, if its script, which could confirm it, is missing here; else
-    "" (none)."""
+    """Returns the framework that the line's flags suggest, if the line's script is missing on this machine, so that its
+    imports cannot confirm the framework; else ""."""
     flags = {plain(flag) for flag in line.flags if flag.startswith("--")}
     if _source(line) is not None:
         return ""
@@ -135,8 +138,8 @@ def not_read(line: Line) -> str:
 
 
 def _parses(line: Line, known: Framework) -> bool:
-    """Whether the script imports what the framework's scripts import, so that it parses the framework's flags. False if
-    its first argument is a settings file, since the script then reads no flags."""
+    """Whether the line's script imports the modules that the framework's scripts import, and thus parses the
+    framework's flags. False if the script's first argument is a settings file, since it then reads no flags."""
     if not known.imports or any(word.endswith((".yaml", ".yml", ".json")) for word in line.program.words[1:2]):
         return False
     source = _source(line)

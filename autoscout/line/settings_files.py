@@ -17,8 +17,8 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to another 
 
 
 def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
-    """Returns the existing settings files of a line, by the index of the word that names each. `folders`: flags that
-    set the folder of the files."""
+    """Returns index of the word → existing settings file that this word names. `folders`: flags that set the folder of
+    the files."""
     inside = line.first_value(folders)
     folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}

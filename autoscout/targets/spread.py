@@ -158,8 +158,8 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """Returns Ray's resource for a kind of device, which is the word for its series in NVIDIA's device names
-    (NVIDIA_GPU_NAME_PATTERN); {} if unknown."""
+    """Returns {Ray's resource name: amount} for a kind of device; {} if unknown. The resource is named after the series
+    in NVIDIA's device names (NVIDIA_GPU_NAME_PATTERN)."""
     known = record_of(kind)
     series = known.series[0] if known and known.vendor == "nvidia" and known.series else " "
     return {} if " " in series else {f"accelerator_type:{series.upper()}": 0.001}

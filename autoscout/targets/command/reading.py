@@ -1,4 +1,4 @@
-"""Reads the metrics of a run from its output or files, by regular expressions and while it runs.
+"""Reads the metrics of a run from its output or files by regular expressions, while the run continues.
 
 For speed, lines are prefiltered by the longest literal that every match of a pattern contains. This reads hundreds of
 MB/s, with one chunk of the log in memory."""
@@ -77,8 +77,9 @@ class MetricReader:
             self._keep(number)
 
     def _steps(self, step: bytes | None) -> int:
-        """Returns the number of steps since the previous line, as logs may skip steps. A number slightly below the last
-        comes from a slower rank. A number of at most half the last means that counting restarted."""
+        """Returns the number of steps since the previous line, as logs may skip steps. A number slightly below the
+        previous one comes from a slower rank. A number of at most half the previous one means that counting
+        restarted."""
         if step is None:
             return 1
         if not step.isdigit():
@@ -225,7 +226,7 @@ def number_at(path: Path, inside: str) -> float | None:
 
 
 def number_of(text: bytes) -> float | None:
-    """Parses numbers such as "1,234.5", "1.2e-3" and "nan"."""
+    """Parses a number such as "1,234.5", "1.2e-3" or "nan"; None if the text is not a number."""
     try:
         return float(text.replace(b",", b"").strip().rstrip(b".%"))
     except ValueError:

@@ -1,9 +1,9 @@
 """The equivalence check of an RL job: compares rewards and losses of the first updates, sampled with the same seed.
 
-The first iteration samples its answers before any training, so its reward must equal the reference's. Later on,
-rounding may change a sampled token, so rewards only agree within the standard error of a mean over that many answers.
-If a knob or another number of ranks changes the first answers, too, all iterations are compared in this way; the result
-then says so and never counts as equal."""
+The first iteration samples its answers before any training, so its reward must equal the reference's. In later
+iterations, rounding may change a sampled token, so rewards only agree within the standard error of an iteration's mean
+reward. If a knob or a different number of ranks changes even the first answers, all iterations are compared within the
+standard error; the result then states this and never counts as equal."""
 
 import math
 from collections.abc import Iterable
@@ -20,8 +20,9 @@ LAG = "lag_updates"
 
 
 class FirstUpdates:
-    """Compares metrics that both runs report. A run without rewards passes, which the check's text states. Answers from
-    an older policy than the reference's make it a different training, unless a constraint limits their age."""
+    """Compares metrics that both runs report. A run without rewards passes, and the check's text states this. If a run
+    trains on answers of an older policy than the reference does, it is a different training, unless a constraint limits
+    the age of answers."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
         """`redraws`: knobs that change the sampled answers."""
@@ -29,7 +30,7 @@ class FirstUpdates:
         self._lag_stated = any(constraint(text)[0] == LAG for text in job.objective.constraints)
 
     def flaw(self, measured: Measurement) -> str:
-        """Returns why a run's metrics cannot be right, whatever other runs have; "" if they are plausible."""
+        """Returns why a run's metrics are implausible on their own, without a comparison; "" if they are plausible."""
         if all(map(math.isfinite, measured.losses + measured.grad_norms)):
             return ""
         return f"rewards or losses are not finite: {_series(measured)}"

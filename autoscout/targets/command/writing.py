@@ -1,4 +1,5 @@
-"""Export formats of a user's own command other than shell scripts: YAML, a Slurm script, a Kubernetes Job or JobSet."""
+"""Export formats of a user's own command in addition to shell scripts: YAML, a Slurm script, a Kubernetes Job or
+JobSet."""
 
 import shlex
 
@@ -55,7 +56,8 @@ def slurm(launch: Launch) -> str:
 
 
 def k8s(launch: Launch) -> str:
-    """Writes a Job with the user's image. It is one pod, so several nodes are an error: AutoscoutError (exit 2)."""
+    """Returns a Kubernetes Job with the user's image. Errors: AutoscoutError (exit 2) for several nodes, since a Job
+    has one pod."""
     if launch.nodes > 1:
         raise AutoscoutError(
             f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
@@ -83,7 +85,7 @@ def jobset(launch: Launch) -> str:
 
 
 def _heard(launch: Launch) -> Launch:
-    """Makes a server listen on all network interfaces, because its clients are outside of its pod."""
+    """Returns the launch of a server that listens on all network interfaces, because clients are outside of its pod."""
     line = Line(tuple(launch.program))
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch

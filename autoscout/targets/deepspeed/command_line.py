@@ -51,9 +51,9 @@ def job_of(
     completed: Path | None = None,
 ) -> dict[str, Any]:
     """Returns a job file's content. `script`: the user's script with arguments, which need not name the ds_config.
-    `gpus`: number of GPUs (or CPU ranks) on this machine; `hosts`: a host file instead. `loss`: pattern of the script's
-    losses. `completed`: a copy of the ds_config with the model's parameters added, which is read instead. `notes`: what
-    the user should check.
+    `gpus`: number of GPUs (or CPU ranks) on this machine. `hosts`: a host file, given instead of `gpus`. `loss`:
+    pattern of the script's losses. `completed`: a copy of the ds_config with the number of model parameters added,
+    which is read instead of the ds_config. `notes`: what the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -127,8 +127,8 @@ def _job_on(
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Like `job_of`, for a launch line with a ds_config; None if it names none or the file does not exist. `devices`:
-    those of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
+    """Like `job_of`, for a launch line with a ds_config; None if the line names no ds_config or the file does not
+    exist. The key `devices` has the devices of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
@@ -180,7 +180,8 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
 
 
 def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
-    """Returns a note on replacing a launcher. `starter`: the words before the script; `kept`: those that remain."""
+    """Returns a list with a note if AutoScout replaces the line's launcher. `starter`: the words before the script.
+    `kept`: the words of `starter` that are not replaced."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []

@@ -1,5 +1,5 @@
-"""Splits the launch line of a DeepSpeed script into its environment (a container, or processor binding), its launcher,
-which AutoScout replaces, and the script with its arguments."""
+"""Splits the launch line of a DeepSpeed script into its environment (a container, or processor binding), its launcher
+(which AutoScout replaces), and the script with its arguments."""
 
 import re
 from itertools import pairwise
@@ -19,8 +19,8 @@ _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class LineParts(NamedTuple):
-    """The parts of a launch line. `before`: the line before the launcher. `ranks_by_launcher`: whether the launcher
-    starts the ranks, rather than srun."""
+    """The parts of a launch line. `before`: the words before the launcher. `ranks_by_launcher`: whether the launcher,
+    not srun, starts the ranks."""
 
     before: Line
     ranks_by_launcher: bool

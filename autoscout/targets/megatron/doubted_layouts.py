@@ -1,5 +1,5 @@
-"""Predicts which layouts may run out of memory by the closed-form memory model; these are shadowed before they run. A
-shadow is composed of parts that several layouts share."""
+"""Predicts by the closed-form memory model which layouts may run out of memory. Before such a layout runs, a shadow run
+(without a GPU) checks it. A shadow is composed of parts that several layouts share."""
 
 import contextlib
 import time

@@ -18,7 +18,8 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence for each setting that a fine-tuning job lacks, or that has another name in Megatron-core."""
+    """Yields a sentence for each setting that a fine-tuning job lacks, or that has a different name in
+    Megatron-core."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:

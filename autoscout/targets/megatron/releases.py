@@ -1,4 +1,5 @@
-"""Adapts the catalog to the installed megatron-core: removes knobs that it does not have yet, or no longer accepts."""
+"""Adapts the catalog to the installed megatron-core: removes knobs that this release does not have yet or no longer
+accepts."""
 
 import contextlib
 import functools
@@ -54,7 +55,8 @@ def version_of(job: Job) -> str:
 
 
 def renamed(job: Job) -> dict[str, str]:
-    """Returns flags with another name in the training release than in the catalog's version: old name → new name."""
+    """Returns the flags that were renamed between the catalog's version and the installed release: old name → new
+    name."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
     return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}

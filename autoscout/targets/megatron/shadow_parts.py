@@ -1,6 +1,6 @@
-"""Composes a configuration's shadow of parts: traces of small jobs that differ from it only in the layers per stage and
-the numbers of stages and replicas. Parts are cached, so that configurations which differ only in these need no new
-trace."""
+"""Composes a configuration's shadow from parts: traces of small jobs that differ from the configuration only in the
+numbers of layers per stage, stages and replicas. Parts are cached, so that configurations which differ only in these
+numbers share traces."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def from_parts(asked: ShadowAsked) -> Shadow:
-    """Returns the composed shadow. Errors: AutoscoutError if parts do not determine the answer, if one of them fails,
-    or if one is not cached and `limit_s` is 0."""
+    """Returns the composed shadow. Errors: AutoscoutError if parts do not determine the result, if a part fails, or if
+    a part is not cached and `limit_s` is 0."""
     job, configuration = asked.job, asked.configuration
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)

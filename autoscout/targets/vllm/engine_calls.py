@@ -1,5 +1,5 @@
-"""Checks whether a release of vLLM accepts every call of our workers. Known releases are recorded; others are inspected
-where they are installed."""
+"""Checks whether a release of vLLM accepts every call of our workers. Known releases are recorded; an unknown release
+is inspected where it is installed."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serving and shadows use
+SERVE = WORKERS / "audit_vllm.py"  # this worker also imports the code that serving and shadows use
 DEVICE = "none"  # only vLLM's classes are inspected
 
 
@@ -28,7 +28,8 @@ def release_of(version: str) -> str:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns None if the engine is on other hosts and its release is not recorded, or if no engine is started.
+    """Returns whether the engine accepts the calls. None if the engine is on remote hosts and its release is not
+    recorded, or if no engine is started.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     release = release_of(version)

@@ -14,8 +14,8 @@ _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 
 def yaml(found: Launch) -> str:
-    """Writes the file for `vllm serve --config FILE.yaml`; behind a router, the file that all engines share. (JSON
-    scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
+    """Returns the content of the file for `vllm serve --config FILE.yaml`. Behind a router, all engines share this
+    file. (JSON scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
     if len({one.name for one in found.servers}) > 1:
         raise AutoscoutError(
             "servers that read prompts and servers that answer cannot share one file; use another --format", 2
@@ -50,8 +50,9 @@ def _ray(nodes: int) -> list[str]:
 
 
 def k8s(found: Launch) -> str:
-    """Writes a Deployment and its Service; for several servers a StatefulSet per role, and the router. The processes of
-    an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server on several nodes."""
+    """Returns a Kubernetes manifest: a Deployment and its Service, or for several servers a StatefulSet per role and
+    the router. The processes of an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server
+    on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no Deployment can span several nodes; use --format command or slurm", 2)
     lines = heading(found)
@@ -71,7 +72,9 @@ def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
     Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
-    if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch KV blocks from this address
+    if (
+        "--kv-transfer-config" in one.arguments and replicas
+    ):  # engines with a different role fetch KV blocks from this address
         env.append(f"            - {{ name: {_SIDE_HOST}, valueFrom: {{ fieldRef: {{ fieldPath: status.podIP }} }} }}")
     return [
         "apiVersion: apps/v1",
@@ -110,7 +113,7 @@ def _k8s_service(name: str, more: str) -> list[str]:
 
 
 def _k8s_router(found: Launch, urls: list[str]) -> list[str]:
-    """Returns the router, which reaches the servers by their names in the cluster."""
+    """Returns the lines of the router's manifest. The router reaches the servers by their names in the cluster."""
     name = _name(found)
     return [
         "apiVersion: apps/v1",

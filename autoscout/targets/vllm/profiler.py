@@ -73,9 +73,9 @@ class VllmProfiler:
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """Runs one experiment in `folder`, after deleting files of an earlier attempt. A failure is returned as a
-        measurement, with the status "killed" after interrupt(). If vLLM builds the same engine for a configuration in a
-        sibling folder, that measurement is returned. Errors: AutoscoutError if the folder cannot be written or the
-        random model cannot be created."""
+        measurement, with the status "killed" after interrupt(). If vLLM builds the same engine as for an experiment in
+        a sibling folder, that experiment's measurement is returned. Errors: AutoscoutError if the folder cannot be
+        written or the random model cannot be created."""
         try:
             return self._run(configuration, name, folder)
         finally:
@@ -109,8 +109,8 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """Measures a configuration on an engine. `ceiling`: arguments of a reusable engine that is kept; {} for a new
-        engine."""
+        """Measures a configuration on an engine. `ceiling`: arguments of the engine that is kept for reuse; {} for a
+        new engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
@@ -148,7 +148,7 @@ class VllmProfiler:
             "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
-            # the first ones of the visible GPUs, by index or UUID
+            # the first `ranks` visible GPUs, by index or UUID
             "gpus": (named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, about, worker)

@@ -103,7 +103,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
-    """Returns the devices of each node: those in the line, else the usual eight per node."""
+    """Returns the number of devices of each node: from the line, else the usual eight."""
     own = _whole(flags, "--data-parallel-size-local")
     named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
@@ -147,8 +147,8 @@ def _model_first(line: Line) -> Line:
 
 
 def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """Returns launch.draft for the line's speculative decoding method; {} if the line has none, or one without a draft
-    model."""
+    """Returns launch.draft for the line's speculative decoding method; {} if the line has no such method, or a method
+    without a draft model."""
     method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
     if not method and model:  # default method in vllm/config/speculative.py
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")

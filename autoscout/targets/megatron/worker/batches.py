@@ -16,7 +16,7 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[MicroBatch]:
-    """This data-parallel rank's share of the global batch of `iteration`, cut into micro batches."""
+    """Returns this data parallel rank's share of the global batch of `iteration`, split into micro batches."""
     share = config["global_batch"] // parallel_state.get_data_parallel_world_size()
     first = share * parallel_state.get_data_parallel_rank()
     batches = []

@@ -154,8 +154,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As in Megatron-LM, except for gloo: it may still be sending a tensor when it is freed, with silently wrong
-        # losses.
+        # As in Megatron-LM, except with gloo, which may still be sending a tensor when the tensor is freed, so that
+        # losses are silently wrong.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,

@@ -1,8 +1,8 @@
 """Lets Megatron-core train on CPUs with gloo, although it has no CPU mode and calls torch.cuda directly.
 
 `before_megatron` patches torch and must run before the first import of megatron.core. `after_megatron` patches
-Megatron. `without_transformer_engine` repairs its local layers, also for GPUs. `for_a_script` does all of this and what
-Megatron-LM's own scripts need in addition. A comment at each patch gives its reason."""
+Megatron. `without_transformer_engine` repairs its local layers, also for GPUs. `for_a_script` applies all of these
+patches, plus those that only Megatron-LM's own scripts need. A comment at each patch gives its reason."""
 
 import contextlib
 import glob
@@ -33,7 +33,7 @@ class _NoStream:
 
 def before_megatron() -> None:
     cuda: Any = torch.cuda
-    # Megatron uses this about 60 times as `device=…`.
+    # Megatron passes the result of this function as `device=…` in about 60 places.
     cuda.current_device = lambda: _CPU
     # Called by peer-to-peer communication and by timers.
     cuda.synchronize = lambda *args, **kwargs: None
@@ -54,8 +54,8 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
-    # A faster gradient of a linear layer's input in bf16: for a matrix that is not transposed, torch uses a plain loop,
-    # which is twenty times slower at 4096 × 4096.
+    # Speeds up the gradient of a linear layer's input in bf16. For a matrix that is not transposed, torch uses a plain
+    # loop, which is twenty times slower at 4096 × 4096.
     tensor.matmul = _matmul(tensor.matmul)
     # The optimizers accept only parameters whose type name is "torch.cuda.FloatTensor" or the like.
     plain_type = tensor.type

@@ -1,5 +1,6 @@
-"""The norm of the experts' gradients, which must be equal in all equivalent layouts. It is compared separately, because
-these gradients are so small in bf16 that their loss would look like rounding in the total norm."""
+"""The norm of the experts' gradients, which must be equal in all equivalent layouts. This norm is compared separately,
+because the experts' gradients are so small that, if they were missing, the total norm would change no more than by
+rounding in bf16."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Times the parts of a step on this rank by marks, which are read after the step. On a GPU, a mark is an event on the
-stream, so that timing does not block."""
+"""Times the parts of a step on this rank by time marks, which are read after the step. On a GPU, a mark is a CUDA event
+on the stream, so that timing does not block."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,8 @@ def mark() -> None:
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which Megatron's schedule waits for gradients; the optimizer's part follows it."""
+    """Wraps the function with which Megatron's schedule waits for gradients. Its end marks the beginning of the
+    optimizer's part."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()

@@ -140,9 +140,9 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, float, list[Any], float, dict[str, float]]:
-    """Returns (seconds of the slowest rank, seconds of this one, this one's [sum, count] of token losses, gradient
-    norm, seconds of the step's parts). `of_experts` receives the experts' gradient norm in a first step that is
-    warm-up."""
+    """Returns (seconds of the slowest rank, seconds of this rank, this rank's [sum, count] of token losses, gradient
+    norm, part of the step → seconds). If the first step is warm-up, the experts' gradient norm is added to
+    `of_experts`."""
     import batches
     import experts
     import samples
@@ -265,7 +265,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """Records free memory before our first allocation, to exclude memory that other processes use."""
+    """Records free memory before this process's first allocation, to exclude memory that other processes use."""
     if device.type == "cuda":
         import torch
 

@@ -27,7 +27,7 @@ _GATHERS = ("gather", "gather_object", "broadcast_object_list")
 
 
 class PhaseClock:
-    """Adds each timer's time, without that of nested timers, to the timer's phase. The remaining time of an iteration
+    """Adds each timer's seconds, minus those of nested timers, to the timer's phase. The remaining time of an iteration
     counts as the phase "update"."""
 
     def __init__(self):
@@ -94,7 +94,7 @@ class PhaseClock:
 
 
 def _settled():
-    """Waits for the GPU's kernels, which still belong to the phase."""
+    """Waits for the GPU's running kernels, whose time belongs to the current phase."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -9,7 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-import torch._dynamo.polyfills.loader  # before functions are replaced, because it uses them as keys
+import torch._dynamo.polyfills.loader  # before the patches, because it uses functions as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch
@@ -19,7 +19,7 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     product = tensor.matmul
     cpu_shim.before_megatron()
-    tensor.matmul = product  # a GPU needs no copy of a matrix that is not transposed
+    tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
     state = torch.get_rng_state()  # the real generator's state, since a fake one cannot be restored
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state

@@ -42,7 +42,8 @@ def product(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def placeholder(weight: Any) -> Any:
-    """Returns what autograd gets as a gradient that the GEMM has already added to main_grad."""
+    """Returns the placeholder that autograd gets as a weight's gradient, since the GEMM has already added the real
+    gradient to main_grad."""
     return kept_gradient(weight.shape, weight.dtype)
 
 
@@ -70,8 +71,8 @@ def input_gradient(grad: Any, weight: Any) -> Any:
 
 
 def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
-    """Returns the output's gradient as a backward GEMM needs it: gathered from all ranks, and (in 8 bits) also a
-    transposed copy, else None."""
+    """Returns (the output's gradient for a backward GEMM, gathered from all ranks if `gathers`; its transposed copy in
+    8 bits, else None)."""
     grad = grad.reshape(-1, grad.shape[-1])
     if not Settings.fp8:
         return (gather(grad, m.tp_group) if gathers else grad), None
@@ -96,7 +97,7 @@ def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
 
 
 def quantised(x: Any) -> tuple[Any, Any]:
-    """Returns the 8-bit copies that one kernel makes of a tensor: plain, and transposed for the weight gradient."""
+    """Returns the two 8-bit copies that one kernel makes of a tensor: (plain, transposed for the weight gradient)."""
     watch.kernel("quantise", tuple(x.shape))
     return torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape, dtype=torch.uint8)
 
@@ -319,7 +320,7 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Exchanges heads for tokens, or back. The sizes do not change."""
+    """Exchanges heads for tokens between ranks, or tokens for heads. Tensor sizes do not change."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
@@ -347,7 +348,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Rows sorted, repeated or merged by one kernel, which saves a map of their positions."""
+    """Sorts, repeats or merges rows by one kernel, which saves a map of row positions."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
@@ -362,7 +363,8 @@ class MovedFunction(Function):
 
 
 class CrossEntropyFunction(Function):
-    """The gradient overwrites the logits; three numbers per token are reduced over the ranks."""
+    """Cross entropy over vocabulary shards. The gradient overwrites the logits, and three numbers per token are reduced
+    over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:

@@ -1,6 +1,6 @@
 """A replacement for the package `transformer_engine` and its two extensions, if it is not installed.
 
-Megatron-core's own wrappers (core/extensions/transformer_engine.py) use it unchanged."""
+Megatron-core's own wrappers (core/extensions/transformer_engine.py) work with the replacement without changes."""
 
 import contextlib
 import importlib.machinery

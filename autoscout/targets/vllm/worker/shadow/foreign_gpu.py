@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any
 
-_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second one up to 0.20
+_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second one exists up to vLLM 0.20
 
 
 def without_kernels() -> None:
