@@ -1,4 +1,4 @@
-"""Finds numbers in a row that contradict each other, for example because one has a wrong unit."""
+"""Finds numbers in a row that contradict each other, for example because a number has a wrong unit."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,15 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-# tolerated factor: below the 1000 of a wrong unit prefix, but above differences due to sampling and definitions
+# tolerated factor: smaller than the factor 1000 of a wrong unit prefix, but larger than differences due to sampling and
+# definitions
 _FAR = 30.0
 _MORE = 1.02  # tolerated ratio of used to available memory, since tools count memory differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
-    """Returns which values contradict each other; "" if none do."""
+    """Returns a sentence on the values that contradict each other; "" if none do."""
     return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 

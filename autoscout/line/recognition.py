@@ -115,9 +115,8 @@ def recognised(line: Line) -> str:
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(
-            alike, name
-        )  # of several frameworks with the same program, prefer the one that is configured by flags
+        # of several frameworks with the same program, prefer the one that is configured by flags
+        name = next(alike, name)
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")

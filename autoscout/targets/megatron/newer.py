@@ -106,9 +106,8 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
     """Returns the environment variables for every rank."""
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
-            "32"  # communication overlaps with kernels only in separate hardware queues
-        )
+        # communication overlaps with kernels only in separate hardware queues
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     if knobs.get("offload_acts", "none") != "none":
         # without this variable, Transformer Engine (since 2.10) would also offload weights
         found["NVTE_CPU_OFFLOAD_V1"] = "1"

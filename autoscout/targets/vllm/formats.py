@@ -72,9 +72,8 @@ def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
     Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
-    if (
-        "--kv-transfer-config" in one.arguments and replicas
-    ):  # engines with a different role fetch KV blocks from this address
+    # engines with a different role fetch KV blocks from this address
+    if "--kv-transfer-config" in one.arguments and replicas:
         env.append(f"            - {{ name: {_SIDE_HOST}, valueFrom: {{ fieldRef: {{ fieldPath: status.podIP }} }} }}")
     return [
         "apiVersion: apps/v1",

@@ -57,9 +57,8 @@ def _actions() -> list[Any]:
     """Returns the actions of vLLM's argument parser; [] if the parser needs a device."""
     from vllm.engine.arg_utils import EngineArgs
 
-    with contextlib.suppress(
-        Exception, SystemExit
-    ):  # building the parser may query the platform (which fails without a device), or exit
+    # building the parser may query the platform (which fails without a device), or exit
+    with contextlib.suppress(Exception, SystemExit):
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         return EngineArgs.add_cli_args(FlexibleArgumentParser())._actions

@@ -63,11 +63,8 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
     data = [_of_this_shard(batch, config["vocab"]) for batch in batches.micro_batches(config, 0, device)]
     few, many = question["few"], question["many"]
     seen: dict[int, list[tuple[float, float]]] = {few: [], many: []}
-    for number in (
-        few,
-        many,
-        *[few, many] * question["repeats"],
-    ):  # alternating, so that falling clock rates affect both numbers equally
+    # alternating, so that falling clock rates affect both numbers equally
+    for number in (few, many, *[few, many] * question["repeats"]):
         seen[number].append(_step(config, data[:number], chunks, optimizer, device))
     measured = {number: [there for there, _ in times[1:]] for number, times in seen.items()}
     middle = {number: statistics.median(times) for number, times in measured.items()}
@@ -134,9 +131,8 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if (
-        rank_questions.of(folder)[0]["device"] == "cpu"
-    ):  # on GPUs, each fork imports Megatron itself, since imports may initialize CUDA
+    # on GPUs, each fork imports Megatron itself, since imports may initialize CUDA
+    if rank_questions.of(folder)[0]["device"] == "cpu":
         _load("cpu")
     return rank_questions.answer_all(folder, _answer)
 

@@ -73,9 +73,8 @@ class VirtualExecutor(Executor):
     clock: VirtualClock
     link: tuple[float, float] = (0.0, 0.0)
     scheduler: Any = None  # set after the engine has created it
-    hand_over: Callable[
-        [int, str, float], None
-    ]  # called with the sending engine's index, the request's name in it, and the time at which its cache was read
+    # called with the sending engine's index, the request's name in it, and the time at which its cache was read
+    hand_over: Callable[[int, str, float], None]
 
     def _init_executor(self) -> None:
         self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # total time at which each stage becomes free
