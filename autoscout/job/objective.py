@@ -12,11 +12,13 @@ import msgspec
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
-# Metrics or costs outside the range from 1 / _MOST to _MOST are errors. Ratios and squares in it are finite doubles.
+# Metrics or costs outside the range from 1 / _MOST to _MOST are errors. Ratios and squares of numbers in this range are
+# finite doubles.
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
-# Key of Measurement.conditions: the machine's slowdown since the session's reference was first measured, as a factor.
+# Key of Measurement.conditions for the factor by which the machine slowed down since the session's reference was first
+# measured.
 DRIFT = "drift"
 
 
@@ -29,14 +31,16 @@ def constraint(text: str) -> tuple[str, str, float]:
 
 
 def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
-    """Whether metrics (numbers, or arrays of shape (n,)) satisfy the objective's constraints."""
+    """Returns whether metrics satisfy the objective's constraints: a bool for numbers, an (n,) array for (n,)
+    arrays."""
     limits = map(constraint, objective.constraints)
     kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
     return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:
-    """Returns the constraints' latency limits in ms, which define a good request, by ttft, tpot and e2el."""
+    """Returns "ttft", "tpot" or "e2el" → latency limit in ms, from the constraints. Requests within these limits count
+    for goodput."""
     found: dict[str, float] = {}
     for metric, bound in latency_limits(objective):
         what = metric.split("_")[0]
@@ -58,7 +62,8 @@ def latency_limits(objective: Objective) -> list[tuple[str, float]]:
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """Returns the metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A constraint on an unmeasured metric is broken, except in predictions, which have only the objective's metric."""
+    A constraint on an unmeasured metric counts as broken, except in predictions, because these have only the
+    objective's metric."""
     found = cost_of_run(objective, measurement)
     if found is None:
         return None
@@ -101,7 +106,7 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """Returns the costs by the first objective and by each of `also`; None if any of them is None."""
+    """Returns the costs for the first objective and for each objective in `also`; None if any cost is None."""
     raw = msgspec.structs.replace(measurement, conditions={})  # drift is corrected only for the first objective
     found = [cost(objective, measurement), *(cost(other, raw) for other in others(objective))]
     return _all_known(found)
@@ -116,8 +121,8 @@ def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] 
 def rows_of(
     objective: Objective, measurements: Iterable[Measurement]
 ) -> tuple[list[Row], list[tuple[Configuration, float]]]:
-    """Returns the data from which a search learns: (configuration, cost), with None for failures; and separately the
-    same for runs that broke a constraint."""
+    """Returns the data from which a search learns, as two lists of (configuration, cost or None for failures): runs
+    without a broken constraint, and runs that broke a constraint."""
     rows: list[Row] = []
     broken: list[tuple[Configuration, float]] = []
     for m in measurements:
@@ -152,7 +157,8 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """Returns a sentence on the run that breaks the constraints least, and on the broken constraint; else "" (none)."""
+    """Returns a sentence on the run that breaks the constraints least, and on the constraint that it breaks; "" if
+    there is no such run."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""

@@ -1,4 +1,5 @@
-"""Files that ship with AutoScout: device records, and jobs and recordings, which can be named without a path."""
+"""Files that ship with AutoScout: device records, jobs and recordings. Jobs and recordings can be named without a
+path."""
 
 from pathlib import Path
 

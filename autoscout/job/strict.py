@@ -18,7 +18,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Reads a TOML file. Errors: AutoscoutError (exit 2) if that is impossible. `what`: the kind of file."""
+    """Reads a TOML file. Errors: AutoscoutError (exit 2) if the file cannot be read or parsed. `what`: the kind of
+    file, for the message."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         _check_values(path, data, "")
@@ -46,8 +47,8 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
 
 
 def unsaid(value: Any) -> Any:
-    """Replaces written values that equal a default (`rate = 0.0`) by the default object itself, so that they do not
-    change the job's hash: msgspec's omit_defaults compares by identity."""
+    """Returns the value with fields that equal a default (`rate = 0.0`) replaced by the default object itself.
+    Otherwise, such fields would change the job's hash, because msgspec's omit_defaults compares by identity."""
     if isinstance(value, list):
         return [unsaid(each) for each in value]
     if not isinstance(value, msgspec.Struct):
@@ -102,8 +103,8 @@ def _check_values(path: Path, data: Any, where: str) -> None:
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:
-    """Rewrites an error of msgspec: "Expected `int`, got `str` - at `$.layers`" in the table "model" becomes
-    "model.layers: expected `int`, got `str`"."""
+    """Returns an error of msgspec in a readable form: "Expected `int`, got `str` - at `$.layers`" in the table "model"
+    becomes "model.layers: expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
     key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):

@@ -1,4 +1,5 @@
-"""The sizes of published models (models.toml): the presets for job files, and a lookup of any model by its names."""
+"""The sizes of published models (models.toml): presets for job files, and a lookup of models by their published
+names."""
 
 import functools
 import re
@@ -21,7 +22,7 @@ def models() -> Mapping[str, dict[str, Any]]:
 
 @functools.cache
 def preset_names() -> Mapping[str, str]:
-    """Maps each name (in lower case) of a model that has a preset to the preset."""
+    """Returns name of a published model in lower case → its preset, for models that have a preset."""
     listed = ((m["preset"], m["also"]) for m in _all().values() if m["preset"])
     return {
         name: max(filter(name.startswith, own), key=len, default=own[0])
