@@ -19,7 +19,8 @@ from kb.sizes import parameters
 # (mean, standard deviation) in tokens, for prompts, answers, and prompts plus answers, in this order
 Lengths = list[tuple[float, float]]
 
-# Counts are per request unless their name states another unit. An infinite or null rate or concurrency means no limit.
+# Counts are per request unless their name states a different unit. An infinite or null rate or concurrency means no
+# limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")

@@ -24,7 +24,7 @@ def read_csv(path: Path) -> RowSource:
     """Reads CSV in UTF-8 (or UTF-16 with a byte order mark), optionally gzipped. The first line names the columns;
     separators are `,` `;` tab or `|`. With semicolons, 80,5 is read as 80.5.
 
-    Errors: AutoscoutError (exit 2) for an empty file, or for another encoding, naming the line."""
+    Errors: AutoscoutError (exit 2) for an empty file, or for a different encoding, naming the line."""
     file = _open(path)
     try:
         first = file.readline(_LINE)

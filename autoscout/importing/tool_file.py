@@ -1,4 +1,4 @@
-"""The format of tool files. Each of the TOML files in tools/ defines how mapped.py reads the result files of one tool.
+"""The format of tool files: TOML files in tools/ that each define how mapped.py reads the result files of one tool.
 
 Users add a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base."""
 

@@ -10,11 +10,11 @@ from kb.records import AutoscoutError
 
 Content = Mapping[str, Any]  # the parsed TOML file of a record
 
-# Keys that are never copied from another record.
+# Keys that are never copied from the record `like`.
 _NAMES = ("names", "series", "form")
 _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
-# Tables of [serving], each of which is copied as a whole.
+# Tables of [serving]. Each is copied as a whole.
 GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
 _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed", "lender")
 

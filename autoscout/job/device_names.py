@@ -84,8 +84,8 @@ def vendor_of(name: str) -> str:
 
 
 def is_called(kind: str, driver_says: str) -> bool:
-    """Whether a driver's name may mean this kind of device, regardless of memory size. A form factor (such as PCIe)
-    other than the default one of the series must be part of the driver's name."""
+    """Whether a driver's name may mean this kind of device, regardless of memory size. If the record's form factor
+    (such as PCIe) is not the default one of its series, it must be part of the driver's name."""
     known = record_of(kind)
     if known is None:
         return False

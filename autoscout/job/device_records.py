@@ -3,7 +3,7 @@
 A record has figures from the data sheet, figures fitted to measurements, and the names that drivers and tables use. The
 entry `like` names a record from which missing figures are copied. The origin of figures is given by `source`, and by
 `[sources]` for figures with a different origin. `autoscout calibrate` writes its measurements as a record that replaces
-a shipped one."""
+a shipped record."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     memory_gb_s: float
     multiprocessors: int
     per_node: int  # devices in an island of fast links (NVLink domain)
-    per_tray: int = 0  # devices per host, if an island spans hosts; 0: an island is one host
+    per_tray: int = 0  # devices per host if an island (NVLink domain) spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
     cores: int = 0  # cores of a CPU, which all ranks of a node share; 0: each rank has its own device
     watts: float = 0.0  # nominal power limit; 0: unknown
@@ -99,8 +99,8 @@ def where(stem: str) -> Path:
 
 @cache
 def by_name() -> dict[str, str]:
-    """Maps every name of every record, normalized by `plain`, to the record's key. Names in a user's records take
-    precedence over those in shipped ones.
+    """Returns name (normalized by `plain`) → record's key, for all names of all records. Names in a user's records take
+    precedence over names in shipped records.
 
     Errors: AutoscoutError (exit 2) for a name that two records of one folder claim."""
     found: dict[str, str] = {}

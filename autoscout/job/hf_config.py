@@ -197,7 +197,7 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
     if every:  # in serving, the order of layers does not affect the step time
         first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
     sizes = {"dense_layers": first}
-    # Llama 4: one shared expert, as wide as the routed ones
+    # Llama 4: one shared expert, as wide as the routed experts
     if dense := _number(path, config, "intermediate_size_mlp"):
         sizes |= {"ffn": dense, "expert_ffn": found.get("ffn", 0), "shared_ffn": found.get("ffn", 0)}
     else:

@@ -113,7 +113,7 @@ def from_here(text: bytes) -> bytes:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)
         return text if placed == data else toml(placed).encode()
-    except (ValueError, TypeError, RecursionError):  # the file is read again later, which reports the problem
+    except (ValueError, TypeError, RecursionError):  # the problem is reported later, when the text is parsed again
         return text
 
 

@@ -52,8 +52,8 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
 
 
 def tokens_of(named: str) -> int:
-    """Returns the number of tokens of a model's tokenizer.json, in the given folder or the model's, else the vocabulary
-    size in config.json; 0 if neither is on this machine."""
+    """Returns the number of tokens in a model's tokenizer.json, else the vocabulary size in the model's config.json; 0
+    if neither file is on this machine. `named`: a folder, or the name of a model in the Hugging Face cache."""
     for folder in (Path(named), folder_of(named)):
         if folder is None:
             continue

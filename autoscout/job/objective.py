@@ -92,7 +92,8 @@ def measurable(value: float) -> bool:
 
 
 def others(objective: Objective) -> list[Objective]:
-    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for invalid ones."""
+    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for an invalid
+    objective."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")

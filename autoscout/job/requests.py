@@ -49,8 +49,8 @@ def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: their number (0: the job's
-    number, else 1,000, or all requests of a trace with arrivals)."""
+    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: number of requests. 0: the
+    job's number; if it has none, 1,000, or all requests of a trace with arrivals."""
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None

@@ -59,7 +59,7 @@ def unsaid(value: Any) -> Any:
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """Reports unknown keys with the nearest known one, which msgspec's errors do not give."""
+    """Reports unknown keys, each with the most similar known key (msgspec's errors lack it)."""
     if typing.get_origin(kind) is typing.Literal:
         known = typing.get_args(kind)
         if data not in known and type(data) is type(known[0]):
@@ -89,7 +89,8 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
 
 
 def _check_values(path: Path, data: Any, where: str) -> None:
-    """Rejects infinity and nan, which journals (JSON) cannot contain, and NUL, which paths cannot."""
+    """Rejects infinity and nan, because journals (JSON) cannot contain them, and the NUL character, because paths
+    cannot contain it."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:

@@ -1,4 +1,4 @@
-"""Conversion of units. A value is converted only if both sides state their units."""
+"""Conversion of units. A value is converted only if its own unit and the wanted unit are stated."""
 
 import re
 

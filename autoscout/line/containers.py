@@ -1,4 +1,4 @@
-"""Adapts a launch line that starts a container to experiments, which run repeatedly and without a terminal."""
+"""Adapts a launch line that starts a container, so that experiments can run it repeatedly and without a terminal."""
 
 import re
 from itertools import pairwise

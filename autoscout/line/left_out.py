@@ -9,7 +9,8 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the variables without those that look like secrets, and notes about these. (Jobs are shared.)"""
+    """Returns (variables that do not look like secrets, notes about removed secrets). Job files must not contain
+    secrets, because they are shared."""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:

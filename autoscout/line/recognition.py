@@ -1,6 +1,6 @@
-"""Recognizes the framework of a launch line. Each framework is described by a TOML file, in frameworks/ or in a folder
-of that name next to the knowledge base, where users can add their own. The same files declare which settings can be
-tuned (see targets/command/preset.py)."""
+"""Recognizes the framework of a launch line. Each framework is described by a TOML file, in frameworks/ or (for
+frameworks that users add) in a folder frameworks/ next to the knowledge base. The same files declare which settings can
+be tuned (see targets/command/preset.py)."""
 
 import importlib.resources
 import re
@@ -66,8 +66,8 @@ def own_folder() -> Path:
 
 @cache
 def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns path and content of each framework's file, by name; a user's file replaces a shipped one of the same
-    name. Errors: AutoscoutError (exit 2)."""
+    """Returns framework → (path, content) of its file. A user's file replaces a shipped file of the same name. Errors:
+    AutoscoutError (exit 2)."""
     folders = (Path(str(importlib.resources.files("autoscout.line"))) / "frameworks", own_folder())
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
     return {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}

@@ -13,7 +13,7 @@ from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a larger file holds data, not settings
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to another setting
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to a different setting
 
 
 def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:

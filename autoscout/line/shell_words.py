@@ -16,7 +16,7 @@ _BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words that may precede
 _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
-# Commands that read another command's output into a variable.
+# Commands that read the output of a second command into a variable.
 _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all arguments of the script
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?")

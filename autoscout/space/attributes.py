@@ -145,7 +145,7 @@ def _serving(job: Job) -> dict[str, Any]:
 
 
 def shares_beginnings(job: Job) -> bool:
-    """Whether prompts share prefixes, which a cache can reuse."""
+    """Whether prompts share prefixes, so that a prefix cache is useful."""
     return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
 
 

@@ -1,7 +1,8 @@
 """Builds a job's catalog from the target's catalog (for the installed version) and the user's own files.
 
-A user's file has the format of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target, or redeclares
-existing ones (with `replace = true`). With `target = "anything"` it is the whole catalog of a "command" job."""
+A user's file has the format of shipped catalogs. With `extends = "vllm"` it adds knobs and rules to a target, or
+replaces existing knobs and rules (with `replace = true`). With `target = "anything"` it is the whole catalog of a
+"command" job."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -72,8 +73,8 @@ def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """Returns the catalog entries of a knob in the job file: one, or one per kind of device. Errors: AutoscoutError
-    (exit 2) for values that cannot be set per kind."""
+    """Returns the catalog entries of a knob in the job file: a single entry, or one per kind of device. Errors:
+    AutoscoutError (exit 2) for values that cannot be set per kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]

@@ -1,4 +1,5 @@
-"""Converts user input KNOB=VALUE to a configuration, or explains why it is invalid and which valid one is nearest."""
+"""Converts user input KNOB=VALUE to a configuration. If the configuration is invalid, explains why and finds the
+nearest valid one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
     """Parses ["tp=2", "sp=true"] to {"tp": 2, "sp": True}. If the only element is the name of a configuration, returns
     the configuration's values.
 
-    Errors: AutoscoutError that suggests the nearest knob, or gives the reason why the space lacks this one."""
+    Errors: AutoscoutError that suggests the nearest knob, or gives the reason why the space lacks the knob."""
     if len(assignments) == 1 and "=" not in assignments[0] and (whole := named(space, assignments[0])) is not None:
         return dict(whole.knobs)
     given: dict[str, Value] = {}

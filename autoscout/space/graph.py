@@ -7,7 +7,7 @@ The valid configurations are compiled once into a diagram (`diagram.py`) without
 reject invalid candidates, however large the space is. If the configurations are few enough to list (`enumerable`),
 `structures` and `feasible` are tables of codes, built on first use.
 
-`Space` is the interface; the modules that this one imports contain the algorithms."""
+`Space` is the interface; the imported modules contain the algorithms."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ class Space:
         """Creates a space from a table of measured configurations. The rows are the valid configurations (duplicates
         are merged), and the values in a column are a knob's domain. A missing value means that the knob is inactive.
         `table`: rows, columns by name, or the path of a CSV (also .gz) or Parquet file. If neither `sparse` nor `dense`
-        is given, every column is a knob: text, and columns of at most two values, are sparse, all others dense."""
+        is given, every column is a knob: columns with text or at most two values are sparse, all others dense."""
         columns = tables.columns_of(table)
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))

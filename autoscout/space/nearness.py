@@ -61,7 +61,8 @@ class Nearness:
 
 
 def step(knob: Knob, value: Value) -> int:
-    """Returns the index of a value in the domain, or of the nearest value there."""
+    """Returns the index of a value in the knob's domain; if the domain lacks the value, the index of the nearest
+    one."""
     wanted = key(value)
     for i, known in enumerate(knob.values):
         if key(known) == wanted:

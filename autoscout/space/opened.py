@@ -2,8 +2,8 @@
 
 A knob is closed if the target's installed version lacks it, or if all but one of its values need the job's permission
 (`asks`) and [space] does not name the knob. A closed knob is not part of the space, nor of the names of configurations.
-In expressions, it has the value that corresponds to the target's behaviour without the knob. A [space] that names a
-knob which the installed version lacks is an error, unless it fixes the knob to this value."""
+In expressions, it has the value that corresponds to the target's behaviour without the knob. If [space] names a knob
+that the installed version lacks, this is an error, unless [space] fixes the knob to this value."""
 
 import itertools
 from collections.abc import Mapping

@@ -19,7 +19,7 @@ _NARROWEST, _LETTER = 168, 8.3  # minimum width of a box; width of one character
 _GAP, _ROW = 120, 66  # distance between columns; distance between boxes
 _LEFT, _TOP = 28, 104
 _MOST_ARRANGED = 8  # with up to this many layers, all orders of columns are tried
-_TEXT, _VALUE = 25, 11  # maximum characters of values in a box, and of one value
+_TEXT, _VALUE = 25, 11  # maximum number of characters of all values in a box; of one value
 
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1b1f24 }

@@ -47,7 +47,7 @@ def violations(
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
                 in_words |= set(rule.holds.names)
-        # the assignment is invalid (for valid ones, the build already evaluated all rules)
+        # undefined rules occur only for invalid assignments (the build evaluated all rules for valid ones)
         except AutoscoutError as error:
             found.append(Violation(rule.id, str(error), rule.source))
     return [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
@@ -96,8 +96,9 @@ def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: 
 def why_nothing_is_feasible(
     knobs: list[Knob], constraints: list[Constraint], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """Returns a sentence with a minimal set of conflicting rules: without any one of them, some configuration would be
-    valid. Conditions of knobs are blamed only if they leave no valid configuration even without the rules."""
+    """Returns a sentence with a minimal set of conflicting rules: if any one of these rules were removed, some
+    configuration would be valid. Conditions of knobs are named only if they leave no valid configuration even without
+    the rules."""
     plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
     conditions = [c for c in constraints if c.knob is not None and c not in plain]
     rules = [c for c in constraints if c.rule is not None]

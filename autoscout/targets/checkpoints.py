@@ -1,4 +1,4 @@
-"""Determines whether a training run can be resumed with another configuration, i.e. how checkpoints depend on the
+"""Determines whether a training run can be resumed with a different configuration, i.e. how checkpoints depend on the
 layout.
 
 The rules for an engine are entries of its preset (line/frameworks/*.toml), based on the engine's source."""

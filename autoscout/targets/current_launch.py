@@ -30,7 +30,7 @@ def line_of(job: Job) -> Line:
 
 
 def command_line(job: Job) -> Line:
-    """Returns the parsed launch.command, which may have placeholders, else launch.current.
+    """Returns the parsed launch.command (it may have placeholders) if set, else launch.current.
 
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.command or job.launch.current, "launch.command")

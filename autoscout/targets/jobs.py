@@ -87,7 +87,7 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes, which is the baseline. Errors: AutoscoutError (exit 3)."""
+        """The baseline, which is the first of the target's recipes. Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @property

@@ -25,17 +25,17 @@ PROCESSORS = (
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A launch to export.
 
-    `configuration`: its knob values. `program`: the program without flags. `arguments`: its flags; True for a flag
-    without a value, a list for several values. `checkpoint`: whether a running training can continue from its
-    checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number of
-    devices of each node. `kinds`: their kinds. `mixed`: whether the cluster has further kinds of devices. `hosts`: host
-    names, if it was measured on several hosts. `files`: rendered files by name, which the program reads from its
-    folder. `missing`: what the user has to add. `image`: the container image. `folder`: the working directory, "" for
-    any. `resource`: Kubernetes' name for the GPUs. `port`: the server's port, 0 if the program is not a server.
-    `servers`: launches of the servers behind a router; the `name` of each is its role. `router`: the words of the
-    router's command, in which SERVER-0, SERVER-1, … are the servers' addresses. `variables`: shell variables and
-    substitutions in the launch. `fills`: whether the shell that runs the launch expands these variables, as in the
-    script from which the line was read; in measurements they were plain text."""
+    `configuration`: its knob values. `program`: the words of the program without flags. `arguments`: flag → value; True
+    for a flag without a value, a list for several values. `checkpoint`: whether a running training can continue from
+    its checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number
+    of devices of each node. `kinds`: kind of device of each node. `mixed`: whether the cluster has further kinds of
+    devices. `hosts`: host names, if it was measured on several hosts. `files`: rendered files by name, which the
+    program reads from its folder. `missing`: what the user has to add. `image`: the container image. `folder`: the
+    working directory, "" for any. `resource`: Kubernetes' name for the GPUs. `port`: the server's port, 0 if the
+    program is not a server. `servers`: launches of the servers behind a router; the `name` of each is its role.
+    `router`: the words of the router's command, with the placeholders SERVER-0, SERVER-1, … for the servers' addresses.
+    `variables`: shell variables and substitutions in the launch. `fills`: whether the shell that runs the launch
+    expands these variables, as in the script from which the line was read; in measurements they were plain text."""
 
     job: str
     name: str

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
 
-MARGIN = 0.89  # usable fraction of memory; the rest is for other buffers and two standard errors of the estimate
+MARGIN = 0.89  # usable fraction of memory; 11 % are left for further buffers and two standard errors of the estimate
 
 
 def stated_defaults(space: Space) -> Iterator[Configuration]:

@@ -192,7 +192,7 @@ def _parsed(signature: str) -> inspect.Signature:
 
 def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
     """Returns (whether an interpreter imports the package as released, needed modules that are missing). A checkout, a
-    fork or another folder of that name may report a release's version although its code differs."""
+    fork or a different folder with the package's name may report a release's version although its code differs."""
     given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
     script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
     found = probe([*python, "-c", script], " ".join(python))

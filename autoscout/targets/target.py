@@ -2,8 +2,8 @@
 
 Each target is a class in a subfolder or in an installed package, which registers it under the entry point group
 `autoscout.targets` (ours are registered likewise, in pyproject.toml). Only `name`, a catalog and `profiler` are
-required; all other defaults are those of a minimal target. Methods import lazily, so that `autoscout targets` need not
-wait for numpy."""
+required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that `autoscout
+targets` need not wait for numpy."""
 
 import contextlib
 import functools
@@ -272,12 +272,12 @@ class Target:
         return {}
 
     def described_by(self, files: list[Path]) -> dict[str, Any] | None:
-        """Returns a job file's content from files of another tool; None if the files are unknown. Errors:
-        AutoscoutError (exit 2) for known files that cannot be read."""
+        """Returns a job file's content from files of a different tool; None if the target does not know the format.
+        Errors: AutoscoutError (exit 2) for known files that cannot be read."""
         return None
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
-        """Returns a job file's content from the user's launch line; None if the line is for another engine."""
+        """Returns a job file's content from the user's launch line; None if the line starts a different engine."""
         return None
 
     def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
@@ -307,8 +307,8 @@ def target_of(job: Job) -> Target:
 
 
 def reference_of(job: Job | None) -> str:
-    """Describes the reference (the configuration that others are compared with), even if the job's target is not
-    installed here, as for a journal from elsewhere."""
+    """Returns a description of the reference (the baseline configuration), even if the job's target is not installed
+    here, for example for a journal from a different machine."""
     if job is None:
         return "the reference"
     return (target_of(job) if job.target in names() else Target()).reference(job)

@@ -1,5 +1,5 @@
-"""Common parts of the shadows of all targets: the request, cached answers next to the knowledge base, checks of ranks,
-and the memory of the devices that a configuration uses."""
+"""Common parts of the shadow runs (runs of an engine's own code without a GPU) of all targets: the request, cached
+answers next to the knowledge base, checks of ranks, and the memory of the devices that a configuration uses."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -67,7 +67,7 @@ def existing(ranks: list[int], world: int) -> None:
 
 
 def room(nodes: Sequence[Node]) -> tuple[float | None, float]:
-    """Returns (GiB of the smallest device, GiB that the driver and communicators use there); (None, 0) for CPUs."""
+    """Returns (GiB of the smallest device, GiB that the driver and communicators use on it); (None, 0) for CPUs."""
     if all(is_cpu(node.device) for node in nodes):
         return None, 0.0
     sizes, overhead = [], 0.0

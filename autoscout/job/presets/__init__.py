@@ -38,7 +38,7 @@ def _described(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_of(name: str) -> dict[str, Any]:
-    """Returns all known data of a published model; {} for an unknown one. Spellings such as LLAMA3_70B or
+    """Returns all known data of a published model; {} for an unknown model. Spellings such as LLAMA3_70B or
     meta-llama/Meta-Llama-3-8B are recognized; a suffix in brackets is ignored."""
     plain = _plain(name)
     return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})

@@ -272,7 +272,7 @@ def _check_defined(
 
 
 def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
-    """Returns the codes on one path to an edge of level i, including the edge's own."""
+    """Returns knob → code on one path to an edge of level i, including the edge's own code."""
     knob, _, source, code, _ = raw[i]
     codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
     for knob, _, source, code, to in reversed(raw[:i]):

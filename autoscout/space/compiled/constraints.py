@@ -53,7 +53,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
     def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """Returns those of the constraint's knobs that are in `assigned`."""
+        """Returns the constraint's knobs that are in `assigned`, each as a subexpression."""
         return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[ConstraintPart]:

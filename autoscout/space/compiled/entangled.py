@@ -91,7 +91,7 @@ def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns)
 
 
 def _valid(codes: np.ndarray, rules: list[Constraint], knobs: list[Knob], columns: Columns) -> np.ndarray:
-    """Returns which rows satisfy the rules. A rule that is undefined on a row counts as broken."""
+    """Returns whether each row satisfies the rules, (n,). A rule that is undefined on a row counts as broken."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     valid = np.ones(len(codes), dtype=bool)
     for rule in rules:

@@ -230,7 +230,8 @@ def _calls_divisors(node: ast.expr) -> bool:
 
 
 def _yielded(node: ast.AST) -> list[int]:
-    """Returns the ids of the nodes that can be the result of the whole expression, which may be lists (domains)."""
+    """Returns the ids of the nodes that can be the result of the whole expression. Only these may be lists
+    (domains)."""
     if isinstance(node, ast.IfExp):
         return [*_yielded(node.body), *_yielded(node.orelse)]
     return [id(node)]

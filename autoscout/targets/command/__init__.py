@@ -286,7 +286,7 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     """Returns the values without those of inactive knobs, such as the kind of checkpointing if checkpointing is off."""
     kept = dict(values)
-    for knob in space.knobs:  # each knob comes after those that activate it
+    for knob in space.knobs:  # each knob comes after the knobs that activate it
         seen = space.environment(kept)
         decidable = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
         if knob.name in kept and knob.when and decidable and not knob.when(seen):

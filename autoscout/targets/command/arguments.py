@@ -170,7 +170,8 @@ def not_on_hosts(job: Job) -> str:
 
 
 def command_of(job: Job) -> str:
-    """Returns launch.command, which may have placeholders, else launch.current, the line that the user runs today."""
+    """Returns launch.command (it may have placeholders) if set, else launch.current (the line that the user runs
+    today)."""
     return job.launch.command or job.launch.current
 
 

@@ -26,7 +26,8 @@ def doubts(job: Job) -> Doubts:
     blind = bool(target_of(job).not_modelled(job))  # some settings have no memory model, so nothing is predicted
 
     def likely(configuration: Configuration) -> float:
-        """The probability of running out of memory; 0 for the user's present launch, which is always measured."""
+        """Returns the probability of running out of memory; 0 for the user's present launch, because it is always
+        measured."""
         if model is None or blind or configuration == space.reference:
             return 0.0
         columns = {**attributes, **encode.of_configurations(space, [configuration])}

@@ -1,5 +1,5 @@
-"""Shadow runs of a user's own training script. A separate process with a time limit runs the script on fake tensors and
-a fake process group. Results are cached next to the knowledge base."""
+"""Shadow runs of a user's own training script: a separate process with a time limit runs the script without a GPU, on
+fake tensors and a fake process group. Results are cached next to the knowledge base."""
 
 import os
 import tempfile

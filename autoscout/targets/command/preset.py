@@ -76,14 +76,14 @@ class Trained(Strict, frozen=True, kw_only=True):
     the settings file. `model`: the model. `length`: tokens of a sample. `weights`: dtype in which weights are loaded.
     `half`: enables 16-bit computation. `attention`: the attention implementation. `usual_…`: default of a setting.
 
-    Adapters: `adapted`: switches, or settings name=value, that enable them. If none of them is set, a `rank` enables
-    them if `by_rank` is true or `adapted` is empty. `modules`, `all_modules`: layers with adapters. `four_bits`:
-    setting that enables 4-bit frozen weights. `usual_frozen`: default dtype of frozen weights. `differs`: setting → a
-    note that its default depends on the version. `unpriced`: settings that prevent predictions. `unmodelled`: settings
-    that predictions ignore.
+    Adapters: `adapted`: switches, or settings name=value, that enable adapters. If none of these is set, a `rank`
+    enables adapters if `by_rank` is true or `adapted` is empty. `modules`, `all_modules`: layers with adapters.
+    `four_bits`: setting that enables 4-bit frozen weights. `usual_frozen`: default dtype of frozen weights. `differs`:
+    setting → a note that the setting's default depends on the version. `unpriced`: settings that prevent predictions.
+    `unmodelled`: settings that predictions ignore.
 
-    In RL, `length` is the maximum length of an answer, and `prompt` that of a prompt. `only`: setting → the values that
-    can be predicted, "" if it may be absent."""
+    In RL, `length` is the maximum length of an answer, and `prompt` the maximum length of a prompt. `only`: setting →
+    the values that can be predicted, "" if it may be absent."""
 
     model: list[str]
     length: list[str]
@@ -147,8 +147,8 @@ class Preset(Framework, frozen=True, kw_only=True):
     Files: `config` is the flag that names a YAML file of settings; flags override these settings. `first`: the first
     word may name such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`:
     command that copies a file of this folder. `files`: settings are in YAML files that the line cannot override, so
-    each run gets changed copies, and the preset has paths in these files (yaml:a.b) instead of flags. `idle`: inactive
-    knobs keep their value, since setting `off` may create a section with other effects.
+    each run gets changed copies, and the preset has paths in these files (yaml:a.b) instead of flags. `idle`: whether
+    inactive knobs keep their value, since setting `off` may create a section with further effects.
 
     Model and devices: `engine` is the target that reads [model] from the flags. `model`: fields of [model] without a
     setting, which are constant or assumed (the vocabulary). `model_where`: settings and patterns; if a given setting

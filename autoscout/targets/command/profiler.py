@@ -94,7 +94,8 @@ class CommandProfiler:
             return None
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
+        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
+        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:

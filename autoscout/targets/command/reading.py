@@ -48,8 +48,9 @@ class MetricReader:
             self._share(at)
 
     def glance(self, redraw: bytes, at: float) -> None:
-        """Reads an unfinished line of a progress bar. It begins with \\r, so it would be complete only at the next
-        redraw. Its step number is used once another character follows. Reading the whole line later adds no step."""
+        """Reads an unfinished line of a progress bar. Each redraw begins with \\r, so a line is complete only at the
+        next redraw. The line's step number is used as soon as a character follows the number. Reading the whole line later
+        adds no step."""
         found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
         if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
             self._note(found, at)
@@ -138,7 +139,7 @@ class Stream:
 
 
 class Tail:
-    """A growing file, of which each read returns the new content."""
+    """A growing file. Each read returns the content added since the previous read."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -180,7 +181,8 @@ class ResultFile:
             self._take(line)
 
     def close(self) -> None:
-        """Reads the rest of the file, or the whole file as one document if its lines are not JSON objects."""
+        """Reads the remaining lines of the file; if its lines are not JSON objects, parses the whole file as one
+        document."""
         self.read()
         if self._rest.strip():
             self._take(self._rest)

@@ -1,4 +1,4 @@
-"""Renders the files that a launch reads (`launch.render`): their current contents, and those for a configuration."""
+"""Reads the files that a launch uses (`launch.render`), and renders them for a configuration."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -103,7 +103,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
                 f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
-        # a preset is TOML, which has no null and writes "null" instead
+        # a preset has the text "null", because TOML has no null
         inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
     texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
     return {**made, **texts}

@@ -15,7 +15,7 @@ from kb.records import Configuration, Job, Measurement
 _COMPARED = 3  # number of updates compared per run
 _SCALE = 0.1  # tolerance for a loss: advantages have a standard deviation of 1, and their mean is near 0
 _SPREADS = 4.0  # tolerance for a reward, in standard deviations of the difference of two means
-# metric: maximum number of updates between the policy that sampled an answer and the one that trains on it
+# metric: maximum number of updates between sampling an answer and training on it
 LAG = "lag_updates"
 
 
@@ -67,7 +67,7 @@ class FirstUpdates:
 
 
 def drawn_anew(reference: Configuration, configuration: Configuration, redraws: Iterable[str]) -> list[str]:
-    """Returns those of `redraws` that differ between two configurations."""
+    """Returns the names in `redraws` whose values differ between two configurations."""
     return [name for name in redraws if reference.knobs.get(name) != configuration.knobs.get(name)]
 
 

@@ -1,9 +1,9 @@
 """Ensures that all configurations of a job train the same model with the same batch. Otherwise, step times would not be
 comparable.
 
-A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for them, given
-`traffic.global_batch`, and the knobs that change the tokens of the samples (`tokens_changed_by`: packing). For an
-unknown script, the names of flags are the only hints."""
+A preset names the knobs that change the number of samples per step (`changed_by`), the flag that compensates for this
+change, given `traffic.global_batch`, and the knobs that change the number of tokens per sample (`tokens_changed_by`:
+packing). For an unknown script, the names of flags are the only hints."""
 
 import math
 import re
@@ -117,7 +117,8 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
 
 
 def samples_by_name(flag: str) -> str:
-    """Classifies a flag by its name: "batch" (samples per pass), "accumulation" (number of passes) or "" (neither)."""
+    """Classifies a flag by its name: "batch" (samples per pass), "accumulation" (number of passes per step) or "" (all
+    other flags)."""
     if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""

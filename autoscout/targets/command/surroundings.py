@@ -99,9 +99,7 @@ def python_of(job: Job, started: Started) -> str:
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
-    root = Path(
-        program
-    ).parent.parent  # the environment's root: a launcher outside may have another `python` next to it
+    root = Path(program).parent.parent  # the environment's root: a launcher's own folder may have a different `python`
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""

@@ -206,7 +206,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
 
 
 def _is_one(given: Settings, name: str) -> bool:
-    """Whether a setting is a degree of parallelism of 1, which has no effect."""
+    """Whether a setting has the value 1. (A degree of parallelism of 1 has no effect.)"""
     return (given.get(name) or [""])[0] == "1"
 
 

@@ -160,7 +160,7 @@ class OutputReader:
         return self._result.problem
 
     def not_finite(self) -> str:
-        """Returns which loss or gradient norm is not finite; "" if all are finite."""
+        """Returns a text that names the loss or gradient norm that is not finite; "" if all are finite."""
         for name, values in self.values().items():
             if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
                 at = next(i for i, value in enumerate(values) if not math.isfinite(value))

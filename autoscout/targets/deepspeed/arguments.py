@@ -160,8 +160,9 @@ def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> 
 
 
 def mappings(job: Job, line: Line) -> dict[str, str]:
-    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has them or the
-    ds_config has an "auto", which a Trainer fills in. A Trainer rejects a ds_config that differs from its arguments."""
+    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has such flags or
+    the ds_config has an "auto" (only a Trainer fills it in). A Trainer rejects a ds_config that differs from the
+    Trainer's arguments."""
     config = read_config(job)
     given = settings(config).arg_mappings
     if given is not None:

@@ -1,7 +1,7 @@
 """Writes a session in the file layout of DeepSpeed's autotuner, for tools that read its files: exps/, results/ with a
 folder per experiment, ds_config_optimal.json, cmd_optimal.txt and summary.txt.
 
-Files are written under temporary names and renamed, so that readers never see incomplete ones. Files of an earlier
+Files are written under temporary names and renamed, so that readers never see incomplete files. Files of an earlier
 tuning are kept unless `overwrite` is set. Folders that no autotuning created are never deleted."""
 
 import json

@@ -1,7 +1,7 @@
 """The `autotuning` section of a ds_config, with the user's settings for DeepSpeed's autotuner.
 
 Defaults are those of DeepSpeed's code (autotuning/constants.py, 0.19.8), except for `overwrite`, which is false so that
-no measurement is lost. (DeepSpeed's README has other defaults for `overwrite` and `tuner_type`.)"""
+no measurement is lost. (DeepSpeed's README states different defaults for `overwrite` and `tuner_type`.)"""
 
 import difflib
 import math
@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# DeepSpeed's metric → our objective. DeepSpeed maximizes all of its metrics.
+# DeepSpeed's metric → a job's objective. DeepSpeed maximizes each of its metrics.
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},

@@ -133,7 +133,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    # for example Axolotl, which does not accept a Trainer's flags
+    # frameworks such as Axolotl do not accept a Trainer's flags
     if (known := recognised(line)) and frameworks()[known].overrides:
         return None
     asked, config = devices(line), ds_config.read(Path(named))
@@ -164,8 +164,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
-    """Returns a note if the three batch sizes of a ds_config are inconsistent for the line's ranks, which DeepSpeed
-    asserts. `apart`: number of ranks that share samples."""
+    """Returns a list with a note if the three batch sizes of a ds_config are inconsistent for the line's number of
+    ranks. DeepSpeed would then fail with an assertion. `apart`: number of ranks that share samples."""
     batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []
@@ -188,7 +188,7 @@ def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
 
 
 def _that_stays(config: Config, named: str) -> list[str]:
-    """Returns a note if the ds_config fixes the ZeRO stage."""
+    """Returns a list with a note if the ds_config fixes the ZeRO stage."""
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
@@ -205,7 +205,7 @@ def _of_trainer(script: Line) -> int:
 
 
 def strategy_of(config: Path) -> str:
-    """Returns the search strategy that corresponds to a ds_config's tuner_type; "" for our default."""
+    """Returns the search strategy that corresponds to a ds_config's tuner_type; "" for AutoScout's default."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 

@@ -27,13 +27,13 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # computed from the global batch and the micro batch
-# rules that several large sizes have the same effect
+# rule that forbids all but one of several large sizes with the same effect → the size's knob
 _SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
 def config_of(job: Job) -> Rendered | None:
-    """Returns the first JSON file of launch.render, which is the ds_config; None if there is none."""
+    """Returns the ds_config, i.e. the first JSON file of launch.render; None if there is none."""
     return next((r for r in job.launch.render if r.origin.endswith(".json") and r.to.endswith(".json")), None)
 
 
@@ -291,7 +291,7 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # no other stage has the same effect as stage 0
+            continue  # at stage 0, no values of several stages have the same effect
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""

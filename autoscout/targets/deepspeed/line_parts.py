@@ -28,7 +28,7 @@ class LineParts(NamedTuple):
 
     @property
     def ranks_by_slurm(self) -> bool:
-        """Whether the script gets its rank from Slurm's variables, which torchrun does not set."""
+        """Whether the script gets its rank from Slurm's variables. (torchrun does not set these.)"""
         return not self.ranks_by_launcher and self.before.first == "srun"
 
 

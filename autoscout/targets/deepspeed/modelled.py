@@ -20,7 +20,7 @@ _FILLED_IN = {
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags with which scripts enable activation recomputation: the Trainer's, Megatron-DeepSpeed's, and others.
+# Flags with which scripts (of a Trainer, of Megatron-DeepSpeed, and further ones) enable activation recomputation.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",

@@ -91,7 +91,7 @@ def ignored(folder: Path) -> str:
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
     """Returns the model's number of parameters and its activation memory (bytes per sample). DeepSpeed's engine counts
     them in a forward pass with micro batch 1 at stage 3, which needs the least memory. Errors: AutoscoutError (exit 1)
-    if it fails."""
+    if the forward pass fails."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))

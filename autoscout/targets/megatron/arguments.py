@@ -47,7 +47,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# Flags that the model's sizes do not imply; Megatron-LM's defaults would give another model.
+# Flags that the model's sizes do not imply. With Megatron-LM's defaults for them, the model would be a different one.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
@@ -68,7 +68,8 @@ OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A user's own knob names a field of Megatron-core. For these fields, the flag has another name than the field.
+# A user's own knob names a field of Megatron-core. For the fields listed here, the flag's name differs from the
+# field's.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -119,8 +120,8 @@ def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """Returns what the user still has to add to the flags. `own_line`: the user has a launch line, which defines more
-    of the model than its sizes. `checkout`: the flags were checked with the user's own Megatron-LM."""
+    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line, since it
+    defines more than the model's sizes. `checkout`: whether the flags were checked with the user's own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -237,7 +238,8 @@ def _kernels(job: Job) -> Flags:
     """Returns the flags for the implementation of layers and for fused kernels."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        # Causal attention needs no mask. Building one of seq_len² per sample in the data loader is slower than a GPU.
+        # Causal attention needs no mask. Building a mask of seq_len² elements per sample in the data loader takes
+        # longer than a GPU's step.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}

@@ -22,7 +22,7 @@ _NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "ove
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
-    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default one."""
+    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default path."""
 
     def likely(configuration: Configuration) -> float:
         attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}

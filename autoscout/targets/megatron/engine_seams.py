@@ -30,7 +30,7 @@ PACKAGE = "megatron-core"
 RECORD = Path(__file__).with_name("seams.json")
 _WORKERS = Path(__file__).parent / "worker"
 RANK = _WORKERS / "train.py"
-# Modules of Megatron-LM's own scripts, which are used only by jobs with a checkout.
+# Modules of Megatron-LM's own scripts. Only jobs with a checkout of Megatron-LM use them.
 _OF_SCRIPTS = ("megatron.core.datasets",)
 _LIMIT_S = 300.0
 

@@ -19,8 +19,8 @@ Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of th
 
 def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
     """Returns a description by key: versions (python, torch, megatron-core, …), device, devices, gpus (names by index),
-    worker, launcher, and the user's Megatron-LM if it is used. `probe`: runs a script on the ranks' machines; default:
-    on this one.
+    worker, launcher, and the user's Megatron-LM if it is used. `probe`: function that runs a script on the ranks'
+    machines; default: on this machine.
 
     Errors: AutoscoutError if the target's interpreter does not run or lacks torch or megatron-core, or if the machine
     lacks GPUs of the job's cluster."""

@@ -6,9 +6,9 @@
                selective recomputation is tried before full recomputation.
     dp first   as many replicas as fit, with full recomputation before any splitting of the model
 
-On a mixed cluster, each recipe is built for all devices and for each kind alone, and the one with the lowest predicted
-step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a layer on
-each kind, like Metis (Um et al., ATC 2024).
+On a mixed cluster, each recipe is built for all devices and for each kind alone, and the variant with the lowest
+predicted step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a
+layer on each kind, like Metis (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16. Fine-tuning packs
@@ -121,8 +121,8 @@ def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
     """Returns the first advised configuration that fits with a margin. The `allowed` choices of devices (None: all
-    devices, then each kind alone) are tried in order. If none fits with a margin, returns one that fits without a
-    margin, else the one that needs the least memory."""
+    devices, then each kind alone) are tried in order. If none fits with a margin, returns a configuration that fits
+    without a margin, else the configuration that needs the least memory."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []

@@ -51,8 +51,8 @@ _NEXT = re.compile(r"[|;&]|\d?>")  # ends a command in a shell
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Returns a job file's content, with `devices` (of each node, 0 if unknown) and `notes`. None if the line starts
-    another script. Errors: AutoscoutError (exit 2) for a line without a model."""
+    """Returns a job file's content, plus the keys `devices` (of each node, 0 if unknown) and `notes`. None if the line
+    starts a different script. Errors: AutoscoutError (exit 2) for a line without a model."""
     line = _out_of_shell(line)
     if SCRIPT not in line.names:
         return None
@@ -190,7 +190,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
         notes.append(f"model.{named[flag]}: write the value of the line's {flag} {' '.join(given[flag])}")
-    if "--group-query-attention" in given:  # without a number, the flag means one group
+    if "--group-query-attention" in given:  # without --num-query-groups, this flag means one group
         found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)

@@ -46,7 +46,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """Returns the version of megatron-core that trains; "" if unknown, which is treated like the catalog's version."""
+    """Returns the version of megatron-core that trains; "" if unknown. (Callers then assume the catalog's version.)"""
     if job.launch.path:
         with contextlib.suppress(OSError):
             return of_checkout(Path(job.launch.path))
@@ -69,7 +69,7 @@ def of_checkout(path: Path) -> str:
 
 
 def _own(job: Job) -> str:
-    if job.launch.command_prefix:  # the prefix may start a container with another interpreter
+    if job.launch.command_prefix:  # the prefix may start a container with a different interpreter
         return ""
     try:
         return importlib.metadata.version(_PACKAGE)

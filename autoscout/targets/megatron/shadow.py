@@ -1,4 +1,5 @@
-"""Shadow runs of a Megatron job, in a worker process with a time limit. Answers are cached with the knowledge base."""
+"""Shadow runs of a Megatron job: a worker process with a time limit runs Megatron-core's code without a GPU. Answers
+are cached with the knowledge base."""
 
 import os
 import sys
@@ -37,7 +38,7 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Shadows the given ranks. Default: one rank of each distinct pipeline stage.
+    """Returns the shadow of the given ranks. Default: one rank of each distinct pipeline stage.
 
     Errors: AutoscoutError (exit 2) for a configuration without flags, an interpreter without torch or megatron-core, or
     a rank that does not exist."""
@@ -142,8 +143,8 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(capability_of(node.device) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
-    # cuBLAS has a workspace for the main thread and one for autograd's. Transformer Engine has one of its own, or three
-    # if GEMMs overlap with communication.
+    # cuBLAS has two workspaces, for the main thread and for autograd's thread. Transformer Engine has one workspace of
+    # its own, or three if GEMMs overlap with communication.
     streams = te * (_OVERLAP_STREAMS if knobs.get("tp_comm_overlap") else 1)
     workspace = 2 * (32 * _MIB if hopper else 8 * _MIB + 2**17) + (32 * _MIB if hopper else 4 * _MIB) * streams
     return {

@@ -21,8 +21,8 @@ _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-l
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A pipeline stage to compose. `rank`: its rank in the large job. `place`: its index in the pipeline, -1 for the
-    last one. `small`: numbers of stages of the small jobs to trace."""
+    """A pipeline stage whose trace is to be composed. `rank`: its rank in the large job. `place`: its index in the
+    pipeline, -1 for the last stage. `small`: numbers of pipeline stages of the small jobs to trace."""
 
     rank: int
     place: int

@@ -171,7 +171,7 @@ def not_had(line: Line) -> str:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
+    """Returns (the valid configuration nearest to the line's, notes for the user)."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -216,7 +216,7 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     stages = "".join(given.get("--pipeline-model-parallel-size", ["1"]))
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
-    if given.get(_CHUNKS) == ["1"]:  # Megatron-LM treats one chunk as no interleaving
+    if given.get(_CHUNKS) == ["1"]:  # Megatron-LM does not interleave with a single chunk
         del given[_CHUNKS]
     if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
         given.setdefault("--expert-tensor-parallel-size", tp)  # ModelParallelConfig's default is tp

@@ -25,8 +25,8 @@ _HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own multi-node setu
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Returns EngineArgs's keyword arguments for the job and the configuration, without the model's path. The maximum
-    length is that of the job's traffic, or that of the user's line if longer. A knob of the user's own catalog sets the
-    argument in its `sets`."""
+    request length is the job's, or the user's line's if longer. A knob of the user's own catalog sets the argument in
+    its `sets`."""
     return engine_arguments_of(job)(configuration)
 
 
@@ -174,7 +174,7 @@ def launcher(job: Job) -> str:
 
 def model_config(job: Job) -> dict[str, Any]:
     """Returns the config.json of a Llama or Qwen3-MoE model of the job's shape, for random weights. Errors:
-    AutoscoutError (exit 2) for another shape."""
+    AutoscoutError (exit 2) for an unsupported shape."""
     if why := why_not_made(job):
         raise AutoscoutError(why, 2)
     m = shape(job.model)

@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # rules on several servers or on a folder, which an engine's configuration cannot check
+)  # the audit skips these rules, because they concern several servers or a folder, not an engine's configuration
 
 
 def recorded() -> seams.Recorded:

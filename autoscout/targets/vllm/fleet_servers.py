@@ -63,7 +63,7 @@ def asked_for(job: Job) -> set[str]:
 
 
 def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
-    """Returns the servers, in the order of their devices; a single one if no router is needed."""
+    """Returns the servers, in the order of their devices; a single server if no router is needed."""
     arguments = engine_arguments(job, configuration)
     if is_apart(configuration):
         ranks, size = int(configuration.knobs[PREFILL]), int(configuration.knobs.get("prefill_tp", 1))

@@ -37,7 +37,7 @@ def slurm(found: Launch) -> str:
 
 
 def _ray(nodes: int) -> list[str]:
-    """Returns the lines that start a Ray cluster on the nodes of the Slurm job, which vLLM uses."""
+    """Returns the lines of a Slurm script that start the Ray cluster that vLLM needs on the job's nodes."""
     others = f'srun --nodes={nodes - 1} --ntasks={nodes - 1} --overlap -x "$head"'
     alive = "ray list nodes --filter state=ALIVE --format=json | grep -c node_id"
     return [

@@ -104,7 +104,8 @@ def searches_rate(job: Job) -> bool:
 
 
 def _count(job: Job) -> int:
-    """Returns the requests per pass: the job's number, else those that arrive (or users send) in launch.measure_s."""
+    """Returns the number of requests per pass: the job's, else the number that arrive (or that users send) in
+    launch.measure_s."""
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests
@@ -245,7 +246,7 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
 
 
 def failed(passes: list[Pass]) -> str:
-    """Returns how many requests failed and why the first one did; "" if none did."""
+    """Returns a text with the number of failed requests and the error of the first one; "" if none failed."""
     errors = [r.error for p in passes for r in p.requests if r.error]
     total = sum(len(p.requests) for p in passes)
     return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

@@ -86,7 +86,8 @@ class VllmProfiler:
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
+        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
+        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
@@ -235,7 +236,7 @@ def _servers(job: Job, configuration: Configuration, visible: str | None) -> lis
 
 
 def _router(job: Job, configuration: Configuration) -> list[str]:
-    """Returns the router's command: the program next to the job's interpreter, else the one in PATH."""
+    """Returns the router's command: the program in the folder of the job's interpreter, else the program in PATH."""
     if not fleet_servers.is_routed(configuration):
         return []
     name, *more = fleet_servers.router_words(configuration)

@@ -159,7 +159,7 @@ class _Trees:
     def end(self) -> None:
         for keeper in self.keepers:
             if keeper.stdin is not None:
-                keeper.stdin.close()  # ends all at the same time
+                keeper.stdin.close()  # makes all supervisors end at the same time
         for keeper, seen in zip(self.keepers, self._members, strict=True):
             end(keeper, seen=seen)
 

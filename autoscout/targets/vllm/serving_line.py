@@ -220,7 +220,7 @@ def line_problems(job: Job) -> Iterator[str]:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
+    """Returns (the valid configuration nearest to the line's, notes for the user)."""
 
     arguments_of = engine_arguments_of(job)
 

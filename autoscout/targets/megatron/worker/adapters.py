@@ -1,4 +1,4 @@
-"""Partial fine-tuning: LoRA adapters on frozen weights, or training of only the layers above frozen ones.
+"""Partial fine-tuning: LoRA adapters on frozen weights, or training of only the layers above frozen layers.
 
 An adapter computes y += 2 · U(D x), where D and U have the inner dimension `rank`. For a column-parallel linear layer
 (split outputs), U is split and D replicated; for a row-parallel one (split inputs), D is split and U replicated."""
@@ -59,7 +59,8 @@ def _adapt(product: Any, rank: int) -> None:
 
 
 class Adapter(torch.nn.Module):
-    """An adapter of one linear layer of Megatron-core, split like it over tensor parallel ranks."""
+    """An adapter of one linear layer of Megatron-core. The adapter is split over tensor parallel ranks like the
+    layer."""
 
     def __init__(self, product: Any, rank: int) -> None:
         super().__init__()

@@ -35,5 +35,5 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(iteration * config["global_batch"] + number)
     uniform = torch.rand(config["seq_len"] + 1, generator=generator)
-    # A few tokens are frequent and many are rare, which a model learns within a few iterations.
+    # A few tokens are frequent and many are rare. A model learns this distribution within a few iterations.
     return (uniform**3 * config["vocab"]).long()

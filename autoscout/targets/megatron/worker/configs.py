@@ -16,7 +16,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 _CLASSES = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
-# Arguments of Megatron-LM whose default differs from that of the field.
+# Arguments of Megatron-LM whose default differs from the default of the field with the same name.
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "overlap_p2p_comm": True,
@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
     "q_lora_rank": None,
     "rotary_scaling_factor": 1.0,
 }
-# Flags whose argument has another name.
+# Flags whose argument has a different name.
 _ARGUMENT = {
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "num_experts": "num_moe_experts",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 # A part ends where the next one begins. "gradients" is the time in which a step waits for the gradient exchange between
-# replicas, as far as it is not overlapped.
+# replicas. It does not include the part of the exchange that overlaps with computation.
 PARTS = ("forward_backward_s", "gradients_s", "optimizer_s")
 _marks: list[Any] = []
 

@@ -105,7 +105,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
-    """Runs our own training loop; returns the device and the numbers of parameters and buckets."""
+    """Runs our own training loop; returns (device, numbers of parameters and buckets by name)."""
     import building
     import configs
 
@@ -306,8 +306,8 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
 
 def _outside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
-    """Returns the GiB that the CUDA context, NCCL and libraries use: memory outside the allocator, minus that of other
-    processes. `free_before` was measured with our own CUDA context (about half a GiB)."""
+    """Returns the GiB that the CUDA context, NCCL and libraries use: memory outside the allocator, minus the memory of
+    other processes. `free_before` was measured after this process had created its CUDA context (about half a GiB)."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)
     return max(0.0, total - free - reserved - others)
 

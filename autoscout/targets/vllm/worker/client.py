@@ -161,7 +161,7 @@ async def _answer(
 
 
 def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
-    """Encodes a request. `quoted`: the answer's tokens are needed, because another request continues them."""
+    """Encodes a request. `quoted`: whether the answer's tokens are needed, because a later request continues them."""
     asked = {
         **({"return_token_ids": True} if quoted else {}),
         "prompt": prompt,

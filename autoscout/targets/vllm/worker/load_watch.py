@@ -45,7 +45,8 @@ class LoadWatch:
         self.over = ""  # the reason if the load was ended early
 
     def ends(self, now: float, seen: Sequence[SentRequest]) -> bool:
-        """Whether the load may end. `seen`: requests sent by `now`, in order. A load ends with at least one answer."""
+        """Whether the load may end. `seen`: requests sent by `now`, in order. A load never ends before the first
+        answer."""
         answers = sum(s.last is not None for s in seen)
         late = answers > 0 and self.left() <= 0
         if answers < FEWEST and not late:

@@ -171,7 +171,7 @@ class _Search:
         return int(count)
 
     def _within(self, rate: float, seconds: float) -> float:
-        """Returns how many requests fit into the time."""
+        """Returns the number of requests that a load of this duration can have."""
         if self.wall is not None:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate

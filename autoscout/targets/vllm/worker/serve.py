@@ -229,7 +229,8 @@ def answered(
 
 
 def _looks(requests: int) -> int:
-    """Returns how many answers pass between two checks for an early end of the load. (Checks use this CPU, too.)"""
+    """Returns the number of answers between two checks for an early end of the load. (Checks are rare because they use
+    the engine's CPU.)"""
     return max(1, requests // 50)
 
 

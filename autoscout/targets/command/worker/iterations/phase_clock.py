@@ -58,7 +58,8 @@ class PhaseClock:
             self._generates = False
 
     def gathering(self, gather):
-        """Times a collective operation in the phase "wait", because a rank waits in it for the slowest one."""
+        """Returns `gather` timed as the phase "wait", because a rank waits in this collective operation for the slowest
+        rank."""
 
         @functools.wraps(gather)
         def timed(*given, **named):
@@ -75,7 +76,7 @@ class PhaseClock:
         return timed
 
     def _over(self, at):
-        """Ends an iteration at the time `at`, when batch preparation for the next one began."""
+        """Ends an iteration at the time `at`, at which batch preparation for the next iteration began."""
         if not at:
             return
         if self._began is not None:

@@ -21,7 +21,7 @@ def before_megatron() -> None:
     cpu_shim.before_megatron()
     tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
-    state = torch.get_rng_state()  # the real generator's state, since a fake one cannot be restored
+    state = torch.get_rng_state()  # the state of the real generator, since a fake tensor cannot be restored as a state
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False

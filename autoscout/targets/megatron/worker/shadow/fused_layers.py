@@ -49,7 +49,7 @@ def placeholder(weight: Any) -> Any:
 
 def kept_gradient(shape: Any, dtype: Any) -> Any:
     """Transformer Engine's get_dummy_wgrad, which Megatron-core's output layer also calls. It caches one tensor per
-    shape; older versions allocated a new one each time."""
+    shape; older versions allocated a new tensor in each call."""
     key = (tuple(shape), dtype)
     with watch.tagged("placeholder gradient"):
         if not Settings.once:
@@ -206,7 +206,7 @@ class LinearFunction(Function):
 
 
 class GroupedFunction(Function):
-    """All experts of this rank: one GEMM for each, and one output."""
+    """The linear layers of all experts of this rank: one GEMM per expert, and one common output."""
 
     @staticmethod
     def forward(ctx: Any, inp: Any, m: Any, splits: list[int], *weights: Any) -> Any:
@@ -274,7 +274,7 @@ class AttentionFunction(Function):
         elif ranks > 1 and how == "p2p":
             passing = [torch.stack([k, v]) for _ in range(2)]
             _pass_on(passing, group, ranks - 1)
-            parts = [torch.empty_like(out) for _ in range(ranks)]  # one per step of the ring, combined at the end
+            parts = [torch.empty_like(out) for _ in range(ranks)]  # outputs by step of the ring, combined at the end
             del parts, passing
         elif ranks > 1:
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]

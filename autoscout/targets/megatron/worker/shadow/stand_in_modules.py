@@ -258,7 +258,7 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             numbers = 0
-            unscaled: list[Any] = []  # fp32 moments of all weights of the group, which exist at the same time
+            unscaled: list[Any] = []  # keeps the fp32 moments of all weights of the group in memory
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue

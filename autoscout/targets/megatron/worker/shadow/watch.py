@@ -173,7 +173,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, f: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = str(f), kwargs or {}
-        if "_local_scalar_dense" in name:  # reads a value; return a plausible one, since there is none
+        if "_local_scalar_dense" in name:  # reads a value; fake tensors have none, so return a plausible one
             value = args[0]
             return False if value.dtype == torch.bool else 1.0 if value.is_floating_point() else 1
         self.operators += 1

@@ -33,7 +33,8 @@ class FleetEngine:
         return bool(self.said) or self.engine.has_unfinished_requests()
 
     def begun(self) -> dict[str, float]:
-        """Returns when each request's first step on this engine began. (vLLM appends a suffix to request names.)"""
+        """Returns request → time at which its first step on this engine began. (vLLM appends a suffix to request names,
+        which is removed.)"""
         return {name.split("-")[0]: at for name, at in self.executor.counts.scheduled.items()}
 
     def counted(self, seconds: float) -> dict[str, Any]:

@@ -47,4 +47,4 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # selects one of vLLM's two model runners, which queue steps differently
+    vllm.config.vllm.HAS_TRITON = True  # selects the model runner for GPUs, which queues steps differently
