@@ -53,8 +53,8 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """Imports a file or folder with one reader. Errors: AutoscoutError (exit 2) if no reader recognizes it, if no row
-    can be used, or if a folder has files of several tools."""
+    """Imports a file or folder with one reader; returns a report. Errors: AutoscoutError (exit 2) if no reader
+    recognizes it, if no row can be used, or if a folder has files of several tools."""
     brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
@@ -84,7 +84,8 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brou
 
 
 def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> RowSource:
-    """Opens the file with `reader`, or with the first reader that recognizes it. Errors: AutoscoutError (exit 2)."""
+    """Returns the rows of the file, read by `reader` or by the first reader that recognizes the file. Errors:
+    AutoscoutError (exit 2)."""
     found = next(_sources(kb, path, job, space, reader, []), None)
     if found is None:
         raise AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)

@@ -117,7 +117,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
 
 
 def _load(rate: float, limit: float) -> str:
-    """A load as text; infinity means no limit."""
+    """Returns a load as text; infinity means no limit."""
     arrivals = [f"{rate:g} requests/s"] if math.isfinite(rate) else []
     at_a_time = [f"at most {limit:g} requests at a time"] if math.isfinite(limit) else []
     return " and ".join(arrivals + at_a_time) or "all requests at once"
@@ -154,7 +154,7 @@ def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
 
 
 def size_stated(named: str) -> float:
-    """Number of parameters according to a model's name ("…-8x7B"); 0 if the name states none."""
+    """Returns the number of parameters according to a model's name ("…-8x7B"); 0 if the name states none."""
     found = _BILLIONS.search(named.rpartition("/")[2].lower())
     return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6) if found else 0.0
 

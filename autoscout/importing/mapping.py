@@ -134,7 +134,7 @@ def _use(
     wanted: str,
     unit: str,
 ) -> Use:
-    """`names`: all column names in the table, normalized by `flag_of`."""
+    """Returns the use of a column. `names`: all column names in the table, normalized by `flag_of`."""
     if wanted == "-":
         return Use("left out", column, why="as wished")
     if wanted == "+":

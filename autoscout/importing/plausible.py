@@ -63,7 +63,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
 
 
 def _at_once(stated: Mapping[str, Cell]) -> float:
-    """The limit on requests in flight; infinity if none is stated."""
+    """Returns the limit on requests in flight; infinity if none is stated."""
     limits = [number_in(stated.get(name)) for name in ("concurrency", "requests")]
     return min((limit for limit in limits if limit > 0), default=math.inf) if limits[0] > 0 else math.inf
 

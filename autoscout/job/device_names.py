@@ -33,7 +33,7 @@ def stem_of(name: str) -> str:
 
 
 def kinds() -> list[str]:
-    """The names of all records, which job files may use for devices."""
+    """Returns the keys of all records. Job files may use them as names of devices."""
     return list(records())
 
 
@@ -43,7 +43,7 @@ def an_example() -> str:
 
 
 def the_largest() -> str:
-    """The name of the GPU with the most memory."""
+    """Returns the name of the GPU with the most memory."""
     return max((record.memory_gib, stem) for stem, record in records().items() if not record.cores)[1]
 
 

@@ -78,8 +78,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
-    """Like `cost`, but also for a run that breaks a constraint, because a search can learn from its measurement. The
-    cost is corrected for drift of the machine's speed since the session began (tuning/anchors.py)."""
+    """Like `cost`, but also returns a cost for a run that breaks a constraint, because a search can learn from this
+    run. The cost is corrected for drift of the machine's speed since the session began (tuning/anchors.py)."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
         return None
@@ -114,7 +114,7 @@ def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
 
 
 def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """Like `costs`, but also for a run that breaks a constraint."""
+    """Like `costs`, but also returns costs for a run that breaks a constraint."""
     raw = msgspec.structs.replace(measurement, conditions={})
     return _all_known([cost_of_run(objective, measurement), *(cost_of_run(each, raw) for each in others(objective))])
 

@@ -32,7 +32,8 @@ def quantity(text: str, wanted: str) -> float | None:
 
 
 def factor(column: str, unit: str, wanted: str) -> float:
-    """The factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2)."""
+    """Returns the factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2) for an unknown
+    unit."""
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:

@@ -198,7 +198,7 @@ def _block(keys: Sequence[str], value: Any, pad: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Writes plain words without quotes."""
+    """Returns a scalar as YAML, plain words without quotes."""
     return (
         value
         if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]

@@ -133,15 +133,15 @@ def _options_in(options: str) -> dict[str, str]:
 
 
 def _of_gres(text: str) -> tuple[str, int] | None:
-    """Returns (GPU model, number of GPUs) from Slurm's --gres: "nvme:1,gpu:a100:4" → ("a100", 4); "gpu:a100" means one
-    GPU."""
+    """Returns (GPU model, number of GPUs) from Slurm's --gres, None if it has no GPUs: "nvme:1,gpu:a100:4" → ("a100",
+    4); "gpu:a100" means one GPU."""
     of_gpus = (re.fullmatch(r"(?:gres/)?gpu(?:[:=](.*))?", piece) for piece in text.split(","))
     return next((_gpus(found[1] or "1") for found in of_gpus if found), None)
 
 
 def _gpus(text: str) -> tuple[str, int] | None:
-    """Returns (GPU model, number of GPUs): "a100:4" → ("a100", 4); "4" → ("", 4). If several models are listed, the
-    first one counts."""
+    """Returns (GPU model, number of GPUs), None if the text has no number: "a100:4" → ("a100", 4); "4" → ("", 4). If
+    several models are listed, the first one counts."""
     kind, _, count = text.split(",")[0].rpartition(":")
     if count.isdecimal():
         return kind, max(int(count), 1)

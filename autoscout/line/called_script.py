@@ -53,7 +53,7 @@ def with_asked(text: str, asked: Sequence[str]) -> str:
 
 
 def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list[str]]:
-    """Returns the values of `$1`, `$#` and `$@` in a script's text, and notes for the user to review."""
+    """Returns ({name: value} for `$1`, `$#` and `$@` in a script's text, notes for the user to review)."""
     if not given:
         return {}, []
     if _NOT_FOLLOWED.search(text):

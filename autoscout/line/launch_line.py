@@ -72,7 +72,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def flags(self) -> dict[str, list[str]]:
-        """The values of each flag. The last occurrence of a repeated flag counts."""
+        """Flag → its values. The last occurrence of a repeated flag counts."""
         return _flags(self.words)
 
     @cached_property
@@ -101,7 +101,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return value_of(text) if equals else value_of(self.words[at + 1]) if self._has_value(at) else True
 
     def first_value(self, flags: Iterable[str]) -> Value | None:
-        """The value of the first of these flags that is given."""
+        """Returns the value of the first of these flags that the line has; None if it has none of them."""
         return next((value for flag in flags if (value := self.value(flag)) is not None), None)
 
     def number(self, flags: Iterable[str]) -> int:
@@ -137,7 +137,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, words=tuple(words))
 
     def __str__(self) -> str:
-        """The line as a shell would read it."""
+        """The line as a shell command."""
         return shlex.join(self.words)
 
     @cached_property

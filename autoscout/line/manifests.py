@@ -193,7 +193,7 @@ def _product(document: Any) -> str:
 
 
 def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the node labels, with their values, that the affinity requires."""
+    """Yields (label, value) for the node labels that the affinity requires."""
     if isinstance(inside, dict) and isinstance(inside.get("values"), list) and "key" in inside:
         yield from ((str(inside["key"]), value) for value in inside["values"])
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
@@ -209,7 +209,7 @@ def _pods(document: Any) -> int:
 
 
 def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Yields every key with its value, at any depth."""
+    """Yields (key, value) for every key at any depth."""
     for name, value in inside.items() if isinstance(inside, dict) else ():
         yield str(name), value
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():

@@ -21,7 +21,7 @@ def with_folders(text: str, script: Path, folder: Path) -> str:
 
 
 def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tuple[Path, list[str]]:
-    """Returns the launch line's working directory, and notes for the user to review. `goes`: directories to which the
+    """Returns (the launch line's working directory, notes for the user to review). `goes`: directories to which the
     script changes before the line. `words`: the words of the line. `folder`: where the script is started."""
     place = folder
     for name in goes:

@@ -34,7 +34,7 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
 
 
 def read(paths: Iterable[Path]) -> dict[str, Any]:
-    """Merges the contents of the files and resolves references between settings (${a.b}).
+    """Returns the merged contents of the files, with references between settings (${a.b}) resolved.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = dict[str, Any]()

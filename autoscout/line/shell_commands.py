@@ -132,7 +132,7 @@ class _Opened(NamedTuple):
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
 
     def at(self, patterns: list[str]) -> "_Opened":
-        """Enters the branch of a case that has these patterns."""
+        """Returns the block's state inside the branch with these patterns."""
         if self.subject is None:
             return self.next(self.passed == 0)._replace(passed=self.passed - 1)
         return self.next(any(fnmatch.fnmatchcase(self.subject, pattern) for pattern in patterns))
@@ -168,9 +168,9 @@ def _is(test: str) -> bool | None:
 
 
 def unwrapped(line: list[str]) -> list[str]:
-    """If a line ends in `bash -c TEXT`, as for containers, replaces TEXT by the words of its last command, so that
-    these words can be changed. (bash runs the commands before the last one, which then replaces the shell.) The line is
-    unchanged if a shell has to expand some of the words."""
+    """If a line ends in `bash -c TEXT`, as for containers, returns the line with TEXT replaced by the words of its last
+    command, so that these words can be changed. (bash runs the commands before the last one, which then replaces the
+    shell.) The line is unchanged if a shell has to expand some of the words."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":

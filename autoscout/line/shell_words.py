@@ -89,7 +89,8 @@ def _split(value: str) -> str:
 
 
 def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) -> str:
-    """Replaces the known variables in a text. `put`: converts a value to text, with quotes or split into words."""
+    """Returns the text with known variables replaced. `put`: converts a value to text, with quotes or split into
+    words."""
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
@@ -118,7 +119,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
 
 def _part(value: str, found: re.Match[str]) -> str:
-    """Applies `${NAME#…}` and `${NAME%…}`, which remove a prefix or suffix, and `${NAME,,}`, which gives lower case."""
+    """Returns the value of `${NAME#…}` (prefix removed), `${NAME%…}` (suffix removed) or `${NAME,,}` (lower case)."""
     if found["case"]:
         return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:

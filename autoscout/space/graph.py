@@ -99,7 +99,7 @@ class Space:
 
     @property
     def reference(self) -> Configuration | None:
-        """The baseline for comparisons: the first recipe, if there is one."""
+        """The baseline for comparisons: the first recipe; None if there is none."""
         return self.recipes[0] if self.recipes else None
 
     @property
@@ -338,7 +338,8 @@ class Space:
         firm: Mapping[str, Value] | None = None,
         given: Iterable[str] = (),
     ) -> Configuration | None:
-        """Returns the valid configuration nearest to `wanted` whose active knobs agree with `firm`.
+        """Returns the valid configuration nearest to `wanted` whose active knobs agree with `firm`; None if there is
+        none.
 
         The distance (`nearness.py`) compares structures first: |log₂| of the ratio for numbers, 1 for any other
         difference. Then it compares points, in steps of the domains. Distances of knobs in `given` count before all

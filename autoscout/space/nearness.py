@@ -71,5 +71,5 @@ def step(knob: Knob, value: Value) -> int:
 
 
 def differing(one: Configuration, other: Configuration) -> int:
-    """Number of knobs whose values differ."""
+    """Returns the number of knobs whose values differ."""
     return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})

@@ -101,8 +101,8 @@ def svg(space: Space, title: str) -> str:
 
 
 def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
-    """Arranges the knobs: one column per layer, with connected layers side by side. In a column, knobs are placed at
-    about the height of their neighbours by a few sweeps of the barycentre heuristic."""
+    """Returns the knobs of each column: one column per layer, with connected layers side by side. In a column, knobs
+    are placed at about the height of their neighbours by a few sweeps of the barycentre heuristic."""
     columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
     for _ in range(6):
         height = {knob.name: float(r) for column in columns for r, knob in enumerate(column)}

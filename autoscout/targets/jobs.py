@@ -92,8 +92,8 @@ class JobSpace(Space):
 
     @property
     def recipes(self) -> list[Configuration]:
-        """The expert configurations from which searches start, without duplicates; the first is the reference. Errors:
-        AutoscoutError (exit 3)."""
+        """The expert configurations from which searches start, without duplicates. The first one is the reference.
+        Errors: AutoscoutError (exit 3)."""
         return self._recipes
 
     @cached_property

@@ -116,7 +116,7 @@ def exports(launch: Launch) -> list[str]:
 
 
 def program_lines(launch: Launch) -> str:
-    """Writes the program with one flag per line, quoted."""
+    """Returns the quoted shell command, with one flag per line."""
     quoted = _quoting(launch)
     program = " ".join(map(quoted, launch.program))
     return " \\\n".join([program, *(f"  {shlex.join(pair)}" for pair in words(launch))])
@@ -127,7 +127,7 @@ def _quoting(launch: Launch) -> Callable[[str], str]:
 
 
 def _for_its_shell(word: str) -> str:
-    """Quotes a word such that a shell still expands its variables and substitutions."""
+    """Returns the word quoted such that a shell still expands its variables and substitutions."""
     outside = re.sub(r"\$\([^()]*\)", "", word)  # a substitution has its own quoting
     fillable = re.search(r"\$[\w{(]", word) and not re.search(r"[\"\\`]", outside)
     return f'"{word}"' if fillable else shlex.quote(word)
@@ -147,7 +147,7 @@ def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
 
 
 def _filled_in(word: str) -> str:
-    """Quotes a word for a shell, with variables instead of NODE, HEAD and RANKS."""
+    """Returns the word quoted for a shell, with shell variables instead of the placeholders NODE, HEAD and RANKS."""
     parts = _PLACE.split(word)
     quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
     return "".join(quoted) or "''"

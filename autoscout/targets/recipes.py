@@ -34,7 +34,8 @@ def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Va
 
 
 def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
-    """The valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) for a space that has none."""
+    """Returns the valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) if the space has no valid
+    configuration."""
     found = space.nearest(wanted)
     if found is None:
         raise AutoscoutError("nothing is feasible for this job", 3)

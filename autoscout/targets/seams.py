@@ -200,7 +200,8 @@ def installed(python: list[str], package: str, module: str, needed: Sequence[str
 
 
 def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:
-    """Queries the signatures of an interpreter's engine. Errors: AutoscoutError (exit 2) if it cannot be imported."""
+    """Returns name → signature (None if missing) of an interpreter's engine. Errors: AutoscoutError (exit 2) if the
+    engine cannot be imported."""
     command = [*python, str(processes.WORKER / "engine_signatures.py"), str(worker), device]
     try:
         done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, timeout=_LIMIT_S)

@@ -83,15 +83,15 @@ class Target:
         return shipped(self.name)
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
-        """The catalog adapted to the installed version."""
+        """Returns the catalog adapted to the engine's installed version."""
         return catalog
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
-        """Notes for the user on differences between the catalog and the installed version."""
+        """Returns notes for the user on differences between the catalog and the engine's installed version."""
         return []
 
     def notes_on_job(self, job: Job) -> list[str]:
-        """Notes for the user before a job is run."""
+        """Returns notes for the user that are shown before a job is run."""
         return []
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
@@ -110,7 +110,7 @@ class Target:
         yield from stated_defaults(space)
 
     def reference(self, job: Job) -> str:
-        """Describes the first recipe to the user."""
+        """Returns a description of the first recipe for the user."""
         if job.launch.current or job.launch.command:
             return "your present launch"
         return "the expert default" if job.model.layers else "the reference"
@@ -154,7 +154,8 @@ class Target:
         raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
-        """Writes catalog entries for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown flag."""
+        """Returns catalog entries (TOML) for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown
+        flag."""
         from autoscout.targets.auditing import draft
 
         return draft(found, flags)
@@ -175,7 +176,7 @@ class Target:
         return ()
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
-        """Orders a batch of configurations such that it runs fastest."""
+        """Returns a batch of configurations in the order in which it runs fastest."""
         return batch
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:

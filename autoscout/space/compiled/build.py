@@ -69,7 +69,8 @@ def in_order(
     most_states: int = _MOST_STATES[-1],
     parts: bool = False,
 ) -> Diagram | None:
-    """Builds the diagram with the knobs in this order. `parts`: states store subexpressions' values, not codes."""
+    """Builds the diagram with the knobs in this order; None if no configuration is valid. `parts`: whether states store
+    the values of subexpressions, not codes."""
     place = {knobs[k].name: i for i, k in enumerate(order)}
     if parts:
         whole = columns.whole

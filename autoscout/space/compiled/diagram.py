@@ -94,7 +94,7 @@ class Diagram:
         return found
 
     def walk(self, codes: Sequence[int], start: int = 0, stop: int | None = None, state: int = 0) -> int | None:
-        """Follows an assignment (codes by knob index) to its state; None if the assignment is not valid."""
+        """Returns the state that an assignment (codes by knob index) leads to; None if the assignment is not valid."""
         for i in range(start, len(self.levels) if stop is None else stop):
             to = self.step(i, state).get(codes[self.order[i]])
             if to is None:

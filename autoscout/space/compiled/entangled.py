@@ -42,7 +42,8 @@ def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Column
 
 
 def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:
-    """All valid configurations, or a random sample if there are many. Errors: AutoscoutError if no draw is valid."""
+    """Returns all valid configurations, or a random sample if there are many. Errors: AutoscoutError if no draw is
+    valid."""
     return sampled_from(*_relaxed(knobs, constraints, columns), knobs, columns)
 
 

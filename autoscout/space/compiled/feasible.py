@@ -63,7 +63,7 @@ class Lists:
 
     @property
     def structures(self) -> np.ndarray:
-        """(n, sparse knobs) int16 codes, sorted."""
+        """All valid structures: sorted codes (n, sparse knobs) int16."""
         return self._structures[0]
 
     @cached_property
@@ -167,8 +167,8 @@ def _sorted(
     companion: np.ndarray,
     within: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reorders the columns of rows from `columns` to `wanted`, then sorts the rows (within groups, if `within` is
-    given). `companion` is reordered like the rows."""
+    """Returns (rows with columns reordered from `columns` to `wanted`, then sorted; `companion` reordered like the
+    rows). If `within` is given, rows are sorted only within its groups."""
     codes = codes[:, [columns.index(i) for i in wanted]]
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))

@@ -237,7 +237,7 @@ class _Run:
         return truth(self._each(compare, a, b, rows))
 
     def _number(self, x: Any, rows: np.ndarray) -> Any:
-        """Prepares x for arithmetic. Rows in which x is not a number become undefined."""
+        """Returns x prepared for arithmetic. Marks rows in which x is not a number as undefined."""
         if not isinstance(x, np.ndarray):
             if isinstance(x, bool | int | float):
                 return int(x) if isinstance(x, bool) else x
@@ -252,7 +252,7 @@ class _Run:
     def _each(
         self, f: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray, calculating: bool = False
     ) -> np.ndarray:
-        """Applies f row by row, for columns of objects and for integers beyond 64 bits."""
+        """Returns the results of f, applied row by row, for columns of objects and for integers beyond 64 bits."""
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
             a = np.full(len(rows), a, dtype=object)
         out: list[Any] = []

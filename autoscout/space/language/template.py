@@ -57,7 +57,7 @@ def names_in(text: str, dollars: bool = False) -> set[str]:
 
 
 def as_text(value: Any) -> str:
-    """Writes a value as in configuration files: true, 4, 0.1, name."""
+    """Returns a value as text, as in configuration files: true, 4, 0.1, name."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -25,7 +25,7 @@ class LossesIfReported:
         return ""
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares the losses of the iterations that both runs report."""
+        """Returns how the losses of the iterations that both runs report differ; "" if they agree."""
         if problem := self.flaw(measured):
             return problem
         pairs = list(zip(reference.losses[:COMPARED], measured.losses[:COMPARED], strict=False))

@@ -87,7 +87,8 @@ class CommandProfiler:
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         try:
             return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
         except (OSError, msgspec.DecodeError):
@@ -249,8 +250,8 @@ def _failed_first(folder: Path) -> tuple[str, int]:
 def over_hosts(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started], folder: Path
 ) -> Started:
-    """Starts a user's training on all hosts of the job, with output in `folder`. Errors: AutoscoutError for too few
-    hosts."""
+    """Returns the command that starts a user's training on all hosts of the job, with output in `folder`. Errors:
+    AutoscoutError for too few hosts."""
     place = _anywhere(msgspec.structs.replace(export_place(job), folder=str(folder)))
     run = mapping(job, configuration, place)
     for name, content in run.files.items():
@@ -267,7 +268,7 @@ def _anywhere(place: Place) -> Place:
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
-    """Wraps the command so that it starts on every host."""
+    """Returns the command wrapped so that it starts on every host."""
     spec = every_host.Spec(
         hosts=job.cluster.hosts,
         placement=placement,
@@ -300,7 +301,8 @@ def _conditions(reader: OutputReader) -> dict[str, float]:
 
 
 def _of_the_run(reader: OutputReader, ended: Ended) -> dict[str, float]:
-    """Seconds from the start: `start_output_s` until the first output, `start_s` until the first reported iteration."""
+    """Returns seconds since the start by name: `start_output_s` until the first output, `start_s` until the first
+    reported iteration."""
     found = {}
     if ended.first_output_s is not None:
         found["start_output_s"] = ended.first_output_s

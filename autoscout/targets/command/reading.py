@@ -49,8 +49,8 @@ class MetricReader:
 
     def glance(self, redraw: bytes, at: float) -> None:
         """Reads an unfinished line of a progress bar. Each redraw begins with \\r, so a line is complete only at the
-        next redraw. The line's step number is used as soon as a character follows the number. Reading the whole line later
-        adds no step."""
+        next redraw. The line's step number is used as soon as a character follows the number. Reading the whole line
+        later adds no step."""
         found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
         if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
             self._note(found, at)
@@ -200,7 +200,7 @@ class ResultFile:
             self.problem = f"$AUTOSCOUT_RESULT holds incomplete JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
-        """Returns the number at a path in the whole document."""
+        """Returns the number at a path in the whole document; None if there is none."""
         return number_at(self._path, path)
 
     def _take(self, line: bytes) -> None:

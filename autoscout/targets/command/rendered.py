@@ -38,7 +38,8 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
-    """The parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has none."""
+    """Returns the parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has no
+    such settings."""
     named = line.value("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}

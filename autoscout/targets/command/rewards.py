@@ -36,7 +36,7 @@ class FirstUpdates:
         return f"rewards or losses are not finite: {_series(measured)}"
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares the updates that both runs report."""
+        """Returns how the updates that both runs report differ; "" if they agree."""
         if problem := self.flaw(measured):
             return problem
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))

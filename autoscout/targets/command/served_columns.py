@@ -68,7 +68,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
-    """Merges the settings files that the line names, if they exist."""
+    """Returns the merged settings of the files that the line names, if these exist."""
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.value, served.unread)):

@@ -38,8 +38,8 @@ def launched(
     reader: "OutputReader",
     begin: supervised.Begin | None = None,
 ) -> Ended:
-    """Writes the command's input files and runs the command until it ends or enough iterations are measured. `begin`:
-    starts the command in a warm interpreter."""
+    """Writes the command's input files and runs the command until it ends or enough iterations are measured. Returns
+    how it ended. `begin`: starts the command in a warm interpreter."""
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):

@@ -26,7 +26,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def yaml(launch: Launch) -> str:
-    """Writes YAML. Strings are written as JSON, whose scalars are valid YAML."""
+    """Returns the launch as YAML. Strings are written as in JSON, because JSON scalars are valid YAML."""
     lines = [*heading(launch), f"folder: {yaml_text.emitted(launch.folder)}", "environment:"]
     lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines += ["command:", *(f"  - {yaml_text.emitted(word)}" for word in launch.program)]
@@ -39,7 +39,8 @@ def yaml(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """Writes a Slurm script. On several nodes, the command runs once on each, unless it calls `srun` itself."""
+    """Returns the launch as a Slurm script. On several nodes, the script runs the command once on each node, unless the
+    command calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
     if launch.placed and launch.program[0] != "srun":
         alike, start = placed_by_shell(launch)

@@ -146,7 +146,7 @@ def _put(config: Config, path: str, value: Any) -> None:
 
 
 def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> Line:
-    """Replaces the ds_config's name in the command by `replacement`."""
+    """Returns the command with the ds_config's name replaced by `replacement`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 

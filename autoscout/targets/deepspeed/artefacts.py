@@ -146,7 +146,7 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
 
 
 def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
-    """For each configuration, returns the median of its successful runs (as in the verdict), or the last failure."""
+    """Returns name of a configuration → median of its successful runs (as in the verdict), or its last failure."""
     runs: dict[str, list[Measurement]] = {}
     for m in measured:
         runs.setdefault(m.configuration.id, []).append(m)

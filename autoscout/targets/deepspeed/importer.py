@@ -94,7 +94,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """Renames DeepSpeed's older settings: stage 2's cpu_offload became offload_optimizer.device."""
+    """Returns the config with DeepSpeed's older settings renamed: stage 2's cpu_offload became
+    offload_optimizer.device."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
         return config

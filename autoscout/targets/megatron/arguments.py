@@ -112,8 +112,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Adds flags that disable defaults of Megatron-LM whose packages are missing in this environment (see
-    environment.describe)."""
+    """Returns the flags, plus flags that disable defaults of Megatron-LM that need packages which this environment
+    lacks (see environment.describe)."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}

@@ -69,9 +69,9 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
 
 
 def checkout(path: Path) -> dict[str, str]:
-    """Identifies a checkout of Megatron-LM by its version and a hash of its script and training package.
+    """Returns the version of a checkout of Megatron-LM and a hash of its script and training package.
 
-    Errors: AutoscoutError (exit 2) if the path has none."""
+    Errors: AutoscoutError (exit 2) if the path is not a checkout."""
     try:
         version = releases.of_checkout(path)
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])

@@ -111,7 +111,8 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
 
 
 def _out_of_shell(line: Line) -> Line:
-    """Replaces a final `bash -c TEXT` of the line by TEXT's words, up to the end of the script's arguments."""
+    """Returns the line with a final `bash -c TEXT` replaced by TEXT's words, up to the end of the script's
+    arguments."""
     text = "".join(line.words[-1:])
     if SCRIPT not in text or not any(map(str.isspace, text)):
         return line

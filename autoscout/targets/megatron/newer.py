@@ -98,7 +98,7 @@ def layout(layers: int, chunks: int, counted: int) -> str:
 
 
 def written(share: Sequence[int]) -> str:
-    """Writes a layout string, given the number of layers in each chunk."""
+    """Returns the layout string for these numbers of layers in the chunks."""
     return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
 
 

@@ -99,7 +99,8 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """Flags for the user's script in experiments: synthetic data, a low learning rate, a log line per iteration."""
+    """Returns the flags that the user's script gets in experiments: synthetic data, a low learning rate, a log line per
+    iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",

@@ -79,7 +79,8 @@ class MegatronProfiler:
             self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
@@ -156,7 +157,7 @@ class MegatronProfiler:
         return results.in_context(measurement, about, started, cost, ranks)
 
     def _ended(self, experiment: Path, about: results.About, began: float) -> tuple[Measurement, float]:
-        """Returns the run's result, and the seconds from `began` to its end."""
+        """Returns (the run's result, seconds from `began` to the run's end)."""
         kills, folder, limit_s = failures.oom_kills(), experiment.parent, self._job.launch.timeout_s
         outcome = RunOutcome(stopped=True)
         if not self._stopping:

@@ -101,7 +101,8 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """Returns layers per chunk of the small jobs: multiples of the group size of full recomputation."""
+    """Returns the two numbers of layers per chunk in the small jobs: multiples of the group size of full
+    recomputation."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 

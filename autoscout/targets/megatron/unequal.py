@@ -41,7 +41,7 @@ def slower(job: Job) -> list[str]:
 
 
 def with_depths(catalog: Catalog, job: Job) -> Catalog:
-    """Adds the knobs for layers per stage to the catalog if the job has several kinds of device."""
+    """Returns the catalog, with knobs for layers per stage added if the job has several kinds of device."""
     kinds = slower(job)
     if not kinds or job.model.layers < 3:
         return catalog

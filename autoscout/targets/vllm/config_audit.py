@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # the audit skips these rules, because they concern several servers or a folder, not an engine's configuration
+)  # rules that the audit skips, since they concern several servers or a folder
 
 
 def recorded() -> seams.Recorded:

@@ -23,7 +23,8 @@ def recorded() -> seams.Recorded:
 
 
 def release_of(version: str) -> str:
-    """Removes the build's suffix ("0.32.0+cpu" → "0.32.0"), since builds of a release have the same code."""
+    """Returns the version without the build's suffix ("0.32.0+cpu" → "0.32.0"), since all builds of a release have the
+    same code."""
     return version.partition("+")[0]
 
 
@@ -39,7 +40,8 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
-    """Checks a release. `there`: whether the interpreter is on this machine and can be queried."""
+    """Returns whether a release accepts the calls. `there`: whether the interpreter is on this machine and can be
+    queried."""
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):

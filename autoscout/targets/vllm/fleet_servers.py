@@ -89,7 +89,7 @@ def router_words(configuration: Configuration) -> list[str]:
 
 
 def addressed(router: list[str], host: str, port: int, urls: list[str]) -> list[str]:
-    """Fills in the router's own address and the servers' addresses in the router's command."""
+    """Returns the router's command with the router's own address and the servers' addresses filled in."""
     places = {f"SERVER-{i}": url for i, url in enumerate(urls)}
     return [*(places.get(word, word) for word in router), "--host", host, "--port", str(port)]
 

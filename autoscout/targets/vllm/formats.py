@@ -68,8 +68,8 @@ def k8s(found: Launch) -> str:
 
 
 def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
-    """Writes the manifest of servers. `replicas`: number of servers behind a router, each with its own name; 0 for a
-    Deployment."""
+    """Returns the lines of the servers' manifest. `replicas`: number of servers behind a router, each with its own
+    name; 0 for a Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
     # engines with a different role fetch KV blocks from this address
@@ -138,8 +138,8 @@ def _router_words(found: Launch, urls: list[str]) -> list[str]:
 
 
 def compose(found: Launch) -> str:
-    """Writes Docker Compose services on one machine's first GPUs: one for each server, and the router. Errors:
-    AutoscoutError (exit 2) for a server on several nodes."""
+    """Returns a compose file with services on the first GPUs of one machine: one service for each server, and one for
+    the router. Errors: AutoscoutError (exit 2) for a server on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no compose service can span several nodes; use --format command or slurm", 2)
     name = _name(found)
@@ -163,8 +163,8 @@ def compose(found: Launch) -> str:
 
 
 def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
-    """Writes a compose service. `first`: the first GPU of a server behind a router, which has its own GPUs and no
-    public port."""
+    """Returns the lines of a compose service. `first`: index of the first GPU of a server behind a router (such a
+    server has its own GPUs and no public port); else None."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
     gpus = [str((first or 0) + i) for i in range(count)]
@@ -201,5 +201,5 @@ def _args(found: Launch) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Writes the text as YAML, escaped so that compose does not expand variables."""
+    """Returns the text as YAML, escaped so that compose does not expand variables."""
     return yaml_text.emitted(text).replace("$", "$$")

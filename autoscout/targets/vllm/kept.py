@@ -75,8 +75,9 @@ def dtype_of(job: Job) -> str:
 
 
 def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
-    """Adapts the catalog to the user's line: uses the line's maximum length if it is longer than the traffic's, adds
-    the line's numbers to the values of knobs, and removes knobs that settings of the line determine."""
+    """Returns the catalog adapted to the user's line: with the line's maximum length if it is longer than the
+    traffic's, with the line's numbers added to the values of knobs, and without knobs that settings of the line
+    determine."""
     if not job.launch.current:
         return catalog
     given = given_flags(job)

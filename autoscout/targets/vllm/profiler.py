@@ -82,7 +82,8 @@ class VllmProfiler:
             self._stopping = False
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
@@ -110,8 +111,8 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """Measures a configuration on an engine. `ceiling`: arguments of the engine that is kept for reuse; {} for a
-        new engine."""
+        """Returns the measurement of a configuration on an engine. `ceiling`: arguments of the engine that is kept for
+        reuse; {} for a new engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
@@ -164,7 +165,7 @@ class VllmProfiler:
         return self._plan if start is None else {**self._plan, "search": {**self._plan["search"], "start": start}}
 
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
-        """Returns the run's result, and the seconds from `began` to its end."""
+        """Returns (the run's result, seconds from `began` to the run's end)."""
         kills = failures.oom_kills()
         outcome = RunOutcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
         cost = time.monotonic() - began

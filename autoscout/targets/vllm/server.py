@@ -41,8 +41,8 @@ class Server:
         """Does nothing, since no server outlives its experiment."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Starts the server, runs the load once the server is ready, and ends the server. Errors: AutoscoutError if a
-        write fails."""
+        """Starts the server, runs the load once the server is ready, and ends the server. Returns how the run ended.
+        Errors: AutoscoutError if a write fails."""
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
@@ -85,7 +85,8 @@ class Server:
         )
 
     def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
-        """Returns the servers' ports, and the port for clients: 0 if a process ended before all were ready."""
+        """Returns (ports of the servers, port for clients). The latter is 0 if a process ended before all processes
+        were ready."""
         ports = [processes.free_port() for _ in given["servers"]]
         for one, port in zip(given["servers"], ports, strict=True):
             command = arguments.serve_command(self._job, given["model"], one["arguments"], port)
@@ -101,8 +102,8 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """Starts the load generator. `front`: the port for requests; `server`: the first server's port, which reports
-        the configuration."""
+        """Returns the process of the load generator, which it starts. `front`: the port for requests; `server`: the
+        first server's port, which reports the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
@@ -150,7 +151,7 @@ class _Trees:
         return self.code() is not None or self._stopping()
 
     def code(self) -> int | None:
-        """Returns the exit code of the first tree that ended."""
+        """Returns the exit code of the first tree that ended; None if none has ended."""
         return next((code for keeper in self.keepers if (code := keeper.poll()) is not None), None)
 
     def ready(self, number: int, port: int) -> bool:

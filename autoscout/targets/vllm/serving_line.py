@@ -111,7 +111,7 @@ def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
 
 
 def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
-    """A flag's integer; 0 if the line has none."""
+    """Returns the integer value of a flag; 0 if there is none."""
     return count_of((flags.get(flag) or [""])[0]) or 0
 
 
@@ -136,7 +136,7 @@ def _is_here(python: str) -> bool:
 
 
 def _model_first(line: Line) -> Line:
-    """Moves the model before the flags, as in vLLM's own examples."""
+    """Returns the line with the model before the flags, as in vLLM's own examples."""
     flags, (vllm, serve, *own) = flags_of(line), line.words
     if not flags or not own[0].startswith("-") or "--model" in flags:
         return line

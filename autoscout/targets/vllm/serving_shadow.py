@@ -165,7 +165,7 @@ def once(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
-    """Returns the configuration's parameters in the serving simulator, and its kind of device."""
+    """Returns (the configuration's parameters in the serving simulator, its kind of device)."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow cannot predict {what}", 2)

@@ -195,7 +195,8 @@ def _modules() -> None:
     tensor: Any = torch.Tensor
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
-        """Copies parameters instead of swapping them, because fake tensors with weak references cannot be swapped."""
+        """Module._apply without swapping of parameters, because fake tensors with weak references cannot be swapped:
+        parameters are copied."""
         made: dict[int, Any] = {}  # by identity of the old parameter, so that tied parameters stay tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:

@@ -103,7 +103,8 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are off."""
+    """Returns Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are
+    off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator

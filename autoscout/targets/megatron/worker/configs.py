@@ -90,7 +90,8 @@ _OF_THE_SCRIPT = frozenset(
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Adds to the content of experiment.json: `given` (Megatron-LM's arguments) and the parameters of batches."""
+    """Returns the content of experiment.json, with `given` (Megatron-LM's arguments) and the parameters of batches
+    added."""
     flags = config["arguments"]
     return {
         **config,

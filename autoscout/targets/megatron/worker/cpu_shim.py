@@ -83,8 +83,8 @@ def _matmul(plain: Any) -> Any:
 
 
 def _once_for_each_set(new_group: Any) -> Any:
-    """Caches process groups by their ranks. All ranks create the same groups in the same order, so their caches
-    agree."""
+    """Returns `new_group` with a cache of process groups by their ranks. All ranks create the same groups in the same
+    order, so their caches agree."""
     made: dict[Any, Any] = {}
     world: list[Any] = []
 

@@ -33,8 +33,8 @@ def mark() -> None:
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which Megatron's schedule waits for gradients. Its end marks the beginning of the
-    optimizer's part."""
+    """Returns `finalize` (the function with which Megatron's schedule waits for gradients) with marks before and after
+    it."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()
@@ -46,7 +46,8 @@ def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seconds() -> dict[str, float]:
-    """The seconds of each part, after the device has finished; {} if the schedule does not end like Megatron's."""
+    """Returns part of the step → seconds, after the device has finished; {} if the schedule does not end like
+    Megatron's."""
     marks = _marks.copy()
     _marks.clear()
     if len(marks) != len(PARTS) + 1:

@@ -98,9 +98,9 @@ async def _answer(
     concurrency: int,
     watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Sends requests and receives their answers. Bodies are encoded before the first request, and answers parsed after
-    the last one, because client and server share the machine's CPUs. A request that continues an earlier answer is
-    encoded only when this answer has arrived."""
+    """Sends requests and receives their answers. Returns (duration in seconds, a record per request). Bodies are
+    encoded before the first request, and answers parsed after the last one, because client and server share the
+    machine's CPUs. A request that continues an earlier answer is encoded only when this answer has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
     texts: dict[int, list[int]] = {}

@@ -102,7 +102,7 @@ def share_of(at: str) -> float:
 
 
 def interval(exceed: int, of: int) -> tuple[float, float]:
-    """Returns Wilson's interval for the fraction beyond the bound."""
+    """Returns the lower and the upper end of Wilson's interval for the fraction beyond the bound."""
     share = exceed / of
     middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
     half = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of * of))

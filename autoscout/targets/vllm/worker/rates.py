@@ -92,7 +92,7 @@ class _Search:
         }
 
     async def _test(self, rate: float) -> tuple[list[Load], bool]:
-        """Returns the loads at a rate, and whether they meet the limits."""
+        """Runs loads at a rate. Returns (the loads, whether they meet the limits)."""
         limits, passes = self.search["limits"], list[Load]()
         while True:
             count = self._count(rate)

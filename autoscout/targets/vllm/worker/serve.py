@@ -148,7 +148,8 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
-    """Measures the engine under the plan's load. `until`: the monotonic time at which the experiment must end."""
+    """Returns drive()'s result for the engine under the plan's load. `until`: the monotonic time at which the
+    experiment must end."""
 
     async def answer(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
@@ -167,9 +168,10 @@ def answered(
     watch: LoadWatch | None = None,
     step: Callable[[float], list[Any]] | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Steps the engine until all requests are answered. `clock`: see driving.Busy. A request that arrives during a step
-    waits until the step ends, as in a server; the request's latency counts from its arrival. `step`: steps several
-    engines concurrently up to the given time; by default the engine's own step is used."""
+    """Steps the engine until all requests are answered. Returns (duration in seconds, a record per request). `clock`:
+    see driving.Busy. A request that arrives during a step waits until the step ends, as in a server; the request's
+    latency counts from its arrival. `step`: steps several engines concurrently up to the given time; by default the
+    engine's own step is used."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind

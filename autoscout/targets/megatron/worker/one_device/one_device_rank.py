@@ -83,9 +83,9 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_this_shard(batch: Any, vocab: int) -> Any:
-    """Replaces the batch's tokens by tokens in this rank's part of the vocabulary. Tokens outside of this part would
-    have zero embeddings, since no other rank exists to send them, and the norm would multiply gradients of zeros by
-    hundreds."""
+    """Returns the batch with tokens replaced by tokens in this rank's part of the vocabulary. Tokens outside of this
+    part would have zero embeddings, since no other rank exists to send them, and the norm would multiply gradients of
+    zeros by hundreds."""
     from megatron.core import parallel_state
 
     ranks = parallel_state.get_tensor_model_parallel_world_size()

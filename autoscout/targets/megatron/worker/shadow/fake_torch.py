@@ -74,6 +74,6 @@ class _RootMeanSquare:
 
 
 def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of all gradients, as one kernel."""
+    """Replaces the fused kernel that computes the norm of all gradients, which has a second, unused result."""
     watch.kernel("norm of gradients", sum(t.numel() * t.element_size() for group in tensors for t in group))
     return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)

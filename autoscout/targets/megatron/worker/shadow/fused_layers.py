@@ -308,8 +308,8 @@ class AttentionFunction(Function):
 
 
 def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-    """The temporaries of mha_bwd in flash_api.cpp: an fp32 accumulator (one per split if deterministic), and expanded
-    gradients for grouped-query attention."""
+    """Returns temporaries as mha_bwd in flash_api.cpp allocates them: an fp32 accumulator (one per split if
+    deterministic), and expanded gradients for grouped-query attention."""
     heads = q.shape[2]
     splits = -(-Settings.multiprocessors // (ctx.batch * heads)) if Settings.multiprocessors else 1
     made = [torch.empty(splits, ctx.batch, ctx.seq, heads, q.shape[3], dtype=torch.float32)]

@@ -101,7 +101,7 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
         nonlocal loads
         fleet.begin(
             lambda name: requests[int(name)].session, loses=loads > plan["warmup"]
-        )  # load 0 checks equivalence, the next `warmup` ones are warm-up
+        )  # load 0: equivalence; then warm-up
         loads += 1
         duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
         begun = fleet.scheduled()
