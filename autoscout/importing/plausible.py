@@ -40,7 +40,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
-    # Little's law: requests in flight = requests per second × seconds that each takes.
+    # Little's law: requests in flight = requests per second × seconds per request.
     rate, limit = metrics.get("requests_per_s"), _at_once(stated)
     each, answer = metrics.get("tpot_mean_ms"), number_in(stated.get("output_tokens"))
     name, longest = "e2el_mean_ms", last

@@ -293,7 +293,7 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # A compensating flag of value 1 is the program's default.
+    # A flag that keeps the batch is omitted if its value is 1, the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

@@ -239,7 +239,7 @@ class CommandProfiler:
 
 
 def _failed_first(folder: Path) -> tuple[str, int]:
-    """Returns (the host that failed first, "" if none; the number of its kernel's out-of-memory kills)."""
+    """Returns (name of the host that failed first or "", number of out-of-memory kills by this host's kernel)."""
     path = folder / every_host.FAILED
     if not path.is_file():
         return "", 0

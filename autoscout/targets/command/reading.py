@@ -18,8 +18,8 @@ _LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
-# A step in an unknown log: "step 12", "iteration: 12", or a progress bar's count ("12/90 [" by tqdm). Its rate cannot
-# be used, because tqdm switches from it/s to s/it.
+# A step in an unknown log: "step 12", "iteration: 12", or a progress bar's count ("12/90 [" by tqdm). The rate in a
+# progress bar cannot be used, because tqdm switches from it/s to s/it.
 GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 

@@ -138,8 +138,9 @@ def world_size(configuration: Configuration) -> int:
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     """Returns the environment variables for every rank on a machine like the job's."""
     if devices.device_kind(job) == "cpu":
-        # One thread per rank: there are more ranks than cores, and spinning OpenMP threads would stall them for
-        # minutes. Dynamo would compile C++ in each new process. All ranks are on this machine: gloo uses loopback.
+        # One OpenMP thread per rank, because there are more ranks than cores, and spinning threads would stall the
+        # ranks for minutes. No Dynamo, because it would compile C++ in each new process. Loopback for gloo, because all
+        # ranks are on this machine.
         ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
         return ours | job.launch.environment | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
@@ -203,7 +204,7 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and without load balancing, since otherwise losses would depend on how the batch is split.
+            # Without dropped tokens and load balancing, since both would make losses depend on how the batch is split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }

@@ -117,7 +117,8 @@ def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
 
 
 def _argument(knob: KnobEntry) -> str:
-    """Returns the engine argument that a knob sets, or to which a nested field belongs."""
+    """Returns the engine argument that a knob sets; if the knob sets a nested field, the argument that contains this
+    field."""
     return knob.sets.split(".")[0]
 
 

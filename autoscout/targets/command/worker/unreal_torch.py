@@ -47,7 +47,7 @@ class ScriptWatch(Watch):
     """A watch that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # flattening a DTensor also gives its mesh
+        if isinstance(tensor, torch.Tensor):  # a flattened DTensor also has its mesh
             super().see(tensor, tag)
 
 
@@ -126,7 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    importlib.import_module("torch.distributed.fsdp")  # imported first, because it keeps a reference to the function
+    importlib.import_module("torch.distributed.fsdp")  # keeps a reference to init_device_mesh
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh

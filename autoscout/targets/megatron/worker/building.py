@@ -45,7 +45,7 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     device = device_of(config)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
-    minutes: Any = timeout.total_seconds() / 60  # declared as int, but only passed to a timedelta
+    minutes: Any = timeout.total_seconds() / 60  # Megatron declares an int, but only passes it to timedelta
     parallel_state.initialize_model_parallel(
         **groups,
         distributed_timeout_minutes=minutes,
