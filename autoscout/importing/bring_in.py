@@ -37,7 +37,7 @@ class ImportOptions(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """The result of an import. `left`: files of a folder that were not imported, with the reasons."""
+    """The result of an import. `left`: files of a folder that were not imported, each with the reason."""
 
     imports: list[Done]
     left: list[Bad]
@@ -53,8 +53,8 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """Imports a file or folder with one reader. Errors: AutoscoutError (exit 2) if no reader recognizes it, if no row
-    can be used, or if a folder has files of several tools."""
+    """Imports a file or folder with one reader; returns a report. Errors: AutoscoutError (exit 2) if no reader
+    recognizes it, if no row can be used, or if a folder has files of several tools."""
     brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
@@ -63,8 +63,8 @@ def bring_in(
 
 
 def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brought:
-    """Imports everything that any reader recognizes. Unreadable files of a folder are listed in the result instead of
-    raising an error. Errors: AutoscoutError (exit 2) if there is nothing to read or no row can be used."""
+    """Imports all files that a reader recognizes. Unreadable files of a folder are listed in the result and raise no
+    error. Errors: AutoscoutError (exit 2) if there is nothing to read or no row can be used."""
     if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
@@ -84,7 +84,8 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brou
 
 
 def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> RowSource:
-    """Opens the file with `reader`, or with the first reader that recognizes it. Errors: AutoscoutError (exit 2)."""
+    """Returns the rows of the file, read by `reader` or by the first reader that recognizes the file. Errors:
+    AutoscoutError (exit 2)."""
     found = next(_sources(kb, path, job, space, reader, []), None)
     if found is None:
         raise AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
@@ -155,7 +156,8 @@ def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, o
 
 
 def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
-    """Calls `work` and reports exceptions, which malformed fields of a foreign file can cause, as an AutoscoutError."""
+    """Returns the result of `work()`. Converts its exceptions, which malformed fields of a foreign file can cause, to
+    an AutoscoutError."""
     try:
         return work()
     except OSError as error:
@@ -168,7 +170,8 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 
 
 def readers() -> dict[str, Reader]:
-    """The readers written in Python: the generic one for tables, and those of targets. (Others are TOML files.)"""
+    """Returns the readers written in Python: the generic reader for tables, and the readers of targets. (All further
+    readers are TOML files.)"""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
         found |= target(name).readers()

@@ -1,7 +1,7 @@
 """Checks whether a result was measured for this job, by its load, model, request lengths and failed requests.
 
-This is necessary because a tool reports latencies of the successful requests even if others failed, and because the
-files of two different loads may differ in only one of fifty keys."""
+This is necessary because a tool reports latencies of the successful requests even if some requests failed, and because
+the files of two different loads may differ in only one of fifty keys."""
 
 import math
 import re
@@ -16,9 +16,11 @@ from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
 
-Lengths = list[tuple[float, float]]  # (mean, standard deviation) in tokens: of prompts, of answers, and of their sum
+# (mean, standard deviation) in tokens, for prompts, answers, and prompts plus answers, in this order
+Lengths = list[tuple[float, float]]
 
-# Counts are per request unless their name states another unit. An infinite or null rate or concurrency means no limit.
+# Counts are per request unless their name states a different unit. An infinite or null rate or concurrency means no
+# limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
@@ -36,7 +38,7 @@ COLUMNS = {
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
 }
 # Mean lengths match if they differ by at most 10 %, or three standard errors of the mean, plus a few tokens: a chat
-# template adds some to a prompt, and end markers add one or two to an answer.
+# template adds some tokens to a prompt, and end markers add one or two tokens to an answer.
 _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
 # Tolerated factor between a model's size and the size in its name: "7B" may have 7.6 billion parameters, "8x7B" 47
 # billion (a test checks this for the names of the presets).
@@ -47,7 +49,7 @@ _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d]
 
 
 def failure(stated: Mapping[str, Cell]) -> str:
-    """How many requests failed, in words; "" if none did."""
+    """Returns a text with the number of failed requests; "" if none failed."""
     sent, completed = number_in(stated.get("requests")), number_in(stated.get("completed"))
     failed = number_in(stated.get("failed"))
     if math.isnan(failed):
@@ -58,9 +60,10 @@ def failure(stated: Mapping[str, Cell]) -> str:
 
 
 def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
-    """Returns why the result does not belong to this job, with both values; "" if it does. `lengths`: the job's own.
+    """Returns why the result does not belong to this job, with the differing values; "" if it does. `lengths`: the
+    job's lengths.
 
-    Values that the result does not state are ignored, with one exception: a serving result must state its load unless
+    Conditions that the result does not state are not checked, except that a serving result must state its load, unless
     it is a row of a user's `table`."""
     if not stated:
         return ""
@@ -70,7 +73,7 @@ def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: b
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
         return f"was measured with {engine}, but the job is for {job.target}"
     if job.task == "serve":
-        lengths_count = not failure(stated)  # if requests failed, the lengths cover only the successful ones
+        lengths_count = not failure(stated)  # if requests failed, the stated lengths cover only the successful requests
         silent = table and not any(name in stated for name in LOAD)
         other = "" if silent else _other_load(stated, job.traffic)
         return other or (_other_lengths(stated, lengths) if lengths_count else "")
@@ -114,7 +117,7 @@ def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
 
 
 def _load(rate: float, limit: float) -> str:
-    """A load as text; infinity means no limit."""
+    """Returns a load as text; infinity means no limit."""
     arrivals = [f"{rate:g} requests/s"] if math.isfinite(rate) else []
     at_a_time = [f"at most {limit:g} requests at a time"] if math.isfinite(limit) else []
     return " and ".join(arrivals + at_a_time) or "all requests at once"
@@ -131,7 +134,8 @@ def _other_lengths(stated: Mapping[str, Cell], lengths: Lengths) -> str:
 
 
 def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
-    """Returns why the result was measured with another model, judged by the published shape or the size in its name."""
+    """Returns why the result's model is not the job's, judged by the published shape or the size in the model's name;
+    "" if it may be."""
     named = str(stated.get("model") or "")
     if not named or not model.layers:
         return ""
@@ -150,7 +154,7 @@ def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
 
 
 def size_stated(named: str) -> float:
-    """Number of parameters according to a model's name ("…-8x7B"); 0 if the name states none."""
+    """Returns the number of parameters according to a model's name ("…-8x7B"); 0 if the name states none."""
     found = _BILLIONS.search(named.rpartition("/")[2].lower())
     return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6) if found else 0.0
 
@@ -168,6 +172,7 @@ def _other_sizes(stated: Mapping[str, Cell], job: Job) -> str:
 
 
 def _limit(stated: Mapping[str, Cell], name: str) -> float:
-    """Returns the limit of this name; infinity if none is stated. Errors: ValueError if it is not a number."""
+    """Returns the limit (rate or concurrency) with this name; infinity if none is stated. Errors: ValueError if it is
+    not a number."""
     value = stated.get(name)
     return math.inf if value in (None, "", "null", "None") else float(value)

@@ -16,14 +16,15 @@ _DELIMITERS = ",;\t|"
 # In a file with semicolons as separators, a comma is a decimal sign (as in German), unless it may separate thousands.
 _DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
 _LINE = 2**24  # character limit of a line and of a field
-_UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
+# decompressed size limits: in bytes; as a multiple of the compressed size
+_UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200
 
 
 def read_csv(path: Path) -> RowSource:
     """Reads CSV in UTF-8 (or UTF-16 with a byte order mark), optionally gzipped. The first line names the columns;
     separators are `,` `;` tab or `|`. With semicolons, 80,5 is read as 80.5.
 
-    Errors: AutoscoutError (exit 2) for an empty file, or for another encoding, naming the line."""
+    Errors: AutoscoutError (exit 2) for an empty file, or for a different encoding, naming the line."""
     file = _open(path)
     try:
         first = file.readline(_LINE)
@@ -137,7 +138,8 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
 
 
 def _first_undecodable(path: Path, line: int) -> int:
-    """Returns the first undecodable line. A decoder reads blocks, so its error may come up to a block too early."""
+    """Returns the number of the first undecodable line, searched from `line` on. (A decoder reads blocks, so its error
+    may occur up to a block before this line.)"""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     opener: Any = gzip.open if zipped else open

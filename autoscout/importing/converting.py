@@ -21,7 +21,7 @@ RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 _LEAST, _MOST = 1e-12, 1e18  # accepted range of a metric, in the metric's own unit
 _EVIDENCE = 2000  # maximum length of the error text, in characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
-_LISTED = 20  # maximum number of accepted and of rejected rows in the report, which counts all of them
+_LISTED = 20  # maximum number of accepted rows, and of rejected rows, that the report lists (it counts all)
 _WORDS: dict[str, Status] = {
     **dict.fromkeys(
         ("ok", "success", "succeeded", "complete", "completed", "finished", "done", "passed", "true", "0"), "ok"
@@ -43,7 +43,8 @@ class Bad(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A row's values, converted to the units in the metrics' names. `at`: unix time at its end, 0 if unknown."""
+    """A row's values, converted to the units in the metrics' names. `at`: unix time at the end of the row's run, 0 if
+    unknown."""
 
     where: str
     name: str
@@ -147,7 +148,7 @@ class Converting:
         cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
-            # Those metrics describe only the requests that succeeded, so a failed run must not have them.
+            # The metrics in `named` describe only the requests that succeeded, so a failed run must not have them.
             metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
@@ -176,7 +177,7 @@ class Converting:
         )
 
     def _configured(self, cells: Mapping[str, Cell]) -> tuple[Configuration, str, bool]:
-        """Returns a row's knobs, their name, and whether they are valid. Errors: ValueError for an impossible
+        """Returns (configuration of a row's knobs, its name, whether it is valid). Errors: ValueError for an impossible
         value, and for a row without knobs."""
         texts = tuple(["" if (cell := cells.get(column)) is None else str(cell) for column, _ in self._knobs])
         if texts not in self._seen:
@@ -208,7 +209,7 @@ class Converting:
             raise ValueError(f"its duration {cost_s:g} s, or its end at {at:g}, is impossible")
 
     def _why_none(self, row: Row) -> str:
-        """Ends a sentence with the reason why a row has no metric."""
+        """Returns the reason why a row has no metric, as the end of a sentence."""
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
                 return f": {column} is '{cell}', which is not a number"
@@ -217,7 +218,7 @@ class Converting:
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor
         if number != number and isinstance(cell, str) and (converted := quantity(cell, unit)) is not None:
-            number = converted  # a value such as "12 ms" includes its unit, so no unit of the column applies
+            number = converted  # a value such as "12 ms" includes its unit, so the column's unit does not apply
         if not math.isfinite(number):
             if use.name == self.job.objective.metric:
                 raise ValueError(f"{column} is '{cell}', which is not a number")

@@ -47,7 +47,7 @@ def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: 
 
 
 def _columns(path: Path) -> dict[str, list[float]]:
-    """The numbers of each column. Errors: ValueError for a row that does not match the table."""
+    """Returns column → numbers. Errors: ValueError for a row that does not match the table."""
     found: dict[str, list[float]] = {}
     for row in read_csv(path).rows:
         if row.problem:
@@ -59,7 +59,8 @@ def _columns(path: Path) -> dict[str, list[float]]:
 
 
 def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:
-    """Reads one object, a list of objects, or one object per line; large files must have one object per line."""
+    """Reads a file with one object, a list of objects, or one object per line. Large files must have one object per
+    line."""
     with open(path, "rb") as file:
         content = file.read(_WHOLE + 1)
         if len(content) <= _WHOLE:
@@ -95,7 +96,8 @@ def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents
 
 
 def _object(text: bytes, wanted: set[str] | None) -> Tree:
-    """Parses an object without unneeded lists, since a serving result has long ones with the times of every request."""
+    """Parses an object without unneeded lists, since a serving result has long lists with the times of every
+    request."""
     try:
         found = _shallow.decode(text)
     except msgspec.DecodeError:  # not JSON, or JSON with NaN and Infinity, as Python's json module writes it
@@ -110,8 +112,8 @@ def _object(text: bytes, wanted: set[str] | None) -> Tree:
 
 
 def _once(text: bytes, found: dict[str, msgspec.Raw]) -> bool:
-    """Whether `found` is the whole object, i.e. no key occurs twice: for duplicate keys it has only the last value.
-    Escaped keys are treated as duplicates."""
+    """Whether no key occurs twice, judged by the lengths of the text and of the entries `found`, which has only the
+    last value of a duplicate key. Escaped keys are treated as duplicates."""
     # each entry has the form "key":value,
     length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())
     # json.dumps adds a space after each colon and comma
@@ -143,7 +145,8 @@ def _table(found: Any) -> Tree:
 
 
 def text_beside(path: Path) -> Any:
-    """The tree of a companion file (the last object of JSON lines), or its text; None if there is no such file."""
+    """Returns the tree of a companion file (of JSON lines, the last object), or its text if it is not structured; None
+    if there is no such file."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 Field = tuple[int, Any]  # (field number, an integer or the bytes of anything else)
-# sizes in bytes, for W&B: of a block, and of the header of the file and of each record fragment
+# sizes in bytes in W&B's format: of a block; of the header of the file and of each record fragment
 _BLOCK, _HEAD = 32768, 7
-_FULL, _LAST = 1, 4  # fragment types; 2 is a first fragment, 3 a middle one
+_FULL, _LAST = 1, 4  # fragment types: whole record, last fragment (2 is a first fragment, 3 a middle one)
 
 
 def tensorboard(path: Path) -> dict[str, Any]:
@@ -41,8 +41,9 @@ def tensorboard(path: Path) -> dict[str, Any]:
 
 
 def wandb(path: Path) -> dict[str, Any]:
-    """Returns {"series": {key: values in order}, "config", "summary", "exit_code" (None: not ended yet), "runtime":
-    seconds, "began": unix seconds, "name", "project", "version": W&B's}. Errors: ValueError if it is no W&B run."""
+    """Returns {"series": {key: values in order}, "config", "summary", "exit_code" (None: not ended yet), "runtime"
+    (seconds), "began" (unix seconds), "name", "project", "version" (W&B's)}. Errors: ValueError if the file is not a
+    W&B run."""
     series: dict[str, array[float]] = defaultdict(lambda: array("d"))
     found: dict[str, Any] = {"series": series, "config": {}, "summary": {}, "exit_code": None, "began": None}
     with open(path, "rb") as file:
@@ -160,7 +161,7 @@ def _of_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _fields(content: bytes) -> Iterator[Field]:
-    """Yields the fields of a protocol buffer message. Errors: ValueError if the bytes are not one."""
+    """Yields the fields of a protocol buffer message. Errors: ValueError if the bytes are not such a message."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)

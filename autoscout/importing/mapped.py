@@ -1,5 +1,5 @@
-"""Reads other tools' result files as rows. This code is independent of the tools: their TOML files (tool_file.py)
-define which paths in a file give which column."""
+"""Reads other tools' result files as rows. This code is independent of the tools: each tool has a TOML file
+(tool_file.py) that maps paths in its result files to columns."""
 
 import json
 import math
@@ -27,9 +27,9 @@ BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 
 
 def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[ToolFile, Tree | None] | None:
-    """Returns the first tool whose file-name patterns and required keys match, and the file's tree if it was parsed
-    completely. `keys`: the result of `keys_by_kind`."""
-    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file, so that the file is opened once for each kind
+    """Returns (the first tool whose file-name patterns and required keys match, the file's tree or None if it was not
+    parsed completely); None if no tool matches. `keys`: the result of `keys_by_kind`."""
+    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind of file, so that each kind is parsed only once
     for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
         kind = tool.file.kind
         if kind not in first:
@@ -46,7 +46,7 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
 
 
 def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
-    """Returns a file's first tree, and whether this is the whole file."""
+    """Returns (a file's first tree, whether this is the whole file)."""
     try:
         if kind == "sqlite":
             return dict.fromkeys(sources.sqlite_tables(path), True), False
@@ -74,7 +74,8 @@ def _beside(path: Path, tool: ToolFile) -> Tree:
 
 
 def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> Iterator[Row]:
-    """Yields the rows of a file, or of its tree if already parsed. An unreadable file gives one row with the reason."""
+    """Yields the rows of a file. `whole`: the file's tree, if already parsed. An unreadable file gives one row with the
+    reason."""
     try:
         companions = _beside(path, tool)
         found: Documents = iter([("", whole or {}, "")])
@@ -96,7 +97,7 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
 
 
 def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
-    """Returns, for each kind of file, the keys whose lists any tool needs."""
+    """Returns kind of file → keys with lists that at least one tool needs."""
     found: Keys = {}
     for tool in tools:
         found.setdefault(tool.file.kind, set()).update(_wanted(tool))
@@ -157,7 +158,8 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
 
 
 def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
-    """Returns how the file's own unit differs from the one that the tool's mapping expects; "" if it does not."""
+    """Returns a sentence if a unit stated in the file differs from the unit that the tool's mapping expects; else
+    ""."""
     for path, unit in tool.units.items():
         found = _looked_up(path, row, top)
         if found not in (None, unit):
@@ -198,7 +200,7 @@ def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
 
 
 def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
-    """Returns the cells with a run's status, and the reason to skip the row ("" to use it)."""
+    """Returns (cells with a run's status, reason to skip the row or "")."""
     how = tool.status
     failed = _looked_up(how.failed, row, top)
     if failed:

@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Value
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 # The column `devices` gives the size of a run, so it is not a result.
 _METRICS = tuple(name for name in dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)) if name != DEVICES)
-_PERCENT = 10  # a fraction is at most this, and most percentages are more
+_PERCENT = 10  # from this value on, a supposed fraction is probably a percentage
 _ROLES = ("status", "evidence", "cost_s", "at")
 # Prefixes in tables that experiment trackers and tuners export, as in params.lr or metrics.loss.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
@@ -61,8 +61,8 @@ def uses(
     maps: Iterable[str],
     units: Iterable[str],
 ) -> dict[str, Use]:
-    """Returns the use of each column. The user's options: `maps`: COLUMN=NAME ("-" drops the column, "+" stores it),
-    `units`: COLUMN=UNIT.
+    """Returns column → use. `maps` and `units` are the user's options: COLUMN=NAME (the name "-" drops the column, "+"
+    stores it), and COLUMN=UNIT.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a duplicate column, two columns for the
     same knob or metric, and a missing unit."""
@@ -70,7 +70,7 @@ def uses(
     if twice:
         raise AutoscoutError(f"the column {twice[0]} exists {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    # If several knobs share a flag, the unconditional one takes precedence.
+    # If several knobs share a flag, a knob without a condition takes precedence.
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)
     called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
         flag_of(k.name): k for k in space.knobs
@@ -134,7 +134,7 @@ def _use(
     wanted: str,
     unit: str,
 ) -> Use:
-    """`names`: all column names in the table, normalized by `flag_of`."""
+    """Returns the use of a column. `names`: all column names in the table, normalized by `flag_of`."""
     if wanted == "-":
         return Use("left out", column, why="as wished")
     if wanted == "+":
@@ -156,7 +156,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # without this suffix, it may count elements instead of bytes
+        if name.endswith("bytes"):  # a name without this suffix may count elements, not bytes
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]
@@ -195,8 +195,8 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
 
 
 def _in_another_unit(name: str, names: set[str]) -> str:
-    """Returns the metric that a column like "step_time_ms" gives in another unit; "" if there is none, or if the table
-    also has a column of the metric's own name."""
+    """Returns the metric that a column gives in a different unit, such as step_time_ms for the column "step_time_s"; ""
+    if there is none, or if the table also has a column with the metric's own name."""
     what = name.rpartition("_")[0]
     alike = (m for m in _METRICS if unit_of(m) and m.rpartition("_")[0] == what and m not in names)
     return next(alike, "") if unit_of(name) else ""

@@ -11,8 +11,8 @@ _STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # in the order o
 
 
 def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yields (where, {study, number, state, params, values, user, began, ended}, "") for each trial of a study that was
-    not deleted. A single objective is `value`; several are value_0, value_1 and so on.
+    """Yields (location in the file, {study, number, state, params, values, user, began, ended}, "") for each trial of a
+    study that was not deleted. A single objective is named `value`; several are named value_0, value_1 and so on.
 
     Errors: ValueError if the file is not an Optuna journal."""
     # a deleted study keeps its place in the list, with the name ""

@@ -12,7 +12,8 @@ _OPERATIONS: dict[str, Callable[[float, float], float]] = {
 
 
 def at(tree: Any, path: str) -> Any:
-    """The value at a path of keys and list indices; None if there is none. A key may itself contain dots."""
+    """Returns the value at a path of keys and list indices; None if there is no value. A key may itself contain
+    dots."""
     if isinstance(tree, Mapping) and path in tree:
         return tree[path]
     key, dot, rest = path.partition(".")
@@ -31,8 +32,9 @@ def at(tree: Any, path: str) -> Any:
 
 
 def value(text: str, row: Any, top: Any) -> Any:
-    """Evaluates an expression for a row: a path, 'a text' in quotes, "a / b" (also + - *, strictly left to right, with
-    numbers), or "a | b", the first that exists. None if a path is missing or the arithmetic is undefined."""
+    """Evaluates an expression for a row. It is a path, a text in single quotes, arithmetic on numbers and paths such as
+    "a / b" (/ * + -, strictly left to right), or alternatives "a | b", of which the first that exists counts. None if a
+    path is missing or the arithmetic is undefined."""
     if text[:1] == "'":
         return text.strip("'")
     for alternative in text.split(" | "):

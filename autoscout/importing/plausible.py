@@ -1,4 +1,4 @@
-"""Finds numbers in a row that contradict each other, for example because one has a wrong unit."""
+"""Finds numbers in a row that contradict each other, for example because a number has a wrong unit."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,15 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-# tolerated factor: below the 1000 of a wrong unit prefix, but above differences due to sampling and definitions
+# tolerated factor: smaller than the factor 1000 of a wrong unit prefix, but larger than differences due to sampling and
+# definitions
 _FAR = 30.0
 _MORE = 1.02  # tolerated ratio of used to available memory, since tools count memory differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
-    """Returns which values contradict each other; "" if none do."""
+    """Returns a sentence on the values that contradict each other; "" if none do."""
     return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 
@@ -39,7 +40,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
-    # Little's law: requests in flight = requests per second × seconds that each takes.
+    # Little's law: requests in flight = requests per second × seconds per request.
     rate, limit = metrics.get("requests_per_s"), _at_once(stated)
     each, answer = metrics.get("tpot_mean_ms"), number_in(stated.get("output_tokens"))
     name, longest = "e2el_mean_ms", last
@@ -62,7 +63,7 @@ def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
 
 
 def _at_once(stated: Mapping[str, Cell]) -> float:
-    """The limit on requests in flight; infinity if none is stated."""
+    """Returns the limit on requests in flight; infinity if none is stated."""
     limits = [number_in(stated.get(name)) for name in ("concurrency", "requests")]
     return min((limit for limit in limits if limit > 0), default=math.inf) if limits[0] > 0 else math.inf
 

@@ -17,8 +17,8 @@ Buckets = dict[float, float]  # upper bound → number of observations up to it
 
 
 class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of a server at one time, summed over its engines. `histograms`: by name without vLLM's prefix.
-    `numbers`: counters and gauges."""
+    """The metrics of a server at one time, summed over its engines. `histograms`: name without vLLM's prefix → buckets.
+    `numbers`: name → value of a counter or gauge."""
 
     numbers: dict[str, float]
     histograms: dict[str, Buckets]
@@ -45,7 +45,7 @@ class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading(text: str, where: str) -> MetricsReading:
-    """Parses the text of `/metrics`. Errors: AutoscoutError (exit 2) if it is not vLLM's."""
+    """Parses the text of `/metrics`. Errors: AutoscoutError (exit 2) if the text is not from a vLLM server."""
     numbers: dict[str, float] = {}
     histograms: dict[str, Buckets] = {}
     sums: dict[str, float] = {}
@@ -117,7 +117,8 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
 def traffic_of(load: ServedLoad) -> Traffic:
     """Converts the load to a job's traffic, with arrivals at this rate (an open loop)."""
     prefix = round(load.shared * sum(load.input_len) / len(load.input_len))
-    prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0  # vLLM's smallest cache blocks have 16 tokens
+    # vLLM's smallest cache blocks have 16 tokens.
+    prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0
     return Traffic(
         rate=float(f"{load.rate:.4g}"),
         input_len=load.input_len,
@@ -137,14 +138,16 @@ def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
 
 
 def _after_the_first(first: MetricsReading, last: MetricsReading) -> Buckets:
-    """Returns the histogram of times per output token, without one-token answers, for which vLLM observes 0 s."""
+    """Returns the histogram of times per output token, without the observations of 0 s that vLLM records for one-token
+    answers."""
     alone = _between(first, last, "request_generation_tokens").get(1.0, 0.0)
     found = _between(first, last, "request_time_per_output_token_seconds")
     return {end: max(0.0, count - alone) for end, count in found.items()}
 
 
 def _quantile(buckets: Mapping[float, float], share: float) -> float:
-    """Returns a quantile, interpolated in a bucket like Prometheus' histogram_quantile. The last bucket has no end."""
+    """Returns a quantile, interpolated in a bucket like Prometheus' histogram_quantile. The last bucket has no upper
+    bound."""
     wanted, below, low = share * buckets[math.inf], 0.0, 0.0
     for end, count in buckets.items():
         if count >= wanted and count > below:

@@ -1,4 +1,4 @@
-"""Stores the rows of many files on disk until all their columns are known, so that memory use does not grow."""
+"""Stores the rows of many files on disk until the columns of all files are known, so that memory use does not grow."""
 
 import hashlib
 import tempfile
@@ -33,8 +33,8 @@ class Spool:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - deleted together with this object
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
-        """Adds a file's rows. If the file changed while it was read, a row with an error is added instead. `before`:
-        the result of `changed` before the file was read."""
+        """Adds a file's rows; if the file changed while it was read, only a row with an error. `before`: the result of
+        `changed` before the file was read."""
         start = self._file.seek(0, 2)
         for row in found:
             self._keep(row)
@@ -45,7 +45,8 @@ class Spool:
         self.files.append(SpooledFile(path, start, self._file.tell()))
 
     def source(self, part: str = "") -> RowSource:
-        """Returns the stored rows. Errors: AutoscoutError (exit 2) if `part` names no study of files with several."""
+        """Returns the stored rows, only those of the study `part` if given. Errors: AutoscoutError (exit 2) if the
+        files have several studies and `part` names none of them."""
         columns: dict[str, None] = {}
         parts: dict[str, None] = {}
         digest = hashlib.sha256()
@@ -96,7 +97,8 @@ def place(path: Path, root: Path) -> str:
 
 
 def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = None) -> tuple[list[Spool], list[Path]]:
-    """Returns a spool for each tool, and the files that no tool recognizes. `known`: the tool assumed for these."""
+    """Returns (a spool for each tool, files that no tool recognizes). `known`: the tool to use for files that no tool
+    recognizes."""
     found: dict[str, Spool] = {}
     keys, rest = keys_by_kind(tools), []
     for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
@@ -115,8 +117,8 @@ def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = No
 
 
 def _without_others(tool: ToolFile, found: dict[str, Spool], rest: list[Path]) -> list[Path]:
-    """Drops the tool's secondary files (`others`) near its main files, since they add no information. Returns the files
-    of `rest` that remain."""
+    """Returns `rest` without the tool's secondary files (`others`) near its main files, since secondary files add no
+    information."""
 
     def other(path: Path) -> bool:
         return any(fnmatch(path.name, pattern) for pattern in tool.file.others)

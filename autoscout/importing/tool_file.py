@@ -1,4 +1,4 @@
-"""The format of tool files. Each of the TOML files in tools/ defines how mapped.py reads the result files of one tool.
+"""The format of tool files: TOML files in tools/ that each define how mapped.py reads the result files of one tool.
 
 Users add a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base."""
 
@@ -20,7 +20,8 @@ Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb"
 
 
 class Held(Strict, frozen=True):
-    """A version of the tool with which the mapping was tested, and the command or source of the test's result file."""
+    """A version of the tool with which the mapping was tested, and the command that wrote the tested result file (or
+    its source)."""
 
     version: str
     command: str
@@ -142,6 +143,6 @@ def shipped_tools() -> tuple[ToolFile, ...]:
 
 
 def tools_of(kb: Path) -> tuple[ToolFile, ...]:
-    """Returns the user's tools, then the others, those with the most required keys first. Errors: AutoscoutError (exit
-    2) for an unreadable tool file."""
+    """Returns the user's tools, then the shipped tools in descending order of the number of required keys. Errors:
+    AutoscoutError (exit 2) for an unreadable tool file."""
     return (*(read_tool(path) for path in sorted((kb.parent / "readers").glob("*.toml"))), *shipped_tools())

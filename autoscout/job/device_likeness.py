@@ -10,11 +10,11 @@ from kb.records import AutoscoutError
 
 Content = Mapping[str, Any]  # the parsed TOML file of a record
 
-# Keys that are never copied from another record.
+# Keys that are never copied from the record `like`.
 _NAMES = ("names", "series", "form")
 _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
-# Tables of [serving], each of which is copied as a whole.
+# Tables of [serving]. Each is copied as a whole.
 GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
 _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed", "lender")
 
@@ -22,9 +22,9 @@ _SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "
 def completed(
     stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
 ) -> dict[str, Content]:
-    """Returns all records of `stated`, completed with figures of the records that they are `like`. These are looked up
-    in `stated` first, then in `known`, whose records are complete. A user's record may be like the shipped one of the
-    same name.
+    """Returns all records of `stated`, completed with figures of the records that their entries `like` name. Named
+    records are looked up in `stated` first, then in `known` (complete records). A user's record may name the shipped
+    record of the same name.
 
     Errors: AutoscoutError (exit 2) for a cycle of such references, or a reference to an unknown record."""
     found: dict[str, Content] = {}
@@ -59,7 +59,7 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """Yields the problems of a record: entries of a wrong type on which other figures depend."""
+    """Yields a sentence for each entry of a record that has a wrong type and on which further figures depend."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
             yield f"{key} is not a table"
@@ -96,12 +96,13 @@ def _is_number(value: Any, more_than: float = -math.inf) -> bool:
 
 
 def _named(like: Content) -> dict[str, Any]:
-    """Returns the names of the shipped record for the user's record that replaces it."""
+    """Returns the entries with names of the record `like`, for a user's record that replaces it."""
     return {name: like[name] for name in _NAMES if name in like}
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
-    """Merges two records. Sections are merged key by key, but the peaks are copied as a whole or not at all."""
+    """Returns `own` with missing figures copied from `like`. Sections are merged key by key, but the peak rates are
+    copied as a whole or not at all."""
     found = {**{key: value for key, value in like.items() if key not in _OWN}, **own}
     for section in SECTIONS:
         lent = dict((links if section == "island" and links else like).get(section, {}))
@@ -119,8 +120,8 @@ def _faster(curve: Content, times: float) -> dict[str, Any]:
 
 def _served(own: Content, like: Content, kernels_like: Content, links: Content) -> dict[str, Any]:
     """Returns the constants of the serving model. Missing groups are copied from `kernels_like`, the record with
-    similar kernels, and scaled by the ratio of peak rates, or to the `tflops` and `memory_share` that this device is
-    known to reach. All-reduces come from `links`. Entries of `kernels` are merged from all records."""
+    similar kernels. They are scaled by the ratio of peak rates, or to the stated `tflops` and `memory_share` of this
+    device. Constants of all-reduces come from the record `links`. Entries of `kernels` are merged from all records."""
     serving = own.get("serving", {})
     stated = {name: serving[name] for name in GROUPS if name in serving}
     if links and "all_reduce" in links["serving"]:
@@ -140,7 +141,7 @@ def _served(own: Content, like: Content, kernels_like: Content, links: Content) 
 
 
 def _ratios(own: Content, like: Content, kernels_like: Content, serving: Content) -> tuple[float, float]:
-    """Returns the ratios of compute rate and of memory bandwidth: this record's over those of `kernels_like`."""
+    """Returns (ratio of compute rates, ratio of memory bandwidths) of this record to `kernels_like`."""
 
     def of(one: Content) -> tuple[float, float]:
         return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]

@@ -12,9 +12,9 @@ from autoscout.job.words import nearest_name
 # Lower bound on the memory that a driver reports, relative to the nominal size (error correction reserves some).
 KEPT = 0.88
 UNKNOWN_CAPABILITY = 0.0  # value for devices without a record
-_VARIANT_HAS = 1.1  # a memory size in a name above this multiple of the record's means another variant of the device
-_ROUNDED = 0.98  # so does a memory size below this multiple
-# Words in a name that mean other clocks, other links or only a part of a device, for which there is no record.
+_VARIANT_HAS = 1.1  # a memory size in a name above this multiple of the record's means a different variant
+_ROUNDED = 0.98  # a memory size below this multiple also means a different variant
+# Words in a name that mean different clocks, different links or only a part of a device. Such variants have no record.
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\bmax q\b|\blaptop\b")
 _FORMS = re.compile(r"\b(pcie|sxm|oam)\d?\b")
 _GIB = re.compile(r"\b(\d{1,3}) ?g(?:i?b)?\b")
@@ -33,7 +33,7 @@ def stem_of(name: str) -> str:
 
 
 def kinds() -> list[str]:
-    """The names of all records, which job files may use for devices."""
+    """Returns the keys of all records. Job files may use them as names of devices."""
     return list(records())
 
 
@@ -43,7 +43,7 @@ def an_example() -> str:
 
 
 def the_largest() -> str:
-    """The name of the GPU with the most memory."""
+    """Returns the name of the GPU with the most memory."""
     return max((record.memory_gib, stem) for stem, record in records().items() if not record.cores)[1]
 
 
@@ -65,26 +65,27 @@ def small_steps(name: str) -> bool:
 
 
 def formats_of(name: str) -> list[str]:
-    """Returns the number formats in which the device multiplies matrices, i.e. for which a peak rate is known."""
+    """Returns the number formats for which the device's peak rate of matrix products is known."""
     known = record_of(name)
     return list(known.peak_tflops) if known else []
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a device name, or a value of the knob for the kind of device, means a CPU."""
+    """Whether a device name, or a value of the knob for the kind of device, denotes a CPU."""
     known = record_of(name)
     return known.cores > 0 if known else bool(_alike(name, lambda record: record.cores > 0))
 
 
 def vendor_of(name: str) -> str:
-    """The vendor. Without a record it is that of all records with the same first letters, "" if these differ."""
+    """Returns the vendor of a device. Without a record, returns the common vendor of all records with the same first
+    letters, "" if their vendors differ."""
     known = record_of(name)
     return known.vendor if known else _alike(name, lambda record: record.vendor) or ""
 
 
 def is_called(kind: str, driver_says: str) -> bool:
-    """Whether a driver's name may mean this kind of device, regardless of memory size. A form factor (such as PCIe)
-    other than the default one of the series must be part of the driver's name."""
+    """Whether a driver's name may mean this kind of device, regardless of memory size. If the record's form factor
+    (such as PCIe) is not the default one of its series, it must be part of the driver's name."""
     known = record_of(kind)
     if known is None:
         return False
@@ -97,8 +98,8 @@ def is_called(kind: str, driver_says: str) -> bool:
 
 
 def device_meant(says: str, gib: float | None = None) -> str:
-    """Returns the record that matches a driver's or a table's name and the memory found. Without an exact match it is
-    the largest matching record whose memory is not above the one found; "" if there is none."""
+    """Returns the key of the record that matches a driver's or a table's name and the memory size in GiB; "" if there
+    is none. Without an exact match, returns the matching record with the most memory that is not above this size."""
     named = re.search(r"(\d+) ?GB\b", says)
     gib = gib or (float(named[1]) if named else math.inf)
 
@@ -110,19 +111,21 @@ def device_meant(says: str, gib: float | None = None) -> str:
 
 
 def device_within(name: str) -> str:
-    """Returns the device whose name's parts all occur in this name: "A100-80GB-PCIe" → "a100-pcie"; else "" (none)."""
+    """Returns the device of which all words of the name occur in this text, such as "a100-pcie" for "A100-80GB-PCIe";
+    "" if there is none."""
     text = plain(name)
     return max((known for known in kinds() if all(part in text for part in known.split("-"))), key=len, default="")
 
 
 def sold_by(stated: Any, reported: Any) -> Any:
-    """Whether a job states the nominal memory in GiB, which is more than the driver reports. Elementwise for arrays."""
+    """Whether `stated` is the nominal memory size (GiB), which is slightly larger than the size that the driver
+    reports. Elementwise for arrays."""
     return (reported < stated) & (stated < _VARIANT_HAS * reported)
 
 
 def unknown(name: str) -> str:
-    """Ends a message about a device name without a record. It suggests a similar name, but none for a MIG slice or a
-    variant with other clocks, even if the name contains that of a known device."""
+    """Returns the end of a message about a device name without a record. It suggests a similar name, except for a MIG
+    slice or a variant with different clocks, even if the name contains the name of a known device."""
     meant = device_within(name)
     if meant and _VARIANT.search(_words(name)):
         return f" is unknown: a variant of '{meant}' without a record"
@@ -133,8 +136,8 @@ def unknown(name: str) -> str:
 
 @cache
 def _described(name: str) -> str:
-    """Returns the record that a description such as "NVIDIA A100-SXM4-80GB" means; "" for an unknown name, another
-    variant, or a text that names two devices."""
+    """Returns the key of the record for a description such as "NVIDIA A100-SXM4-80GB"; "" for an unknown name, a
+    variant without a record, or a text that names two devices."""
     text = _words(name)
     of_series = {
         series: [stem for stem, record in records().items() if series in record.series]
@@ -166,7 +169,8 @@ def _spelled(series: str) -> str:
 
 
 def _alike(name: str, figure: Callable[[DeviceRecord], Any]) -> Any:
-    """The value that all records with the same first letters share (as "cpu-old" and "cpu"); None if they differ."""
+    """Returns the value that all records with the same first letters share (such as "cpu-old" and "cpu"); None if the
+    values differ."""
     begins = re.match(r"[a-z]+", name.lower())
     alike = begins and re.compile(rf"{begins[0]}(?![a-z])")
     values = {figure(record) for stem, record in records().items() if alike and alike.match(stem)}

@@ -1,8 +1,9 @@
 """Device data: one TOML file per kind of device, in fixtures/hardware and in a folder next to the knowledge base.
 
 A record has figures from the data sheet, figures fitted to measurements, and the names that drivers and tables use. The
-entry `like` names a record from which missing figures are copied. `[sources]` gives the origin of figures that `source`
-does not cover. `autoscout calibrate` writes its measurements as a record that replaces a shipped one."""
+entry `like` names a record from which missing figures are copied. The origin of figures is given by `source`, and by
+`[sources]` for figures with a different origin. `autoscout calibrate` writes its measurements as a record that replaces
+a shipped record."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,16 +21,16 @@ from kb.store import default_path
 
 # The last CUDA compute capability without tensor cores for a format (CUDA C++ Programming Guide, tensor cores).
 _NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
-# A format → the next wider one, which a device must have too, with at most the same peak.
+# A number format → the next wider format, which a device must also have, with a peak that is not higher.
 _WIDER = {"fp4": "fp8", "fp8": "bf16"}
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device's general figures. For those of kernels and links see `Hardware` and `ServingDevice`.
+    """A device's general figures. (Figures of kernels and links are in `Hardware` and `ServingDevice`.)
 
-    `names`: further names in job files, schedulers and tables. `series`: names in drivers, which other records may
-    share that differ in memory size or in `form` (the form factor, such as PCIe). `vendor`: "" for a CPU. `capability`:
-    CUDA compute capability, 0 for none. `peak_tflops`: dense peak by number format."""
+    `names`: further names in job files, schedulers and tables. `series`: names in drivers; records that differ only in
+    memory size or in `form` (the form factor, such as PCIe) may share these names. `vendor`: "" for a CPU.
+    `capability`: CUDA compute capability, 0 for none. `peak_tflops`: dense peak by number format."""
 
     name: str
     names: list[str] = []
@@ -38,22 +39,23 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     source: str
     sources: dict[str, str] = {}
     like: str = ""
-    links: str = ""  # record with the same links, if it is not `like`
+    links: str = ""  # record with the same links; "": the record `like`
     vendor: str
     capability: float = 0.0
     memory_gib: float  # as reported by the driver
     memory_gb_s: float
     multiprocessors: int
     per_node: int  # devices in an island of fast links (NVLink domain)
-    per_tray: int = 0  # devices per host, if an island spans hosts; 0: an island is one host
+    per_tray: int = 0  # devices per host if an island (NVLink domain) spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
-    cores: int = 0  # cores of a CPU, shared by all ranks of a node; 0: each rank has its own device
+    cores: int = 0  # cores of a CPU, which all ranks of a node share; 0: each rank has its own device
     watts: float = 0.0  # nominal power limit; 0: unknown
     host_gb_s: float = 32.0  # bandwidth to the host in one direction; default: PCIe 4.0
     channel_gb_s: float = 0.0  # bandwidth of one NCCL channel over the island's links; 0: unknown
     context_gib: float  # memory for the driver, its libraries and communicators
     calibrated: bool = False  # the kernels were measured on such a device, not taken from a data sheet
-    # additional error of log(measured / predicted), for devices whose runs contradict their kernel figures
+    # additional standard error of log(measured / predicted), for devices whose measured runs contradict the kernel
+    # figures
     doubt: float = 0.0
 
 
@@ -68,22 +70,24 @@ def own_folder() -> Path:
 
 @cache
 def contents() -> Mapping[str, Content]:
-    """Returns the content of each record by the stem of its file name, completed as in device_likeness.py.
+    """Returns stem of the file name → content of the record, completed by device_likeness.py.
 
-    Errors: AutoscoutError (exit 2) for a record that is like itself, or like an unknown one."""
+    Errors: AutoscoutError (exit 2) if the entries `like` form a cycle, or name an unknown record."""
     known = shipped_contents()
     return {**known, **completed(_read(own_folder()), known, where)}
 
 
 @cache
 def shipped_contents() -> Mapping[str, Content]:
-    """Returns the records that ship with AutoScout, without those that a calibration or the user added."""
+    """Returns the contents of the records that ship with AutoScout, without records that a calibration or the user
+    added."""
     return completed(_read(folder()), {}, where)
 
 
 @cache
 def records() -> dict[str, DeviceRecord]:
-    """Returns all records. Errors: AutoscoutError (exit 2) for a record with a missing or contradictory figure."""
+    """Returns all records by key. Errors: AutoscoutError (exit 2) for a record with a missing or contradictory
+    figure."""
     return {stem: _converted(stem, content) for stem, content in contents().items()}
 
 
@@ -95,8 +99,8 @@ def where(stem: str) -> Path:
 
 @cache
 def by_name() -> dict[str, str]:
-    """Maps every name of every record, normalized by `plain`, to the record's key. Names in a user's records take
-    precedence over those in shipped ones.
+    """Returns name (normalized by `plain`) → record's key, for all names of all records. Names in a user's records take
+    precedence over names in shipped records.
 
     Errors: AutoscoutError (exit 2) for a name that two records of one folder claim."""
     found: dict[str, str] = {}

@@ -9,7 +9,7 @@ _DURATION = re.compile(r"(?=.)(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?")
 
 
 def seconds(duration: str) -> float:
-    """ "90s", "20m", "1.5h", "1h30m" → seconds; "" → infinity. Errors: AutoscoutError (exit 2)."""
+    """Converts "90s", "20m", "1.5h" or "1h30m" to seconds, and "" to infinity. Errors: AutoscoutError (exit 2)."""
     if not duration:
         return float("inf")
     if not _DURATION.fullmatch(duration):

@@ -7,7 +7,8 @@ from autoscout.job.lengths import mean, packed_share
 from autoscout.job.words import listed, nearest_name
 from kb.records import Job, Lora, Model, shape
 
-# Linear layers that can have adapters. Names with "_proj" are Hugging Face's; Megatron's "linear_" layers fuse several.
+# Linear layers that can have adapters. Names with "_proj" are Hugging Face's; each of Megatron's "linear_" layers fuses
+# several of these.
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "linear_qkv", "linear_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2")
 _MOST_RANK = 4096
@@ -22,7 +23,8 @@ def usual_modules(target: str, experts: bool) -> list[str]:
 
 
 def without_estimate(modules: Iterable[str], experts: int) -> list[str]:
-    """Returns the modules whose adapters no simulator supports: with experts, those of the feed-forward layers."""
+    """Returns the modules whose adapters no simulator supports: in a mixture of experts, the modules of feed-forward
+    layers."""
     return [name for name in modules if experts and name in _FEED_FORWARD]
 
 
@@ -76,7 +78,8 @@ def _length_problems(job: Job) -> Iterator[str]:
 
 
 def attributes(job: Job) -> dict[str, Any]:
-    """Returns the fine-tuning attributes for expressions and simulators. `packable`: samples have different lengths."""
+    """Returns the fine-tuning attributes for expressions and simulators. `packable`: whether samples have different
+    lengths."""
     lengths, model = job.traffic.lengths, shape(job.model)
     found: dict[str, Any] = {
         "packable": bool(lengths),
@@ -91,7 +94,7 @@ def attributes(job: Job) -> dict[str, Any]:
         found |= {
             "length_mean": mean(lengths),
             "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
-            # The token-weighted mean length: attention costs as much as if all samples had this length.
+            # The token-weighted mean length. Attention costs as much as if all samples had this length.
             "packed_context": sum(n * n for n in lengths) / sum(lengths),
         }
     return found

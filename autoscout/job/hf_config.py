@@ -11,7 +11,7 @@ from kb import door
 from kb.records import AutoscoutError
 from kb.sizes import ONLY_EXPERTS, STORED
 
-# Field of [model] → its keys in config.json, of which the first one present counts.
+# Field of [model] → alternative keys in config.json; the first one present counts.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -42,7 +42,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
 }
 _KINDS["gemma3"] = _KINDS["gemma3_text"]
-# model_type → n: every nth layer has full attention and the others a sliding window, unless the file states another n.
+# model_type → n: every nth layer has full attention, all other layers a sliding window. config.json may state a
+# different n.
 _EVERY_WHOLE = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "llama4_text": 4, "llama4": 4, "olmo3": 4}
 _WHOLE = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")
 _WINDOWED = ("sliding_attention", "chunked_attention")
@@ -53,7 +54,7 @@ _OTHERWISE = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
 }
-# Patterns of keys and layer types that show that an unknown model_type is not a plain transformer.
+# Patterns of keys and layer types by which an unknown model_type is recognized as not being a plain transformer.
 _OF_OTHER_LAYERS = {
     "state-space layers": re.compile("mamba|ssm|state_size|time_step_rank"),
     "linear attention in most layers": re.compile("linear_(attention|attn|num)|lightning|rwkv"),
@@ -64,8 +65,8 @@ _INSTEAD = "; preset = 'deepseek-v3-like' can be used instead"
 _EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
 _ENCODERS = ("vision_config", "audio_config")
 _IMAGES = "the encoder of its images"
-# model_type → parts of the architecture that serving engines read from the model's folder, but that [model] cannot
-# express, so that a training would lack them.
+# model_type → parts of the architecture that [model] cannot express. Serving engines read them from the model's folder,
+# but a training would lack them.
 _NOT_IN_MODEL = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' has its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
@@ -87,7 +88,7 @@ _MODELOPT = {
     "FP8": "fp8",
     "NVFP4": "nvfp4",
     "W4A": "int4",
-}  # first letters of quant_algo → model.stored
+}  # prefix of quant_algo → model.stored
 _QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and inputs → model.stored
 # Keys that list the modules excluded from quantization, and a pattern for attention projections in these lists.
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
@@ -96,14 +97,15 @@ _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 mod
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """Yields each known architecture: (model_type, what a training lacks, what serving lacks), "" for nothing."""
+    """Yields (model_type, parts that a training lacks or "", parts that serving lacks or "") for each known
+    architecture."""
     for kind in sorted(_KINDS | _OTHERWISE):
         lacking = _OTHERWISE.get(kind, "")
         yield kind, lacking or _NOT_IN_MODEL.get(kind, ""), lacking
 
 
 def is_known(kind: str) -> bool:
-    """Whether `model_type` is known, possibly as an unsupported one."""
+    """Whether `model_type` is known, be it supported or not."""
     return kind in _KINDS or kind in _OTHERWISE
 
 
@@ -145,8 +147,8 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 
 
 def refuse_other_layers(path: Path, config: dict[str, Any]) -> None:
-    """Rejects unknown architectures with non-transformer layers, which the names of their settings reveal. Errors:
-    AutoscoutError (exit 2)."""
+    """Rejects unknown architectures with non-transformer layers, which are recognized by the names of their settings.
+    Errors: AutoscoutError (exit 2)."""
     kind = str(config.get("model_type", ""))
     kinds = [each for name in ("layer_types", "layers_block_type") for each in _listed(path, config, name)]
     named = [*(key for key, value in config.items() if value), *map(str, kinds)] if kind not in _KINDS else []
@@ -161,7 +163,7 @@ def encoders(path: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Reads the file; of a multimodal model, returns the settings of the language part. Errors: see shape_of."""
+    """Returns the file's settings; for a multimodal model, the settings of its language model. Errors: see shape_of."""
     try:
         config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -182,8 +184,8 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], task: str) -> dict[str, int]:
-    """Returns the fields for shared experts (number or width) and for the number of layers without experts. These must
-    come first in a training job."""
+    """Returns the fields of [model] for shared experts (number or width) and for the number of layers without experts.
+    In a training job, layers without experts must come first."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
     without = _listed(path, config, "mlp_only_layers")
@@ -195,7 +197,7 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
     if every:  # in serving, the order of layers does not affect the step time
         first = _without_experts(found["layers"], whole[every], without or range(first), every != "moe_layer_freq")
     sizes = {"dense_layers": first}
-    # Llama 4: one shared expert, as wide as the routed ones
+    # Llama 4: one shared expert, as wide as the routed experts
     if dense := _number(path, config, "intermediate_size_mlp"):
         sizes |= {"ffn": dense, "expert_ffn": found.get("ffn", 0), "shared_ffn": found.get("ffn", 0)}
     else:
@@ -204,14 +206,14 @@ def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any], t
 
 
 def _without_experts(layers: int, every: int, without: Sequence[Any], last: bool) -> int:
-    """Counts the layers without experts. Outside `without`, one of every `every` layers has experts: the last of each
-    group if `last`, else the first."""
+    """Counts the layers without experts: those in `without`, and all but one of each group of `every` consecutive
+    layers. The layer with experts is the last of its group if `last`, else the first."""
     return sum(i in without or i % every != (every - 1 if last else 0) for i in range(layers))
 
 
 def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
-    """Returns the format of quantized weights, and whether attention is unquantized. {} for an unsupported format: the
-    dtype is then assumed, which overestimates the size."""
+    """Returns the fields of [model] for the format of quantized weights, and for unquantized attention. {} for an
+    unsupported format: weights are then assumed to have the model's dtype, which overestimates their size."""
     quant = config.get("quantization_config")
     if not isinstance(quant, dict):
         return {}
@@ -235,7 +237,8 @@ def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
-    """Whether the attention projections of most layers are excluded from quantization, by a pattern or one by one."""
+    """Whether the attention projections of most layers are excluded from quantization, by a pattern or by their full
+    names."""
     left = [str(name) for key in _LEFT_OUT if isinstance(quant.get(key), list) for name in quant[key]]
     found = [name for name in left if _OF_ATTENTION.search(name)]
     named = {number[1] for name in found if (number := re.search(r"layers\.(\d+)\.", name))}
@@ -243,8 +246,8 @@ def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
 
 
 def _compressed(quant: dict[str, Any]) -> str:
-    """Returns the quantization format of LLM Compressor's files, which have one format per group of layers: that with
-    the most bytes. "" if any format is unknown."""
+    """Returns the quantization format in files of LLM Compressor. They have one format per group of layers; the format
+    with the most bytes is returned. "" if any format is unknown."""
     groups = part(quant, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""
@@ -270,15 +273,15 @@ def part(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
-    """Returns the model's QK norm and QKV bias settings, which a training's arguments must include."""
+    """Returns the fields of [model] for QK norm and QKV bias, which training arguments need."""
     norm = kind in ("qwen3", "qwen3_moe") or bool(config.get("use_qk_norm"))
     bias = kind == "qwen2" or (kind == "glm4_moe" and bool(config.get("attention_bias")))
     return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
 
 
 def _windows(path: Path, config: dict[str, Any], kind: str, layers: int) -> dict[str, int]:
-    """Returns the size of sliding windows (or attention chunks) and the number of layers with them: those that the file
-    lists, else all but every nth; {} without windows."""
+    """Returns the fields of [model] for the size of sliding windows (or attention chunks) and the number of layers with
+    a window; {} without windows. If the file does not list these layers, they are all layers but every nth."""
     if kind not in _EVERY_WHOLE:
         return {}
     window = _number(path, config, "sliding_window") or _number(path, config, "attention_chunk_size")

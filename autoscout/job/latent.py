@@ -59,7 +59,7 @@ def attributes(model: Model) -> dict[str, Any]:
 
 
 def kept_of_a_token(model: Model) -> int:
-    """Returns the number of elements in the KV cache per token and layer. With MLA these are the latent vector and the
-    rotary part of the key, otherwise keys and values."""
+    """Returns the number of elements in the KV cache per token and layer. With MLA, the cache has the latent vector and
+    the rotary part of the key; otherwise keys and values."""
     latent = model.latent
     return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

@@ -17,8 +17,9 @@ _DRAWN = 4096  # number of samples drawn to estimate packing
 
 
 def of_file(path: Path) -> list[int]:
-    """Reads the tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of a CSV,
-    optionally gzipped. Many samples are reduced to quantiles. Errors: AutoscoutError (exit 2) naming the line."""
+    """Reads the number of tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of
+    a CSV file, optionally gzipped. If there are many samples, returns quantiles. Errors: AutoscoutError (exit 2) naming
+    the line."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -63,14 +64,14 @@ def tokens_of_step(traffic: Traffic) -> float:
 
 @functools.lru_cache(maxsize=64)
 def packed_share(lengths: tuple[int, ...], seq_len: int) -> float:
-    """Returns the number of sequences per sample with packing (see `packed`)."""
+    """Returns the number of packed sequences divided by the number of samples (see `packed`)."""
     drawn = random.Random(0).choices(lengths, k=_DRAWN)
     return len(packed(drawn, seq_len)) / _DRAWN
 
 
 def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Packs samples into sequences by best-fit decreasing: longest first, each into the fullest sequence with room for
-    it. Returns the indices into `lengths` of each sequence's samples."""
+    """Packs samples into sequences by best-fit decreasing: longest sample first, each into the fullest sequence that
+    has room for it. Returns, for each sequence, the indices of its samples in `lengths`."""
     rows: list[list[int]] = []
     by_room: list[list[int]] = [[] for _ in range(seq_len + 1)]
     for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -86,7 +87,7 @@ def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 
 
 def _number(text: str) -> int:
-    """Parses an integer of at least 1; 0 if the text is none."""
+    """Parses an integer of at least 1; 0 for any other text."""
     try:
         value = float(text)
     except ValueError:

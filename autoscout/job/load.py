@@ -38,7 +38,7 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-# files from which `init` creates a job, a likely mistake
+# suffixes of files from which `init` creates a job; users may pass such a file in place of a job file
 _STARTS_FROM = (".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")
 _PATHS = (
     ("model", "from"),
@@ -91,13 +91,13 @@ def job_of_file(data: dict[str, Any], path: Path, folder: Path) -> Job:
     job = msgspec.structs.replace(job, traffic=traffic, cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
-    kinds()  # reads the device records now, since a mistake in one would otherwise be reported for this file
+    kinds()  # reads the device records first, since their mistakes would otherwise be reported for this file
     refuse(path, _problems(job))
     return job
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
-    """Raises the first problem of a job file, or the first error of the check. Errors: AutoscoutError (exit 2)."""
+    """Raises an AutoscoutError (exit 2) for the first of `problems`, if there are any, naming the job file."""
     try:
         problem = next(problems, None)
     except AutoscoutError as error:
@@ -107,23 +107,24 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def from_here(text: bytes) -> bytes:
-    """Makes the paths of a job file from a pipe absolute, relative to the working directory. A text that is not a job
-    file is returned unchanged."""
+    """Returns the text of a job file from a pipe with absolute paths, resolved in the working directory. A text that is
+    not a job file is returned unchanged."""
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)
         return text if placed == data else toml(placed).encode()
-    except (ValueError, TypeError, RecursionError):  # the file is read again later, which reports the problem
+    except (ValueError, TypeError, RecursionError):  # the problem is reported later, when the text is parsed again
         return text
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether a job file comes from standard input or another process, so that it has no folder for relative paths."""
+    """Whether a job file is a pipe (standard input or the output of a process), which has no folder for relative
+    paths."""
     return path == Path("-") or path.is_relative_to("/dev") or path.is_fifo()
 
 
 def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Makes a job file's relative paths absolute; values of a wrong type are not changed."""
+    """Returns a job file's content with relative paths made absolute. Values of a wrong type are not changed."""
 
     def absolute(name: Any) -> Any:
         is_path = isinstance(name, str) and name and not Path(name).is_absolute()
@@ -145,8 +146,8 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_records(cluster: Cluster) -> Cluster:
-    """Replaces device names by those of the device records, so that different spellings give the same job. A node with
-    its own memory size keeps its name."""
+    """Returns the cluster with device names replaced by those of the device records, so that different spellings give
+    the same job. A node that states a memory size keeps its device name."""
     nodes = [
         node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
         for node in cluster.nodes
@@ -155,7 +156,8 @@ def _of_records(cluster: Cluster) -> Cluster:
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
-    """Adds the digest of a trace, which identifies it, since its path is private and may change."""
+    """Returns the traffic with the digest of its trace file added. The digest identifies the trace, because its path is
+    private and may change."""
     if not traffic.trace:
         return msgspec.structs.replace(traffic, trace_id="")
     try:
@@ -166,7 +168,8 @@ def _with_trace(traffic: Traffic) -> Traffic:
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: str | None = None) -> Job:
-    """Returns the job with another budget. Errors: AutoscoutError (exit 2) if this allows no experiment."""
+    """Returns the job with the given limits of the budget replaced. Errors: AutoscoutError (exit 2) if the budget
+    allows no experiment."""
     asked = {"profiles": profiles, "wall": wall or None, "device_time": device_time or None}
     budget = msgspec.structs.replace(job.budget, **{name: value for name, value in asked.items() if value is not None})
     if budget.profiles < 1:
@@ -178,7 +181,7 @@ def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: s
 
 
 def _tables(table: Any, name: str) -> list[dict[str, Any]]:
-    """Returns the tables of a list; [] if the list is missing or of another type."""
+    """Returns the list of tables with this name; [] if it is missing or has a different type."""
     found = table.get(name) if isinstance(table, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

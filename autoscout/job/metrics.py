@@ -11,10 +11,11 @@ from kb.records import Job, Objective, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
-# The highest rate within the limits, found by a search: at most this many requests per load, and this many loads.
+# The highest rate within the latency limits, found by a search with limited numbers of requests per load and of loads
+# per rate.
 HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
-DEVICES = "devices"  # number of serving devices; a job with an objective or limit on it may use only some devices
+DEVICES = "devices"  # number of devices; a serving job with an objective or limit on it may use fewer than it has
 RATES_APART = 1.25 ** (1 / 8)  # ratio of neighbouring rates in the simulated search for the highest rate
 SERVING_METRICS = (
     *LATENCIES,
@@ -34,7 +35,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # for other metrics it is unknown whether a higher value is better
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # metrics with a known direction of improvement
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
@@ -55,7 +56,7 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
     """Yields the problems of the job's objectives and constraints, one sentence each. `known`: the metrics that its
-    runs report, () if unknown. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
+    runs report, () if unknown. Errors: AutoscoutError (exit 2) for an objective or constraint that cannot be parsed."""
     objective = job.objective
     further = others(objective)
     wanted = [objective.metric, *(o.metric for o in further)]
@@ -86,7 +87,8 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
 
 
 def _not_reported(metric: str, known: tuple[str, ...]) -> str:
-    """Ends a message about a metric that runs do not report. A metric known in several units is listed in one."""
+    """Returns the end of a message about a metric that runs do not report. A metric that exists in several units is
+    listed in one of them."""
     in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
     if metric == HIGHEST_RATE:
         more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"

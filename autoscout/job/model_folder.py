@@ -11,15 +11,17 @@ from kb.records import AutoscoutError, Task
 
 
 def folder_of(named: str) -> Path | None:
-    """Returns the folder with a model's config.json: `named` itself, or its snapshot in the Hugging Face cache."""
+    """Returns the folder with a model's config.json: `named` itself, or the model's snapshot in the Hugging Face cache.
+    None if there is neither."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
 
 
 def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
-    """Returns the [model] table for the model in a launch line: from its folder, config.json, the Hugging Face cache,
-    or the known model of this name (for training without its stored format). {} with a note if nothing is found."""
+    """Returns the [model] table for the model that a launch line names: from its folder, its config.json, the Hugging
+    Face cache, or the known model of this name (for training, without the format of stored weights). {} if nothing is
+    found; a note is then added."""
     folder = folder_of(named)
     path = Path(named) if folder is None else folder / "config.json"
     if path.is_file():
@@ -33,8 +35,8 @@ def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """Returns the [model] table for a config.json. If its shape is unsupported: {}, with a note that begins with
-    `lost`, the consequence."""
+    """Returns the [model] table for a config.json. If the shape is unsupported, returns {} and adds a note that begins
+    with `lost`, a text on the consequence."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:
@@ -45,13 +47,13 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
             f"model: {lost}: it has latent attention, which is modelled for Megatron-core and for servers only"
         )
         return {}
-    # In the cache, config.json is a link to a file named by a hash, so this must not resolve the last component.
+    # In the cache, config.json is a link to a file named by a hash, so the last component must not be resolved.
     return {"from": str(config.parent.resolve() / config.name)}
 
 
 def tokens_of(named: str) -> int:
-    """Returns the number of tokens of a model's tokenizer.json, in the given folder or the model's, else the vocabulary
-    size in config.json; 0 if neither is on this machine."""
+    """Returns the number of tokens in a model's tokenizer.json, else the vocabulary size in the model's config.json; 0
+    if neither file is on this machine. `named`: a folder, or the name of a model in the Hugging Face cache."""
     for folder in (Path(named), folder_of(named)):
         if folder is None:
             continue

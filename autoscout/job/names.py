@@ -2,7 +2,7 @@
 
 import re
 
-LONGEST_NAME = 170  # in characters; sessions add to the job's name and use it for file names
+LONGEST_NAME = 170  # in characters; file names of sessions consist of the job's name and a suffix
 
 
 def is_name(text: str) -> bool:

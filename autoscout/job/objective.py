@@ -12,11 +12,13 @@ import msgspec
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
-# Metrics or costs outside the range from 1 / _MOST to _MOST are errors. Ratios and squares in it are finite doubles.
+# Metrics or costs outside the range from 1 / _MOST to _MOST are errors. Ratios and squares of numbers in this range are
+# finite doubles.
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
-# Key of Measurement.conditions: the machine's slowdown since the session's reference was first measured, as a factor.
+# Key of Measurement.conditions for the factor by which the machine slowed down since the session's reference was first
+# measured.
 DRIFT = "drift"
 
 
@@ -29,14 +31,16 @@ def constraint(text: str) -> tuple[str, str, float]:
 
 
 def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
-    """Whether metrics (numbers, or arrays of shape (n,)) satisfy the objective's constraints."""
+    """Returns whether metrics satisfy the objective's constraints: a bool for numbers, an (n,) array for (n,)
+    arrays."""
     limits = map(constraint, objective.constraints)
     kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
     return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:
-    """Returns the constraints' latency limits in ms, which define a good request, by ttft, tpot and e2el."""
+    """Returns "ttft", "tpot" or "e2el" → latency limit in ms, from the constraints. Requests within these limits count
+    for goodput."""
     found: dict[str, float] = {}
     for metric, bound in latency_limits(objective):
         what = metric.split("_")[0]
@@ -58,7 +62,8 @@ def latency_limits(objective: Objective) -> list[tuple[str, float]]:
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """Returns the metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A constraint on an unmeasured metric is broken, except in predictions, which have only the objective's metric."""
+    A constraint on an unmeasured metric counts as broken, except in predictions, because these have only the
+    objective's metric."""
     found = cost_of_run(objective, measurement)
     if found is None:
         return None
@@ -73,8 +78,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
-    """Like `cost`, but also for a run that breaks a constraint, because a search can learn from its measurement. The
-    cost is corrected for drift of the machine's speed since the session began (tuning/anchors.py)."""
+    """Like `cost`, but also returns a cost for a run that breaks a constraint, because a search can learn from this
+    run. The cost is corrected for drift of the machine's speed since the session began (tuning/anchors.py)."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
         return None
@@ -87,7 +92,8 @@ def measurable(value: float) -> bool:
 
 
 def others(objective: Objective) -> list[Objective]:
-    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for invalid ones."""
+    """Returns the secondary objectives, each as an Objective. Errors: AutoscoutError (exit 2) for an invalid
+    objective."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -101,14 +107,14 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """Returns the costs by the first objective and by each of `also`; None if any of them is None."""
+    """Returns the costs for the first objective and for each objective in `also`; None if any cost is None."""
     raw = msgspec.structs.replace(measurement, conditions={})  # drift is corrected only for the first objective
     found = [cost(objective, measurement), *(cost(other, raw) for other in others(objective))]
     return _all_known(found)
 
 
 def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """Like `costs`, but also for a run that breaks a constraint."""
+    """Like `costs`, but also returns costs for a run that breaks a constraint."""
     raw = msgspec.structs.replace(measurement, conditions={})
     return _all_known([cost_of_run(objective, measurement), *(cost_of_run(each, raw) for each in others(objective))])
 
@@ -116,8 +122,8 @@ def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] 
 def rows_of(
     objective: Objective, measurements: Iterable[Measurement]
 ) -> tuple[list[Row], list[tuple[Configuration, float]]]:
-    """Returns the data from which a search learns: (configuration, cost), with None for failures; and separately the
-    same for runs that broke a constraint."""
+    """Returns the data from which a search learns, as two lists of (configuration, cost or None for failures): runs
+    without a broken constraint, and runs that broke a constraint."""
     rows: list[Row] = []
     broken: list[tuple[Configuration, float]] = []
     for m in measurements:
@@ -152,7 +158,8 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """Returns a sentence on the run that breaks the constraints least, and on the broken constraint; else "" (none)."""
+    """Returns a sentence on the run that breaks the constraints least, and on the constraint that it breaks; "" if
+    there is no such run."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""

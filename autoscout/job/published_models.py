@@ -13,7 +13,7 @@ _STORED = {
     "w8a16": re.compile(r"[-_.](w8a16|gptq[-_.]int8)\b"),
     "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),
 }
-# A name that continues like this denotes another model.
+# A name that continues like this after a known name denotes a different model.
 _ANOTHER = re.compile(r"\.?\d|.*-(distill|draft|eagle|mtp)")
 
 
@@ -27,12 +27,13 @@ def published(named: str) -> dict[str, Any]:
     if stored == {"stored": "fp8"} and named.startswith("Qwen/"):
         stored = {"stored": "fp8_block"}
     sizes = sizes_of(alike)
-    # The preset already supplies all fields but these, which only serving uses.
+    # The preset supplies all fields except these, which only serving uses.
     own = {k: sizes[k] for k in ("stored", "window", "windowed_layers", "sinks") if k in sizes}
     usual = {"stored": sizes["as_published"]} if "as_published" in sizes else {}
     return {"preset": preset_names()[alike], **(own or stored or usual)}
 
 
 def _is_of(name: str, plain: str) -> bool:
-    """Whether a model's name begins with a preset's name and does not denote another release (v3, v3.2) or model."""
+    """Whether a model's name begins with a preset's name and does not continue to the name of a different release (v3,
+    v3.2) or model."""
     return plain.startswith(name) and not _ANOTHER.match(plain, len(name))

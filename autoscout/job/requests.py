@@ -18,8 +18,9 @@ class Requests:
 
     `concurrency` > 0: a closed loop, in which this many users each send the next request when the previous one has
     ended; `arrival_s` is then unused. If all arrivals are 0, the requests are a fixed batch. `front_end_s`: in a closed
-    loop, the mean seconds from sending a request until the engine gets it, and the part of these in which the front end
-    serves only this request. `received`: another engine prefilled all but the last token of each prompt."""
+    loop, (mean seconds from sending a request until the engine gets it, the part of these seconds in which the front
+    end serves only this request). `received`: whether a different engine has prefilled all but the last token of each
+    prompt."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
@@ -27,7 +28,7 @@ class Requests:
     shared_prefix: int = 0
     concurrency: int = 0
     talks: Talks | None = None  # how requests of a session continue each other
-    blocks: list[list[int]] | None = None  # for each prompt, the hashes of its blocks; None if no trace has them
+    blocks: list[list[int]] | None = None  # hashes of each prompt's blocks; None if the trace has none
     received: bool = False
     front_end_s: tuple[float, float] = (0.0, 0.0)
 
@@ -48,8 +49,8 @@ def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: their number (0: the job's
-    number, else 1,000, or all requests of a trace with arrivals)."""
+    """Returns a job's requests, which depend only on the traffic and the seed. `requests`: number of requests. 0: the
+    job's number; if it has none, 1,000, or all requests of a trace with arrivals."""
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None
@@ -67,7 +68,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
         if own_arrivals and arrival is not None:
             first = blocks[:count] or None
             return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
-        # A random sample would break up requests that share cached blocks, so the first ones are taken, in order.
+        # A random sample would separate requests that share cached blocks, so the first requests are taken, in order.
         some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
         hashed = [blocks[i] for i in some] if blocks else None
@@ -81,7 +82,8 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
-    """Returns the requests of sessions. `arrival_s` has the sessions' arrivals, at the traffic's mean request rate."""
+    """Returns the requests of sessions. `arrival_s` has the arrival times of sessions; their rate results in the
+    traffic's mean request rate."""
     begun = np.zeros(int(found.session[-1]) + 1)
     if traffic.rate:
         begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)

@@ -12,8 +12,8 @@ _PART = 4  # an agent's side call adds 1/4 of the tokens of a turn
 @dataclass(frozen=True)
 class Talks:
     """Requests of sessions, as arrays of shape (n,), ordered by session and by stage in the session. The requests of a
-    stage are sent when all those of the previous stage are answered. Turns have even stages, and the side calls after a
-    turn have the next odd one.
+    stage are sent when all requests of the previous stage are answered. Turns have even stages; the side calls after a
+    turn have the next odd stage.
 
     `on`: index of the request whose prompt and answer begin this prompt, -1 for none. `own`: number of new tokens in
     the prompt (in a first turn, after the prefix shared by its `group`). `input_len`: tokens of the whole prompt."""
@@ -61,7 +61,8 @@ def longest(traffic: Traffic, sessions: Sessions) -> int:
 
 
 def drawn(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns `count` copies of a number, or draws interpolated between evenly spaced quantiles; at least 1 each."""
+    """Returns `count` copies of a number, or `count` random draws interpolated between evenly spaced quantiles. Each is
+    at least 1."""
     if not isinstance(given, list):
         return np.full(count, int(given))
     at = np.linspace(0, 1, len(given))

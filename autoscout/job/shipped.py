@@ -1,4 +1,5 @@
-"""Files that ship with AutoScout: device records, and jobs and recordings, which can be named without a path."""
+"""Files that ship with AutoScout: device records, jobs and recordings. Jobs and recordings can be named without a
+path."""
 
 from pathlib import Path
 
@@ -16,9 +17,9 @@ def jobs() -> list[str]:
 
 
 def job_file(given: str | Path) -> Path:
-    """Returns the path if it exists, else the shipped job of that name.
+    """Returns the path if it exists, else the path of the shipped job with this name.
 
-    Errors: AutoscoutError (exit 2) for a bare name that is neither."""
+    Errors: AutoscoutError (exit 2) for a name without a folder that is neither a file nor a shipped job."""
     given = Path(given)
     if given.exists() or given.suffix == ".toml" or given.parent != Path():
         return given

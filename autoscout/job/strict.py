@@ -18,7 +18,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Reads a TOML file. Errors: AutoscoutError (exit 2) if that is impossible. `what`: the kind of file."""
+    """Reads a TOML file. Errors: AutoscoutError (exit 2) if the file cannot be read or parsed. `what`: the kind of
+    file, for the message."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         _check_values(path, data, "")
@@ -46,8 +47,8 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
 
 
 def unsaid(value: Any) -> Any:
-    """Replaces written values that equal a default (`rate = 0.0`) by the default object itself, so that they do not
-    change the job's hash: msgspec's omit_defaults compares by identity."""
+    """Returns the value with fields that equal a default (`rate = 0.0`) replaced by the default object itself.
+    Otherwise, such fields would change the job's hash, because msgspec's omit_defaults compares by identity."""
     if isinstance(value, list):
         return [unsaid(each) for each in value]
     if not isinstance(value, msgspec.Struct):
@@ -58,7 +59,7 @@ def unsaid(value: Any) -> Any:
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """Reports unknown keys with the nearest known one, which msgspec's errors do not give."""
+    """Reports unknown keys, each with the most similar known key (msgspec's errors lack it)."""
     if typing.get_origin(kind) is typing.Literal:
         known = typing.get_args(kind)
         if data not in known and type(data) is type(known[0]):
@@ -88,7 +89,8 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
 
 
 def _check_values(path: Path, data: Any, where: str) -> None:
-    """Rejects infinity and nan, which journals (JSON) cannot contain, and NUL, which paths cannot."""
+    """Rejects infinity and nan, because journals (JSON) cannot contain them, and the NUL character, because paths
+    cannot contain it."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:
@@ -102,8 +104,8 @@ def _check_values(path: Path, data: Any, where: str) -> None:
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:
-    """Rewrites an error of msgspec: "Expected `int`, got `str` - at `$.layers`" in the table "model" becomes
-    "model.layers: expected `int`, got `str`"."""
+    """Returns an error of msgspec in a readable form: "Expected `int`, got `str` - at `$.layers`" in the table "model"
+    becomes "model.layers: expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
     key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):

@@ -9,7 +9,7 @@ from kb import door
 
 
 def toml(content: dict[str, Any], notes: Sequence[str] = ()) -> str:
-    """Writes a dictionary as TOML. `notes`: comments at the beginning. Numbers must be finite."""
+    """Converts a dictionary to TOML. `notes`: comments at the beginning. Numbers must be finite."""
     lines = [f"# {door.plain(note)}" for note in notes]
     lines += [_pair(key, value) for key, value in content.items() if not isinstance(value, dict)]
     for section, fields in content.items():

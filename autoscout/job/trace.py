@@ -21,8 +21,8 @@ _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedT
 
 
 def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """Reads a trace in CSV or JSON lines, optionally gzipped: (seconds since the first arrival or None, input tokens,
-    output tokens), sorted by arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    """Reads a trace in CSV or JSON lines, optionally gzipped. Returns arrays, sorted by arrival: (seconds since the
+    first arrival or None, input tokens, output tokens). Errors: AutoscoutError (exit 2) naming the line."""
     if path.name.endswith(HASHED):
         rows = _hashed(path)
         times = np.array([float(row["timestamp"]) / 1000 for row in rows])
@@ -114,7 +114,8 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
 
 
 def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Returns the input and output tokens of the job's requests: all rows of its trace, else the job file's quantiles.
+    """Returns (input tokens, output tokens) of the job's requests: all rows of the job's trace, else the quantiles in
+    the job file.
 
     Errors: AutoscoutError (exit 2) if the trace cannot be read or is empty."""
     traffic = job.traffic

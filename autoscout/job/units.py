@@ -1,4 +1,4 @@
-"""Conversion of units. A value is converted only if both sides state their units."""
+"""Conversion of units. A value is converted only if its own unit and the wanted unit are stated."""
 
 import re
 
@@ -21,7 +21,8 @@ def unit_of(name: str) -> str:
 
 
 def quantity(text: str, wanted: str) -> float | None:
-    """Converts a text such as "12 ms" to the unit `wanted`; None if it has no unit, or one of another kind."""
+    """Converts a text such as "12 ms" to the unit `wanted`; None if the text has no unit, or a unit of a different
+    kind."""
     match = _QUANTITY.match(text)
     unit = _SPELLINGS.get(match[2].lower(), match[2].lower()) if match else ""
     for kind in (_TIME, _SIZE):
@@ -31,11 +32,13 @@ def quantity(text: str, wanted: str) -> float | None:
 
 
 def factor(column: str, unit: str, wanted: str) -> float:
-    """The factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2)."""
+    """Returns the factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2) for an unknown
+    unit."""
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
-            # Division gives exactly 1 for equal units, and exactly 0.001 instead of 0.0009999… for a thousandth.
+            # Division gives exactly 1 for equal units and exactly 0.001 for a thousandth; multiplication would give
+            # 0.0009999….
             return kind[unit] / kind[wanted]
     known = ", ".join((*_TIME, *_SIZE))
     raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
-    """Ends a message that begins with an unknown name: " is unknown; did you mean 'mbs'?" `listing`: names to list if
-    no known one is similar (default: all known names)."""
+    """Returns the end of a message that begins with an unknown name: " is unknown; did you mean 'mbs'?" `listing`:
+    names to list if no known name is similar (default: all known names)."""
     return f" is unknown{meant(name, known, listing)}"
 
 
@@ -19,14 +19,14 @@ def meant(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
 
 
 def none_of(name: str, known: Iterable[str]) -> str:
-    """Ends a message about a value that is not one of a few allowed names."""
+    """Returns the end of a message about a value that is not one of a few allowed names."""
     few = list(known)
     close = difflib.get_close_matches(name, few, n=1, cutoff=0.5)
     return f" is not one of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
 def several(count: int, what: str) -> str:
-    """ "1 row", "2,000 rows"."""
+    """Returns a count with its noun, such as "1 row" or "2,000 rows"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -32,7 +32,8 @@ _Loader.add_constructor(None, _tagged)
 
 
 def emitted(value: Any) -> str:
-    """Writes a value as one line of YAML: as JSON, unless this needs surrogate pairs, which YAML does not support."""
+    """Converts a value to one line of YAML. The line is JSON, unless JSON would need surrogate pairs, which YAML does
+    not support."""
     text = json.dumps(value)
     if not re.search(r"\\ud[89ab]", text):
         return text
@@ -58,12 +59,13 @@ def settings(text: str) -> dict[Any, Any]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names denote the same key. GPT-NeoX accepts a-b for a_b; no file has both as different keys."""
+    """Whether two names denote the same key. GPT-NeoX accepts a-b for a_b; no file uses these as two different keys."""
     return one.replace("-", "_") == other.replace("-", "_")
 
 
 def put(text: str, values: Mapping[str, Any]) -> str:
-    """Sets values at paths of keys (a.b.c), in block or flow style ({a: 1}), without changing the rest of the text.
+    """Returns the text with values set at paths of keys (a.b.c), in block or flow style ({a: 1}). All other text is
+    unchanged.
 
     Errors: ValueError if the text is not YAML, if a path leads through a value that is not a mapping, or if the value
     is an anchor that other keys share."""
@@ -138,8 +140,8 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
         same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
         if not same:
             return _with_key(text, node, keys[depth:], value)
-        name, inner = same[-1]  # a repeated key: the last one counts
-        # An alias: its value is written elsewhere, and used by other keys, too.
+        name, inner = same[-1]  # if a key is repeated, its last occurrence counts
+        # An alias, whose value is written in a different place and may be used by several keys.
         if inner.start_mark.index < name.end_mark.index:
             raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write its value")
         if depth == len(keys) - 1:
@@ -171,7 +173,8 @@ def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Returns the end of a node's text. PyYAML's mark for a block is too late: after the comments that follow."""
+    """Returns the index of the end of a node's text. (For a block, PyYAML's end mark is after the comments that
+    follow.)"""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         name, node = last if isinstance(last, tuple) else (last, last)
@@ -195,7 +198,7 @@ def _block(keys: Sequence[str], value: Any, pad: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Writes plain words without quotes."""
+    """Returns a scalar as YAML, plain words without quotes."""
     return (
         value
         if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]

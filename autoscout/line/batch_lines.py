@@ -25,11 +25,12 @@ _ON_GPUS = ("--fp16", "--num_gpus")
 
 
 def asked(text: str) -> Batch | None:
-    """Returns what the #SBATCH lines of a script request; None if they request neither GPUs nor several nodes."""
+    """Returns the resources that a script's #SBATCH lines request; None if they request neither GPUs nor several
+    nodes."""
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
     gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
-    # A variable gives the number of GPUs, which therefore only the user knows.
+    # The number of GPUs is a variable, whose value only the user knows.
     if gpus and (found is None or found.by_tasks):
         kind = re.match(r"(\w+):", gpus.removeprefix("gpu:"))
         found = (found or Batch(1, 0))._replace(each=0, by_tasks=False, kind=kind[1] if kind else "")
@@ -37,7 +38,7 @@ def asked(text: str) -> Batch | None:
 
 
 def unexpanded(text: str) -> list[str]:
-    """#SBATCH options whose values are variables, which Slurm does not fill in."""
+    """Returns the #SBATCH options whose values are variables, because Slurm does not expand variables."""
     return [f"{'--' if len(name) > 1 else '-'}{name}={value}" for name, value in _options(text).items() if "$" in value]
 
 
@@ -95,14 +96,15 @@ def _of_options(options: Mapping[str, str], nodes: int) -> Batch | None:
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """Returns the GPU model that appears in the name of the constraint or of the partition; "" for neither."""
+    """Returns the GPU model that appears in the name of the constraint or of the partition; "" if neither names one."""
     names = " ".join(options.get(option, "") for option in ("constraint", "C", "partition", "p"))
     words = re.findall(r"[a-z0-9]+", names.lower())
     return next((word for word in words if stem_of(word) and not is_cpu(word)), "")
 
 
 def chdir(text: str) -> str:
-    """Returns the working directory that the #SBATCH lines set; "" if they set none (then it is sbatch's own)."""
+    """Returns the working directory that the #SBATCH lines set; "" if they set none (the script then runs in the
+    directory from which sbatch is called)."""
     options = _options(text)
     return options.get("chdir") or options.get("D", "")
 
@@ -131,13 +133,15 @@ def _options_in(options: str) -> dict[str, str]:
 
 
 def _of_gres(text: str) -> tuple[str, int] | None:
-    """ "nvme:1,gpu:a100:4" → ("a100", 4); "gpu:a100" means one GPU."""
+    """Returns (GPU model, number of GPUs) from Slurm's --gres, None if it has no GPUs: "nvme:1,gpu:a100:4" → ("a100",
+    4); "gpu:a100" means one GPU."""
     of_gpus = (re.fullmatch(r"(?:gres/)?gpu(?:[:=](.*))?", piece) for piece in text.split(","))
     return next((_gpus(found[1] or "1") for found in of_gpus if found), None)
 
 
 def _gpus(text: str) -> tuple[str, int] | None:
-    """ "a100:4" → ("a100", 4); "4" → ("", 4). Where several kinds are listed, the first one counts."""
+    """Returns (GPU model, number of GPUs), None if the text has no number: "a100:4" → ("a100", 4); "4" → ("", 4). If
+    several models are listed, the first one counts."""
     kind, _, count = text.split(",")[0].rpartition(":")
     if count.isdecimal():
         return kind, max(int(count), 1)

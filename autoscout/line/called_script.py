@@ -21,8 +21,8 @@ _NOT_FOLLOWED = re.compile(
 
 
 class Called(NamedTuple):
-    """A launch line's call of a script. `given`: the script's arguments. `asked`: the options given to sbatch, which
-    override the script's #SBATCH lines. `variables`: the environment variables that the launch line sets."""
+    """A launch line's call of a script. `given`: the script's arguments. `asked`: the options given to sbatch (they
+    override the script's #SBATCH lines). `variables`: the environment variables that the launch line sets."""
 
     path: Path
     given: list[str]
@@ -47,12 +47,13 @@ def called(line: Sequence[str], folder: Path) -> Called | None:
 
 
 def with_asked(text: str, asked: Sequence[str]) -> str:
-    """Appends sbatch's own options as an #SBATCH line, which takes precedence because the last line counts."""
+    """Returns the script's text with the options given to sbatch appended as an #SBATCH line. The last #SBATCH line
+    takes precedence."""
     return f"{text}\n#SBATCH {shlex.join(asked)}\n" if asked else text
 
 
 def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list[str]]:
-    """Returns the values of `$1`, `$#` and `$@` in a script's text, and notes for the user to review."""
+    """Returns ({name: value} for `$1`, `$#` and `$@` in a script's text, notes for the user to review)."""
     if not given:
         return {}, []
     if _NOT_FOLLOWED.search(text):
@@ -66,7 +67,7 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
 
 
 def _of_option(words: Sequence[str], at: int, shell: str) -> bool:
-    """Whether a word may be the value of the sbatch option before it, such as the name of an existing log file."""
+    """Whether a word may be the value of the preceding sbatch option, such as the name of an existing log file."""
     after = re.fullmatch(r"-[a-zA-Z]|--[a-z-]+", words[at - 1]) is not None
     return shell == "sbatch" and after and not words[at].endswith(_SUFFIXES)
 

@@ -1,4 +1,4 @@
-"""Adapts a launch line that starts a container to experiments, which run repeatedly and without a terminal."""
+"""Adapts a launch line that starts a container, so that experiments can run it repeatedly and without a terminal."""
 
 import re
 from itertools import pairwise
@@ -23,12 +23,14 @@ _BY_SRUN = ("--container-image", "--container-mounts")  # options of Slurm's con
 
 
 def runs_image(line: Line) -> int:
-    """Returns the index of the container program in `docker run`; -1 if the launch line does not run an image."""
+    """Returns the index of the container program (`docker` in `docker run`); -1 if the launch line does not run an
+    image."""
     return next((i for i, (name, after) in enumerate(pairwise(line.names)) if name in RUN and after == "run"), -1)
 
 
 def repeatable(line: Line) -> Line:
-    """Removes options that are interactive or name the container, and adds --rm so that each run can start anew."""
+    """Returns the line without options that are interactive or name the container, and with --rm, so that it can run
+    repeatedly."""
     words = line.words
     kept = [word for i, word in enumerate(words) if not (word in _INTERACTIVE or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]
@@ -37,7 +39,8 @@ def repeatable(line: Line) -> Line:
 
 
 def mounted(line: Line, folder: str) -> Line:
-    """Mounts `folder` at the same path in the line's container. The line is unchanged if it starts no container."""
+    """Returns the line with `folder` mounted at the same path in the container. The line is unchanged if it starts no
+    container."""
     words = line.words
     for i, (name, after) in enumerate(pairwise(line.names)):
         verbs, mount = _STARTS.get(name, ((), ""))

@@ -14,18 +14,19 @@ def is_flag(sets: str) -> bool:
 
 
 def switch(flag: str) -> tuple[str, str]:
-    """ "--overlap/--no-overlap" → the flag for on, and the flag for off ("" if there is none)."""
+    """Splits "--overlap/--no-overlap" into (flag for on, flag for off). The latter is "" if there is none."""
     on, _, off = flag.partition("/")
     return on, off
 
 
 def plain(name: str) -> str:
-    """Spells a flag with hyphens, because parsers of Hugging Face scripts accept both --a-flag and --a_flag."""
+    """Returns the flag spelled with hyphens, because parsers of Hugging Face scripts accept both --a-flag and
+    --a_flag."""
     return name.replace("_", "-") if name.startswith("--") else name
 
 
 def setting(flag: str) -> str:
-    """--micro-batch-size= → micro_batch_size"""
+    """Returns a flag's name as a setting: --micro-batch-size= → micro_batch_size"""
     return flag.strip("-=").replace("-", "_")
 
 
@@ -38,7 +39,8 @@ def value_of(text: str) -> Value:
 
 
 def written(on: str, off: str, value: Value | None) -> list[str]:
-    """Returns the arguments that set a flag to this value. `on` and `off`: the flag's spelling if true and if false."""
+    """Returns the words that set a flag to this value. `on`: the flag, or the flag for True. `off`: the flag for
+    False."""
     if on.endswith("="):
         return [] if value is None else [f"{on}{as_text(value)}"]
     if isinstance(value, bool):

@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, int]:
 
 
 def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[str, list[int]]:
-    """Returns the device indices of each host that DeepSpeed's --include or --exclude ("node1@node2:0,2") leaves.
+    """Returns host → indices of the devices that remain after DeepSpeed's --include or --exclude ("node1@node2:0,2").
 
     Errors: AutoscoutError (exit 2) for an unknown host or device, or if both options are given."""
     if include and exclude:

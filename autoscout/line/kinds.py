@@ -5,13 +5,13 @@ describe the job itself. `numerics` arguments change computed values but not the
 arguments state where the job runs. `neutral` arguments (logs, checkpoints, learning-rate schedules) are omitted in
 experiments. A `refused` argument selects a model or task that a job cannot describe.
 
-`measured` applies to Megatron-LM, whose experiments run in our own training loop. It is the source of the argument's
-value there: the `job` (or a knob); the launch line `always` (the argument costs memory or time, and losses of different
-layouts stay comparable); or the launch line only at the `end`, in the final confirmation (the argument makes losses
-depend on how the batch is split, or makes them diverge).
+`measured` applies to Megatron-LM, whose experiments run in our own training loop. The column is the source of the
+argument's value in experiments. `job`: the job or a knob. `always`: the launch line, because the argument costs memory
+or time, and losses of different layouts stay comparable. `end`: the launch line, but only in the final confirmation,
+because the argument makes losses diverge or depend on how the batch is split.
 
-`usual` is the program's default. `values` are those that a job can express. `since` and `until` are the first and the
-last release whose parser has the argument, empty if unlimited."""
+`usual` is the program's default. `values` are the values that a job can express. `since` is the first release whose
+parser has the argument, `until` the last one; both are empty if unlimited."""
 
 import csv
 import functools
@@ -69,7 +69,8 @@ def unknown(program: str, given: Iterable[str]) -> list[str]:
 
 
 def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
-    """Returns a note about arguments that no known release has. `fate`: what experiments and exports do with them."""
+    """Returns a list with a note about arguments that no known release has; [] if there are none. `fate`: what
+    experiments and exports do with such arguments."""
     if not strange:
         return []
     return [

@@ -21,9 +21,9 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 class Batch(NamedTuple):
     """The resources that a batch script, an srun or a container requests.
 
-    `nodes`: their number, 0 if a variable gives it. `each`: GPUs per node, 0 if unknown. `kind`: the site's name for
-    the GPU model, "" if not given. `by_tasks`: only tasks are requested, not GPUs, so `each` is the number of tasks per
-    node. (A launcher such as torchrun is a single task.) `tasks`: tasks per node, 0 if unknown."""
+    `nodes`: number of nodes, 0 if it is a variable. `each`: GPUs per node, 0 if unknown. `kind`: the site's name for
+    the GPU model, "" if not given. `by_tasks`: whether only tasks are requested, not GPUs; `each` is then the number of
+    tasks per node. (A launcher such as torchrun is a single task.) `tasks`: tasks per node, 0 if unknown."""
 
     nodes: int
     each: int
@@ -34,8 +34,9 @@ class Batch(NamedTuple):
 
 class Line(msgspec.Struct, frozen=True, dict=True):
     """A launch line. `words`: the shell words of the command, which may have placeholders of a job file. `environment`:
-    variables set for the command. `allocation`: what a scheduler or a container provides. `place`: the working
-    directory. `for_shell`: the line needs a shell: it has variables, pipes, redirections or several commands."""
+    variables set for the command. `allocation`: the resources from a scheduler or a container. `place`: the working
+    directory. `for_shell`: whether the line needs a shell, because it has variables, pipes, redirections or several
+    commands."""
 
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -71,23 +72,25 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def flags(self) -> dict[str, list[str]]:
-        """The values of each flag. The last occurrence of a repeated flag counts."""
+        """Flag → its values. The last occurrence of a repeated flag counts."""
         return _flags(self.words)
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """Like `flags`, but also with underscores in names that have hyphens. Hugging Face's Trainer accepts both."""
+        """Like `flags`, but names with hyphens are also included with underscores, because Hugging Face's Trainer
+        accepts both spellings."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:
-        """Like `flags`, for the flags after the first file of this name, which may be inside the text of a `bash -c`.
-        {} if no such file is named.
+        """Like `flags`, but only for the flags after the first word that names this file, possibly inside the text of a
+        `bash -c`. {} if no word names it.
 
         Errors: AutoscoutError (exit 2) for an unclosed quote in that text."""
         return _after(self.words, script)
 
     def value(self, flag: str) -> Value | None:
-        """Returns the value of a flag, or of a word name=value: True if the flag has none, None if it is missing."""
+        """Returns the value of a flag, or of a word name=value. True for a flag without a value, None if the line does
+        not have the flag."""
         on, off = switch(flag)
         if off and off in self.words:
             return False
@@ -98,7 +101,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return value_of(text) if equals else value_of(self.words[at + 1]) if self._has_value(at) else True
 
     def first_value(self, flags: Iterable[str]) -> Value | None:
-        """The value of the first of these flags that is given."""
+        """Returns the value of the first of these flags that the line has; None if it has none of them."""
         return next((value for flag in flags if (value := self.value(flag)) is not None), None)
 
     def number(self, flags: Iterable[str]) -> int:
@@ -130,11 +133,11 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return self.with_(flag, None)
 
     def of(self, words: Iterable[str]) -> "Line":
-        """Returns a copy with other words and the same environment."""
+        """Returns a copy with these words and the same environment."""
         return msgspec.structs.replace(self, words=tuple(words))
 
     def __str__(self) -> str:
-        """The line as a shell would read it."""
+        """The line as a shell command."""
         return shlex.join(self.words)
 
     @cached_property
@@ -148,7 +151,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
 
 def given(words: Iterable[str], place: Path, variables: Mapping[str, str], allocation: Batch | None = None) -> Line:
-    """Creates a line from the words that a user runs in the folder `place`; the first words may set variables."""
+    """Creates a line from the words that a user runs in the folder `place`. Initial words NAME=VALUE set variables."""
     first, own = assigned([*words])
     return Line(tuple(own), {**variables, **first}, allocation, place)
 
@@ -161,7 +164,7 @@ def read(text: str, where: str) -> Line:
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     places: list[str] = []
 
-    # protects a placeholder's expression, which may have spaces and operators, from shell parsing
+    # Replaces each placeholder before shell parsing, because its expression may have spaces and operators.
     def put_by(found: re.Match[str]) -> str:
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"

@@ -1,4 +1,5 @@
-"""Finds variables and flags of a launch line that a job file must not contain (secrets), or that it cannot expand."""
+"""Finds variables and flags of a launch line that a job file must not contain (secrets), and variables that only a
+shell can expand."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,8 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the variables without those that look like secrets, and notes about these. (Jobs are shared.)"""
+    """Returns (variables that do not look like secrets, notes about removed secrets). Job files must not contain
+    secrets, because they are shared."""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:

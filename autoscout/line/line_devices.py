@@ -29,7 +29,7 @@ _TASKS = ("--ntasks", "-n")  # only for srun and mpirun, since -n has other mean
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's default for --hostfile
-# Variables that give each node its rank, for programs that start ranks by variables instead of torchrun's flags.
+# Variables that give each node its rank, for programs that read variables instead of torchrun's flags.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
     "NODE_RANK": "{node}",
@@ -42,7 +42,7 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-# Programs that start a job's processes on all nodes when called once. A bash script may do so; that is unknown.
+# Programs that start a job's processes on all nodes when called once. bash is included because its script may do so.
 REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 _BY_MPI = "--mpirun_hostfile"
 _ONE_PROCESS = (  # findings/accelerate-cpu-processes.sh
@@ -54,7 +54,8 @@ NO_HOSTS = "cluster.hosts: name a host file of the line's nodes there ('HOST slo
 
 class Devices(NamedTuple):
     """The devices of a launch line. `counts`: devices of each node, 0 if unknown. `hosts`: path of the host file of a
-    DeepSpeed job on several nodes, with its `include` and `exclude` options. `notes`: what could not be read."""
+    DeepSpeed job on several nodes; `include` and `exclude` are DeepSpeed's options for it. `notes`: notes on what could
+    not be read."""
 
     counts: list[int]
     hosts: str = ""
@@ -122,14 +123,14 @@ def starts_ranks_itself(line: Line) -> bool:
 
 
 def nodes_unread(line: Line) -> str:
-    """Returns the flag for the number of nodes, with its value, if that is a variable or a range; else "" (empty)."""
+    """Returns the flag for the number of nodes, with its value, if the value is a variable or a range; else ""."""
     values = ((flag, line.launcher.value(flag)) for flag in _NODES)
     return next((f"{flag} {value}" for flag, value in values if isinstance(value, str)), "")
 
 
 def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
-    """Checks a line that starts only one of several nodes. Returns variables that give each node its rank (with
-    placeholders) and notes for the user; both are empty if the line starts all nodes."""
+    """For a line that starts only one of several nodes, returns (variables with placeholders that give each node its
+    rank, notes for the user). Both are empty if the line starts all nodes."""
     own = {text for known in frameworks().values() if known.reaches_all for text in known.recognises}
     if nodes < 2 or {*line.launcher.names} & (REACH_ALL | own):
         return {}, []
@@ -147,8 +148,8 @@ def flags_of_a_node(line: Line) -> str:
 
 
 def _of_deepspeed(line: Line) -> Devices:
-    """Counts devices as DeepSpeed does: it takes the first hosts of the host file and the first devices of each.
-    Without a host file it takes all visible devices of this machine."""
+    """Counts devices like DeepSpeed, which uses the first hosts of the host file and the first devices of each host;
+    without a host file, all visible devices of this machine."""
     nodes, each = line.number(_NODES), line.number(_PER_NODE)
     named = line.value("--hostfile") or line.value("-H")
     include, exclude = (str(line.value(flag) or "") for flag in ("--include", "--exclude"))
@@ -175,8 +176,8 @@ def _of_recipe(line: Line) -> int:
 
 
 def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Returns num_processes and num_machines from accelerate's configuration file (YAML or JSON), and notes. Without
-    --config_file, accelerate reads the file in its cache folder (`default_config_file` in its config_args.py)."""
+    """Returns ({num_processes and num_machines from accelerate's configuration file}, notes). Without --config_file,
+    accelerate reads the file in its cache folder (`default_config_file` in its config_args.py)."""
     name, notes = line.value("--config_file"), ()
     if not name:
         around = {**os.environ, **line.environment}
@@ -196,7 +197,8 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """Whether accelerate starts the processes: as the launcher, or inside a framework if no other launcher is set."""
+    """Whether accelerate starts the processes: as the line's launcher, or inside a framework if the line has no other
+    launcher."""
     names = {*line.launcher.names}
     own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
     return "accelerate" in names or bool(names & own and line.value("--launcher") in (None, "accelerate"))
@@ -212,6 +214,6 @@ def _variable(line: Line, name: str) -> int:
 
 
 def _apart(line: Line) -> Line:
-    """Splits an attached value: -N2 becomes -N 2."""
+    """Returns the line with attached values split off: -N2 becomes -N 2."""
     found = ((_ATTACHED.fullmatch(word), word) for word in line.words)
     return line.of(part for match, word in found for part in (match.groups() if match else (word,)))

@@ -31,9 +31,9 @@ _BY_CHART = {"vllmServe": ["vllm", "serve"]}  # llm-d's Helm values name the com
 class Container(NamedTuple):
     """What a container runs: either a shell `script` or the `words` of a command, with the environment `variables`.
 
-    `gpus`: how many GPUs it requests, 0 if the number is unknown, None if it requests none. `kind`: the GPU model, ""
-    if unknown. `nodes`: number of pods or machines with GPUs that work together, 0 if unknown. `others`: number of
-    further containers that serve a model. `no_gpu`: the name of a requested accelerator that is not a GPU."""
+    `gpus`: number of requested GPUs, 0 if this number is unknown, None if no GPUs are requested. `kind`: the GPU model,
+    "" if unknown. `nodes`: number of pods or machines with GPUs that work together, 0 if unknown. `others`: number of
+    further containers that serve a model. `no_gpu`: name of a requested accelerator that is not a GPU."""
 
     image: str
     words: list[str]
@@ -100,7 +100,8 @@ def _loose(document: Any) -> Iterator[list[str]]:
 
 
 def _of_chart(document: Any) -> Any:
-    """Adds the command that llm-d's Helm chart would generate to its values; returns any other document unchanged."""
+    """Returns the values of llm-d's Helm chart with the command that the chart would generate added; any other document
+    unchanged."""
     model = nested.at(document, "modelArtifacts.name")
     for section in document.values() if model else ():
         for spec in nested.at(section, "containers") or ():
@@ -151,7 +152,8 @@ def _container(spec: dict[str, Any]) -> Container:
     words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
     if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
         return Container(image, [], words[2], variables)
-    # Without a command, Kubernetes passes the args to the image's entry point, and so does compose with its command.
+    # Without a command, Kubernetes passes `args` to the image's entry point. Compose passes its `command` to the entry
+    # point.
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
@@ -209,7 +211,7 @@ def _product(document: Any) -> str:
 
 
 def _chosen(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the node labels, with their values, that the affinity requires."""
+    """Yields (label, value) for the node labels that the affinity requires."""
     if isinstance(inside, dict) and isinstance(inside.get("values"), list) and "key" in inside:
         yield from ((str(inside["key"]), value) for value in inside["values"])
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
@@ -225,7 +227,7 @@ def _pods(document: Any) -> int:
 
 
 def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
-    """Yields every key with its value, at any depth."""
+    """Yields (key, value) for every key at any depth."""
     for name, value in inside.items() if isinstance(inside, dict) else ():
         yield str(name), value
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():

@@ -1,5 +1,5 @@
 """Sets values in a JSON, YAML or TOML file at dotted paths such as zero_optimization.stage. In YAML and TOML only the
-text of each value is replaced, which preserves comments and order. JSON is parsed and written anew."""
+text of each value is replaced, which preserves comments and order. JSON is parsed and rewritten."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""Recognizes the framework of a launch line. Each framework is described by a TOML file, in frameworks/ or in a folder
-of that name next to the knowledge base, where users can add their own. The same files declare which settings can be
-tuned (see targets/command/preset.py)."""
+"""Recognizes the framework of a launch line. Each framework is described by a TOML file, in frameworks/ or (for
+frameworks that users add) in a folder frameworks/ next to the knowledge base. The same files declare which settings can
+be tuned (see targets/command/preset.py)."""
 
 import fnmatch
 import importlib.resources
@@ -23,17 +23,17 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     Recognition: `recognises`: words that occur only in this framework's lines, such as a script, a module, or a program
     with its subcommand (`axolotl train`). `known_by`: patterns of flags; a line with matches for all of them belongs to
-    the framework, whatever the script's name. `unread`: the same for a script that is missing here. `unlike`: similar
-    flags of other programs, or patterns of scripts' names, which exclude a match. `imports`: modules that such a script
-    must import. `has`: settings in the YAML file of a line that identify the
-    framework. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and arguments
-    key=value override them. `launches`: further programs and subcommands that start a run.
+    the framework, whatever the script's name. `unread`: the same for a script that is missing on this machine.
+    `unlike`: flags of similar programs, or patterns of their scripts' names; a line with one of them does not match.
+    `imports`: modules that a script found by `known_by` must import. `has`: settings that identify the framework in a
+    line's YAML file. `folder`: flags for the folder of the YAML files. `overrides`: settings are in a YAML file, and
+    arguments key=value override them. `launches`: further programs and subcommands that start a run.
 
-    Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: it uses
-    accelerate for this. `ranks_need`: the environment variable without which it starts several ranks only if it sees
-    several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the devices
-    per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`: suffix of
-    the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
+    Devices: `starts_ranks`: the program starts all ranks of a node, as torchrun does. `by_accelerate`: the program
+    starts ranks by accelerate. `ranks_need`: environment variable without which the program starts several ranks only
+    if it sees several GPUs. `reaches_all`: a single call starts all nodes. `node_devices` and `nodes`: settings for the
+    devices per node and for the number of nodes. `usual_devices`: default number of devices per node. `one_device`:
+    suffix of the names of single-device recipes. `gpus`: whether the framework runs "usually" or "only" on GPUs."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -58,7 +58,7 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> set[str]:
-        """The framework's own programs, without scripts and modules, which Python starts."""
+        """The framework's own programs, without scripts and modules (Python starts those)."""
         return {text.split()[0] for text in (*self.recognises, *self.launches) if "." not in text}
 
 
@@ -69,8 +69,8 @@ def own_folder() -> Path:
 
 @cache
 def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns path and content of each framework's file, by name; a user's file replaces a shipped one of the same
-    name. Errors: AutoscoutError (exit 2)."""
+    """Returns framework → (path, content) of its file. A user's file replaces a shipped file of the same name. Errors:
+    AutoscoutError (exit 2)."""
     folders = (Path(str(importlib.resources.files("autoscout.line"))) / "frameworks", own_folder())
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
     return {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}
@@ -78,7 +78,7 @@ def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
 
 @cache
 def frameworks() -> dict[str, Framework]:
-    """Frameworks by name. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
+    """Returns name → framework. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
     known = {field.name for field in fields(Framework)}
     return {
         name: converted(path, {key: value for key, value in found.items() if key in known}, Framework)
@@ -88,7 +88,8 @@ def frameworks() -> dict[str, Framework]:
 
 @cache
 def verbs() -> dict[str, tuple[set[str], bool]]:
-    """Maps each framework's programs to the subcommands that start a run (empty if all do) and to whether it trains."""
+    """Returns program → (subcommands that start a run, empty if all do; whether the program trains), for all
+    frameworks."""
     found: dict[str, tuple[set[str], bool]] = {}
     for each in frameworks().values():
         for program, *verb in (text.split() for text in (*each.recognises, *each.launches)):
@@ -123,7 +124,8 @@ def recognised(line: Line) -> str:
     unread = (name for name, known in possible.items() if _unread(line, known, flags))
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(alike, name)  # of variants with the same program, prefer the one that is configured by flags
+        # of several frameworks with the same program, prefer the one that is configured by flags
+        name = next(alike, name)
     if name:
         return name
     return next(
@@ -149,8 +151,8 @@ def _unread(line: Line, known: Framework, flags: set[str]) -> bool:
 
 
 def _parses(line: Line, known: Framework) -> bool:
-    """Whether the script imports what the framework's scripts import, so that it parses the framework's flags. False if
-    its first argument is a settings file, since the script then reads no flags."""
+    """Whether the line's script imports the modules that the framework's scripts import, and thus parses the
+    framework's flags. False if the script's first argument is a settings file, since it then reads no flags."""
     if not known.imports or any(word.endswith((".yaml", ".yml", ".json")) for word in line.program.words[1:2]):
         return False
     source = _source(line)

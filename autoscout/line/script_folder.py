@@ -1,5 +1,6 @@
 """Determines the working directory of a launch line inside a script. bash and sbatch start a script in the directory
-from which they are called (for `init` the current one), not in its own; `#SBATCH --chdir` and `cd` change it."""
+from which they are called (for `init`, the current directory), not in the script's directory. `#SBATCH --chdir` and
+`cd` change the working directory."""
 
 import re
 from pathlib import Path
@@ -13,14 +14,14 @@ _FILE = re.compile(r"(?!/)[\w./-]{1,200}")
 
 
 def with_folders(text: str, script: Path, folder: Path) -> str:
-    """Replaces $SLURM_SUBMIT_DIR in a script by the directory in which it is started, and $(dirname "$0") by the
-    script's own directory, although sbatch runs a copy elsewhere."""
+    """Returns the script's text with $SLURM_SUBMIT_DIR replaced by the directory in which the script is started, and
+    $(dirname "$0") by the script's own directory (although sbatch runs a copy in a different directory)."""
     text = _SUBMITTED.sub(lambda _: str(folder.resolve()), text)
     return _PRINTED.sub(r"\1", _OWN.sub(lambda _: str(script.resolve().parent), text))
 
 
 def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tuple[Path, list[str]]:
-    """Returns the launch line's working directory, and notes for the user to review. `goes`: directories to which the
+    """Returns (the launch line's working directory, notes for the user to review). `goes`: directories to which the
     script changes before the line. `words`: the words of the line. `folder`: where the script is started."""
     place = folder
     for name in goes:

@@ -26,14 +26,15 @@ _LAUNCHERS = (
     *("numactl", "nsys"),
     *_RUN_IN,
 )
-# Programs with several functions, and the subcommands that launch a job. Frameworks have theirs in recognition.py.
+# Programs with several subcommands → the subcommands that launch a job. (Subcommands of frameworks are in
+# recognition.py.)
 _BEGINS = {
     **dict.fromkeys(("lightning", "fabric", "colossalai", "torchx"), ("run",)),
     "accelerate": ("launch",),
     "nemo": ("llm",),
     "ray": ("job",),
 }
-# subcommands that run a container; others build, import or remove images
+# subcommands of container programs that run a container, unlike those that build, import or remove images
 _IN_AN_IMAGE = ("run", "exec", "start", "compose")
 _RANKS = ("torchrun", "deepspeed", "mpirun", "composer", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
@@ -45,7 +46,7 @@ _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).
 # suffixes and size limit (bytes) of scripts that another script may source
 _READ_IN, _LARGEST = (".sh", ".bash", ".env"), 2**20
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
-# Scripts append to these variables, so expansion starts from their current values.
+# Scripts append to these variables, so expansion starts from the variables' current values.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 
 
@@ -104,7 +105,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             left.append(shell_commands.taken(words[2], known, unsure))
         elif launches(words):
             plain = shell_words.assigned(words)[1]
-            loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client, whose server an earlier line started
+            loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client; an earlier line started its server
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
             if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
                 continue  # ignore lines that evaluate or convert the trained model
@@ -127,7 +128,8 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
 
 
 def _read_in(command: str, folder: Path) -> Iterator[str]:
-    """Yields the commands of a sourced script (`source models/8b.sh`). Only the variables that they set are used."""
+    """Yields the commands of a sourced script (`source models/8b.sh`). The caller only uses the variables that these
+    commands set."""
     word, *named = shell_words.words(command)[:2] or [""]
     path = folder / "".join(named)
     if word in ("source", ".") and path.suffix in _READ_IN and path.is_file() and path.stat().st_size < _LARGEST:
@@ -135,7 +137,7 @@ def _read_in(command: str, folder: Path) -> Iterator[str]:
 
 
 def _of_eval(command: str) -> list[str]:
-    """Returns the commands that `eval` gets, as one text or as separate words."""
+    """Returns the commands that `eval` runs, whether given as one text or as separate words."""
     text = command.removeprefix("eval ").strip()
     try:
         words = shlex.split(text)
@@ -145,10 +147,10 @@ def _of_eval(command: str) -> list[str]:
 
 
 def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:
-    """Returns notes about conditions whose outcome only the user knows."""
+    """Returns notes about conditions in the script whose outcome only the user knows."""
     try:
         other = launch_in(text, where, False, given).words
-    except AutoscoutError:  # the script launches nothing if its conditions are false
+    except AutoscoutError:  # if the conditions are false, the script launches nothing
         return []
     each = ((line, {*other}), (other, {*line}))
     more, less = ([word for word in one if word not in two] for one, two in each)
@@ -210,7 +212,7 @@ def _program(words: list[str]) -> str:
 def _starts_ranks(words: list[str]) -> bool:
     """Whether a command starts ranks or a server by itself, and therefore is not just a preparation of the launch."""
     program = _program(words)
-    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # a wrapper: the command that it runs is decisive
+    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # for a wrapper, judge the command that it runs
         inside = range(1, len(words))
         return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in (*_RANKS, *verbs(), "python"))
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)

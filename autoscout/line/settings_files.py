@@ -13,12 +13,12 @@ from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a larger file holds data, not settings
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to another setting
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # an OmegaConf reference to a different setting
 
 
 def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
-    """Returns the existing settings files of a line, by the index of the word that names each. `folders`: flags that
-    set the folder of the files."""
+    """Returns index of the word → existing settings file that this word names. `folders`: flags that set the folder of
+    the files."""
     inside = line.first_value(folders)
     folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}
@@ -34,7 +34,7 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
 
 
 def read(paths: Iterable[Path]) -> dict[str, Any]:
-    """Merges the contents of the files and resolves references between settings (${a.b}).
+    """Returns the merged contents of the files, with references between settings (${a.b}) resolved.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = dict[str, Any]()

@@ -1,7 +1,7 @@
 """Determines which commands of a bash script would run, in order, without executing anything.
 
-If the outcome of an `if` or a `case` is unknown, the first branch is assumed; loop bodies are read once. Arguments of
-the script that are not known are assumed to be missing, so that tests of `$1` see an empty text."""
+If the outcome of an `if` or a `case` is unknown, the first branch is assumed; loop bodies are read once. Unknown
+arguments of the script are assumed to be missing, so that tests of `$1` see an empty text."""
 
 import fnmatch
 import operator
@@ -24,9 +24,9 @@ _WRITTEN = re.compile(r">\s*['\"]?([^\s'\"<>|;&]+)")
 
 
 def commands(text: str) -> Iterator[str]:
-    """Splits a script into commands at newlines, `;`, `&&` and `||`. (In the condition of an `if`, `&&` and `||` are
-    not separators.) Comments are skipped, and here-documents too unless a shell runs them. Quotes and arrays may span
-    lines."""
+    """Yields a script's commands, split at newlines, `;`, `&&` and `||`. (In the condition of an `if`, `&&` and `||`
+    are not separators.) Comments are skipped. Here-documents are also skipped, unless a shell runs them. Quotes and
+    arrays may span lines."""
     text = text.replace("\r\n", "\n")
     now: list[str] = []
     quote, depth, at, ends = "", 0, 0, ""
@@ -72,7 +72,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def _started(command: str, after: str, ends: str) -> bool:
-    """Whether a command's here-document is run by a shell: directly, or as a file that a later command names."""
+    """Whether a shell runs a command's here-document: directly, or as a file that a later command names."""
     file = _WRITTEN.search(command)
     over = re.search(rf"^\s*{ends}\s*$", after, re.MULTILINE)
     again = file and over and re.search(rf"{re.escape(file[1].rpartition('/')[2])}\b", after[over.end() :])
@@ -119,7 +119,8 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 class _Opened(NamedTuple):
     """An open `if` or `case` block. `taken`: whether any branch was taken so far. `here`: whether the current branch is
-    taken. `subject`: the text that a case compares, None if unknown; then `passed` branches are skipped first."""
+    taken. `subject`: the text that a case compares, None if unknown. `passed`: number of branches to skip if the
+    subject is unknown."""
 
     kind: str
     taken: bool
@@ -131,7 +132,7 @@ class _Opened(NamedTuple):
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
 
     def at(self, patterns: list[str]) -> "_Opened":
-        """Enters the branch of a case that has these patterns."""
+        """Returns the block's state inside the branch with these patterns."""
         if self.subject is None:
             return self.next(self.passed == 0)._replace(passed=self.passed - 1)
         return self.next(any(fnmatch.fnmatchcase(self.subject, pattern) for pattern in patterns))
@@ -167,9 +168,9 @@ def _is(test: str) -> bool | None:
 
 
 def unwrapped(line: list[str]) -> list[str]:
-    """Replaces the TEXT of a line that ends in `bash -c TEXT`, as for containers, by the words of its last command, so
-    that these can be changed. (bash runs the commands before it, and the last command replaces the shell.) The line is
-    unchanged if a shell has to expand some of the words."""
+    """If a line ends in `bash -c TEXT`, as for containers, returns the line with TEXT replaced by the words of its last
+    command, so that these words can be changed. (bash runs the commands before the last one, which then replaces the
+    shell.) The line is unchanged if a shell has to expand some of the words."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":

@@ -16,7 +16,7 @@ _BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words that may precede
 _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
-# Commands that read another command's output into a variable.
+# Commands that read the output of a second command into a variable.
 _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all arguments of the script
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
@@ -83,13 +83,14 @@ def _escaped(value: str) -> str:
 
 
 def _split(value: str) -> str:
-    """Splits at whitespace, except inside `$(…)`."""
+    """Returns the value as words split at whitespace, except inside `$(…)`."""
     found = " ".join(map(shlex.quote, re.findall(rf"(?:{_PRINTED}|\S)+", value)))
     return f"{' ' * value[:1].isspace()}{found}{' ' * value[-1:].isspace()}"
 
 
 def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) -> str:
-    """Replaces the known variables in a text. `put`: quotes or splits a value for its place in the text."""
+    """Returns the text with known variables replaced. `put`: converts a value to text, with quotes or split into
+    words."""
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
@@ -118,7 +119,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
 
 
 def _part(value: str, found: re.Match[str]) -> str:
-    """Applies `${NAME#…}` and `${NAME%…}`, which remove a prefix or suffix, and `${NAME,,}`, which gives lower case."""
+    """Returns the value of `${NAME#…}` (prefix removed), `${NAME%…}` (suffix removed) or `${NAME,,}` (lower case)."""
     if found["case"]:
         return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:
@@ -147,14 +148,15 @@ def words(command: str) -> list[str]:
 
 
 def _plain(quoted: str) -> str:
-    """Removes escapes in double quotes that shlex leaves."""
+    """Returns the text without the escapes in double quotes that shlex does not remove."""
     if quoted[0] != '"':
         return quoted
     return re.sub(r"\\(.)", lambda m: m[1] if m[1] in "$`" else m[0], quoted, flags=re.DOTALL)
 
 
 def assigned(of_line: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Separates the variables set before a command, as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`, from the command."""
+    """Returns (variables set before a command, words of the command), for lines such as `CUDA_VISIBLE_DEVICES=0 vllm
+    serve …`."""
     plain = (
         # `env -u NAME …` has options, so `env` stays part of the command
         ASSIGNED.fullmatch(word) or (word == "env" and not after.startswith("-"))
@@ -174,7 +176,8 @@ def shifted(known: Mapping[str, str], by: int) -> dict[str, str]:
 
 def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
     """Whether a command only sets variables. If so, adds these to `known`, and to `exported` if the command exports
-    them. Assignments from the script's unknown arguments (`NAME=$1`) are skipped, which keeps an earlier default."""
+    them. Assignments from unknown arguments of the script (`NAME=$1`) are skipped, so that the variable keeps an
+    earlier default."""
     if array := _ARRAY.fullmatch(command):
         known[array[1]] = " ".join([*([known.get(array[1], "")] if array[2] else []), filled(array[3], known).strip()])
         return True

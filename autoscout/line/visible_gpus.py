@@ -1,4 +1,4 @@
-"""The GPUs that CUDA_VISIBLE_DEVICES makes visible to a program."""
+"""Parses CUDA_VISIBLE_DEVICES."""
 
 from collections.abc import Mapping
 

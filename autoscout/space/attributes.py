@@ -13,11 +13,13 @@ from autoscout.space.language.functions import divisors
 from kb.records import Job, Node, shape
 from kb.sizes import expert_parameters, parameters, stored_bytes
 
-_LARGEST_BLOCK = 128  # in tokens; block sizes are powers of two, so multiples of the largest are multiples of all
+# in tokens; block sizes are powers of two, so multiples of the largest are multiples of every block size
+_LARGEST_BLOCK = 128
 
 
 def device_counts(job: Job) -> dict[str, int]:
-    """Counts the devices of each kind, in the job's order. On a mixed cluster, kinds are also names of knobs."""
+    """Returns kind of device → number of devices, in the job's order. On a mixed cluster, kinds are also names of
+    knobs."""
     counts: dict[str, int] = {}
     for node in job.cluster.nodes:
         kind = node.device.replace("-", "_")
@@ -26,7 +28,8 @@ def device_counts(job: Job) -> dict[str, int]:
 
 
 def attributes_of(job: Job) -> Mapping[str, Any]:
-    """The attributes for expressions, computed once per job. Sizes are in elements or GiB, lengths in tokens."""
+    """Returns the attributes for expressions, computed once per job. Sizes are in elements or GiB, lengths in
+    tokens."""
     kept = vars(job)
     if "attributes" not in kept:
         kept["attributes"] = _attributes(job)
@@ -80,7 +83,7 @@ def _attributes(job: Job) -> dict[str, Any]:
 
 
 def _network(job: Job) -> dict[str, float]:
-    """The bandwidth of a node in GB/s to other nodes and to other kinds of device, as far as the job gives it."""
+    """Returns the bandwidths in GB/s from a node to other nodes and to other kinds of device, if the job gives them."""
     speeds = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
     return {name: gbps / 8 for name, gbps in speeds.items() if gbps}
 
@@ -103,9 +106,9 @@ def _training(job: Job) -> dict[str, Any]:
 
 def _serving(job: Job) -> dict[str, Any]:
     """Returns the attributes of a serving job. `longest`: maximum tokens of a request, including its answer.
-    `model_len`: the required maximum model length, a multiple of all block sizes. `kv_mib`: KV cache of a request of
-    that length in the model's dtype. `kv_steps`: cache sizes to choose from in MiB, the powers of two from half of
-    `kv_mib` to half of a device's memory."""
+    `model_len`: the required maximum model length, a multiple of all block sizes. `kv_mib`: size in MiB of the KV cache
+    of a request with `model_len` tokens, in the model's dtype. `kv_steps`: cache sizes to choose from in MiB, the
+    powers of two from half of `kv_mib` to half of a device's memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
     token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # bytes per token and layer
@@ -142,7 +145,7 @@ def _serving(job: Job) -> dict[str, Any]:
 
 
 def shares_beginnings(job: Job) -> bool:
-    """Whether prompts share prefixes, which a cache can reuse."""
+    """Whether prompts share prefixes, so that a prefix cache is useful."""
     return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
 
 
@@ -152,15 +155,15 @@ def _capability(job: Job) -> float:
 
 
 def memory_gib(node: Node) -> float:
-    """Returns the memory of one of the node's devices as its driver reports it, even if the job states the nominal
-    size. Another size in the job takes precedence."""
+    """Returns the memory of one of the node's devices as the driver reports it, even if the job states the nominal
+    size. If the job states a size that is not the nominal one, returns the job's size."""
     stated, reported = node.memory_gib, memory_gib_of(node.device) or 0.0
     usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
     return reported if usual else stated
 
 
 def _memory_of_kinds(job: Job) -> dict[str, float]:
-    """Returns the GiB per device of each kind (as "a100_gib") for which the job states it."""
+    """Returns names such as "a100_gib" → memory in GiB per device, for kinds whose memory the job states."""
     found: dict[str, float] = {}
     for stated in (node for node in job.cluster.nodes if node.memory_gib):
         alike = (node for node in job.cluster.nodes if node.device == stated.device)
@@ -169,7 +172,7 @@ def _memory_of_kinds(job: Job) -> dict[str, float]:
 
 
 def chooses_devices(job: Job) -> bool:
-    """Whether the number of devices to use is chosen: on mixed clusters, and with a limit or objective on it."""
+    """Whether the number of devices is a knob: on mixed clusters, and if the job has a limit or objective on it."""
     return len(device_counts(job)) > 1 or counts_devices(job)
 
 
@@ -185,8 +188,8 @@ def _choices(job: Job) -> dict[str, list[int]]:
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """Returns derived expressions (`gpus`: the number of all devices) and one knob per kind of device: how many to use.
-    Both are empty unless `chooses_devices` (the paper's knobs a100 and a40 are an example)."""
+    """Returns (derived expressions, knobs): `gpus`, the total number of devices, and one knob per kind of device for
+    the number of devices to use, such as the paper's knobs a100 and a40. Both are empty unless `chooses_devices`."""
     counts = device_counts(job)
     if not chooses_devices(job):
         return {}, []
@@ -213,7 +216,7 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
 
 
 def whole_devices() -> RuleEntry:
-    """Requires that at least one device of a mixed cluster is used."""
+    """Returns the rule that at least one device of a mixed cluster is used."""
     return RuleEntry(
         id="H1",
         holds="gpus > 0",

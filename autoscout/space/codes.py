@@ -17,8 +17,8 @@ Point = dict[str, Value]  # active dense knobs → their values
 
 
 class Coding:
-    """Converts values to codes and back. A row has one code per knob, in the order of the knobs. `place`: each knob's
-    index in this order. `code`: code by knob name and `key` of the value."""
+    """Converts values to codes and back. A row has one code per knob, in the order of the knobs. `place`: knob name →
+    index in this order. `code`: knob name → `key` of the value → code."""
 
     def __init__(self, knobs: list[Knob]) -> None:
         self.knobs = knobs
@@ -40,8 +40,8 @@ class Coding:
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns each knob's values, (n,), for rows of codes, (n, knobs). An inactive knob has its `off` value, or if
-        there is none, NaN for numbers and "" for names."""
+        """Returns knob → values, (n,), for rows of codes, (n, knobs). An inactive knob has its `off` value; without an
+        `off` value, NaN for numbers and "" for names."""
         return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.knobs)}
 
     def point(self, codes: Sequence[int]) -> Point:
@@ -51,7 +51,7 @@ class Coding:
 
 
 def short_name(configuration: Configuration, off: Mapping[str, Value | None]) -> str:
-    """Lists the values in which a configuration differs from `off`, for example tp2_pp2_sp_mbs1."""
+    """Returns a name made of the values in which a configuration differs from `off`, for example tp2_pp2_sp_mbs1."""
     return "_".join(name_of(name, value) for name, value in configuration.knobs.items() if value != off.get(name))
 
 

@@ -1,7 +1,8 @@
-"""Builds a job's catalog from the one for its target (in the installed version) and the user's own files.
+"""Builds a job's catalog from the target's catalog (for the installed version) and the user's own files.
 
-A user's file has the format of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target, or redeclares
-existing ones (with `replace = true`). With `target = "anything"` it is the whole catalog of a "command" job."""
+A user's file has the format of shipped catalogs. With `extends = "vllm"` it adds knobs and rules to a target, or
+replaces existing knobs and rules (with `replace = true`). With `target = "anything"` it is the whole catalog of a
+"command" job."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -66,14 +67,14 @@ def _in_job(job: Job) -> Catalog:
 
 
 def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
-    """The names of a knob's variants for each kind of device in the job; {} if the knob has one value for all."""
+    """Returns kind of device → name of the knob's variant for this kind; {} if the knob has one value for all kinds."""
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     return {k: f"{knob.name}_{k.replace('-', '_')}" for k in kinds} if knob.by_kind and len(kinds) > 1 else {}
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """Returns the catalog entries of a knob in the job file: one, or one per kind of device. Errors: AutoscoutError
-    (exit 2) for values that cannot be set per kind."""
+    """Returns the catalog entries of a knob in the job file: a single entry, or one per kind of device. Errors:
+    AutoscoutError (exit 2) for values that cannot be set per kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]
@@ -133,7 +134,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         if knob.name in names or knob.name in catalog.derived:
             taken = "the job already uses this name; choose another"
             raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
-        # the knob of the catalog gets other values
+        # the job's entry only changes the values of a knob of the catalog
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:
             knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)

@@ -1,4 +1,5 @@
-"""Converts user input KNOB=VALUE to a configuration, or explains why it is invalid and which valid one is nearest."""
+"""Converts user input KNOB=VALUE to a configuration. If the configuration is invalid, explains why and finds the
+nearest valid one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from autoscout.space.network import distance
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
 
-_USUAL = {  # names in papers and other tools → our knobs; the first one that the space has is meant
+_USUAL = {  # names in papers and other tools → knobs; the first of these knobs that the space has is used
     "zero zero_stage zero_optimization": "zero stage distopt fsdp",
     "gradient_checkpointing activation_checkpointing recomputation": "checkpointing ckpt recompute ar",
     "gradient_accumulation gradient_accumulation_steps grad_accum batch_size microbatch": "mbs max_num_seqs",
@@ -27,8 +28,8 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a user's input. `configuration`: the requested one, completed; None if no valid configuration
-    agrees with `given`. `name`: its short name, else the input."""
+    """The answer to a user's input. `configuration`: the requested configuration, completed; None if no valid
+    configuration agrees with `given`. `name`: the configuration's short name; the input if there is none."""
 
     given: dict[str, Value]
     configuration: Configuration | None
@@ -40,9 +41,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """Parses ["tp=2", "sp=true"] to {"tp": 2, "sp": True}. A single configuration name gives the values of all knobs.
+    """Parses ["tp=2", "sp=true"] to {"tp": 2, "sp": True}. If the only element is the name of a configuration, returns
+    the configuration's values.
 
-    Errors: AutoscoutError that suggests the nearest knob, or gives the reason why the space lacks this one."""
+    Errors: AutoscoutError that suggests the nearest knob, or gives the reason why the space lacks the knob."""
     if len(assignments) == 1 and "=" not in assignments[0] and (whole := named(space, assignments[0])) is not None:
         return dict(whole.knobs)
     given: dict[str, Value] = {}
@@ -62,8 +64,8 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def _meant(name: str, space: Space) -> str:
-    """Ends a message about an unknown knob with a suggestion: the knob usually called `name`, else the one that sets an
-    engine argument of that name, else the one with the most similar name."""
+    """Returns the end of a message about an unknown knob, with a suggestion: the knob usually called `name`, else the
+    knob that sets an engine argument of this name, else the knob with the most similar name."""
     parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     usual = next((knobs for names, knobs in _USUAL.items() if "_".join(parts) in names.split()), "")
     if ours := next((knob for knob in usual.split() if knob in space.knob), ""):
@@ -81,7 +83,8 @@ def _meant(name: str, space: Space) -> str:
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
-    """Completes the given values: other knobs follow `default` where that is valid, else the catalog's defaults."""
+    """Completes the given values: further knobs take their values from `default` if valid, else from the catalog's
+    defaults."""
     default = _with_catalogs(space, default)
     if all(_possible(space.knob[n], v) for n, v in given.items()) and (
         found := space.nearest({**default.knobs, **given}, firm=given)
@@ -118,7 +121,8 @@ def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def completed(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """Returns the valid configuration with the given values, other knobs filled in. Errors: AutoscoutError (exit 2)."""
+    """Returns the valid configuration with the given values; further knobs are completed from `default`. Errors:
+    AutoscoutError (exit 2)."""
     explanation = explain(space, given, default)
     if explanation.configuration is None:
         reasons = "; ".join(v.sentence for v in explanation.violations)
@@ -144,7 +148,7 @@ def _not_among(knob: Knob, value: Value) -> str:
 
 def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
     """Returns the rules that the given values break (values outside the domain are reported elsewhere). Omits rules
-    that other values of unspecified knobs could satisfy, unless all broken rules are such."""
+    that could be satisfied by changing unspecified knobs, unless this is true of all broken rules."""
     known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
     if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
         return []
@@ -167,7 +171,8 @@ def _repairs(knob: Knob, rule: Rule, env: Mapping[str, Any]) -> bool:
 
 
 def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:
-    """Replaces values outside the domain by the nearest possible ones, so that rules can be evaluated."""
+    """Returns the given values, with values outside the domain replaced by the nearest ones inside, so that rules can
+    be evaluated."""
     return {
         n: v if _possible(space.knob[n], v) else min(space.knob[n].values, key=lambda known, w=v: distance(w, known))
         for n, v in given.items()
@@ -184,8 +189,8 @@ def _with_catalogs(space: Space, default: Configuration) -> Configuration:
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """Completes the given values with implied values, else the default's, else for dense knobs the nearest valid ones,
-    so that a broken rule is due to a given value."""
+    """Completes the given values: each further knob has its implied value, else the value in `default`, else (for a
+    dense knob) the nearest valid value. A broken rule is then due to a given value."""
     knobs: dict[str, Value] = {}
     for knob in space.sparse:
         env = space.environment(knobs)
@@ -212,7 +217,8 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """Converts a text to the type of the knob's values. Other text is returned unchanged and rejected later."""
+    """Converts a text to the type of the knob's values. A text that cannot be converted is returned unchanged; the
+    caller rejects it."""
     sample = knob.values[0]
     if isinstance(sample, bool):
         return _SWITCH.get(text.lower(), text)
@@ -225,7 +231,8 @@ def _value(knob: Knob, text: str) -> Value:
 
 
 def named(space: Space, name: str) -> Configuration | None:
-    """The valid configuration with this name; None if there is none. Knobs missing in the name have `off` values."""
+    """Returns the valid configuration with this name; None if there is none. Knobs missing in the name have their `off`
+    values."""
     plain = {knob.name: knob.off for knob in space.knobs if knob.off is not None and knob.off in knob.values}
     for reading in _readings(name, space.knobs):
         found = space.nearest({**plain, **reading}, given={**plain, **reading}, firm=reading)

@@ -18,7 +18,7 @@ _MOST_VALUES = 2**15 - 1
 
 
 def columns_of(table: Table) -> Columns:
-    """Returns columns of plain values, None for missing ones. Files may be CSV (also .gz) or Parquet.
+    """Returns columns of plain values, None for a missing value. Files may be CSV (also .gz) or Parquet.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read as a table."""
     if isinstance(table, str | Path):
@@ -52,8 +52,8 @@ def _plain(value: Any) -> Value | None:
 
 
 def knobs_of(columns: Columns, sparse: Iterable[str] | None, dense: Iterable[str] | None) -> list[Knob]:
-    """Returns sparse knobs, then dense ones, in the given order. If neither list is given, columns of text and those of
-    at most two values are sparse, all others dense. A knob's domain is the sorted list of its values in the table.
+    """Returns sparse knobs, then dense knobs, in the given order. If neither list is given, columns with text or at
+    most two values are sparse, all others dense. A knob's domain is the sorted list of its values in the table.
 
     Errors: AutoscoutError (exit 2) for a column that is missing, empty, or has too many values."""
     if sparse is None and dense is None:

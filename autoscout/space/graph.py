@@ -1,13 +1,13 @@
 """The space of configurations: which knobs are active, which values they may take, what is valid, and why not.
 
-Notation (paper §3.2): a *structure* s assigns the sparse knobs, and x the dense ones. X(s) is the set of valid x. The
-mask M(s), `mask(s)`, has the active dense knobs with the values that they take in X(s).
+Notation (paper §3.2): a *structure* s assigns the sparse knobs, and a *point* x the dense knobs. X(s) is the set of
+valid points of s. The mask M(s), `mask(s)`, maps each active dense knob to its values in X(s).
 
 The valid configurations are compiled once into a diagram (`diagram.py`) without dead ends, so that no search has to
-reject invalid candidates, however large the space is. If they are few enough to list (`enumerable`), `structures` and
-`feasible` are tables of codes, built on first use.
+reject invalid candidates, however large the space is. If the configurations are few enough to list (`enumerable`),
+`structures` and `feasible` are tables of codes, built on first use.
 
-`Space` is the interface; the modules that this one imports contain the algorithms."""
+`Space` is the interface; the imported modules contain the algorithms."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,8 @@ class Space:
         derived: Mapping[str, str] | None = None,
         measured: np.ndarray | None = None,
     ) -> None:
-        """`measured`: rows of codes (n, knobs) that are the only valid ones, instead of all those that the rules allow.
+        """`measured`: rows of codes (n, knobs). If given, only these rows are valid, not all configurations that the
+        rules allow.
 
         Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain, or an invalid expression (exit
         2), and if no configuration is valid (exit 3)."""
@@ -59,7 +60,7 @@ class Space:
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
         self.simulated: dict[str, Expression] = {}  # simulators' inputs that are not knobs: name → expression
-        self.closed: dict[str, str] = {}  # knobs of the catalog that the space lacks → the reason
+        self.closed: dict[str, str] = {}  # knob of the catalog that the space lacks → the reason
         # memory in GiB per device of each kind, in rank order; missing if unknown
         self.capacities: dict[str, float] = {}
         limits = limits or SpaceLimits()
@@ -91,14 +92,14 @@ class Space:
         """Creates a space from a table of measured configurations. The rows are the valid configurations (duplicates
         are merged), and the values in a column are a knob's domain. A missing value means that the knob is inactive.
         `table`: rows, columns by name, or the path of a CSV (also .gz) or Parquet file. If neither `sparse` nor `dense`
-        is given, every column is a knob: text, and columns of at most two values, are sparse, all others dense."""
+        is given, every column is a knob: columns with text or at most two values are sparse, all others dense."""
         columns = tables.columns_of(table)
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
     @property
     def reference(self) -> Configuration | None:
-        """The baseline for comparisons: the first recipe, if there is one."""
+        """The baseline for comparisons: the first recipe; None if there is none."""
         return self.recipes[0] if self.recipes else None
 
     @property
@@ -129,7 +130,8 @@ class Space:
     def with_simulated(
         self, columns: dict[str, np.ndarray], n: int, attributes: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Adds the derived columns in `simulated` to the columns of n rows. `attributes`: default: this job's."""
+        """Returns the columns of n rows with the derived columns in `simulated` added. `attributes`: replace attributes
+        of this job."""
         return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
@@ -203,8 +205,8 @@ class Space:
         return self._lists.row(s)
 
     def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
-        """Returns the prefix tree of an ordering of knobs: over `structures` if it has sparse knobs only, else over
-        `feasible`. If these are too many to list, it is a lazy tree over configurations.
+        """Returns the prefix tree of an ordering of knobs: over the table `structures` if all knobs in the ordering are
+        sparse, else over `feasible`. If the table has too many rows, returns a lazy tree over configurations.
 
         Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that needs too many states."""
         for name in ordering:
@@ -220,7 +222,8 @@ class Space:
 
     def domain(self, name: str, partial: Mapping[str, Value | None] | None = None) -> tuple[Value, ...]:
         """Returns a knob's values in the valid configurations that agree with a partial assignment (in which None means
-        inactive), in the order of its domain. Empty if the knob is inactive in all of them, or if there are none."""
+        inactive), in the order of its domain. Empty if no valid configuration agrees, or if the knob is inactive in all
+        of them."""
         return partials.domain(self._diagram, self._coding, name, partial or {})
 
     def levels(self) -> list[np.ndarray]:
@@ -235,8 +238,8 @@ class Space:
         return partials.active(self._diagram, self._coding, partial or {})
 
     def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
-        """Orders the sparse knobs such that each comes after those that activate or imply it. Those in `front` come as
-        early as possible, the others in declared or (with `rng`) random order."""
+        """Returns the sparse knobs, each after the knobs that activate or imply it. Knobs in `front` come as early as
+        possible, all further knobs in declared or (with `rng`) random order."""
         return topological(self._conditions, [knob.name for knob in self.sparse], rng, front)
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
@@ -251,8 +254,8 @@ class Space:
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
-        """Removes inactive knobs from an assignment and orders the rest, so that assignments with the same effect have
-        the same hash (`Configuration.id`) and `name`."""
+        """Returns the configuration of an assignment: without inactive knobs and in the space's order, so that
+        assignments with the same effect have the same hash (`Configuration.id`) and `name`."""
         kept: dict[str, Value] = {}
         for knob in self.knobs:
             if knob.name in assigned and (knob.when is None or knob.when(self.environment(kept))):
@@ -280,20 +283,21 @@ class Space:
         return self.of_codes(next(self._diagram.every()))
 
     def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws n configurations uniformly: codes (n, knobs)."""
+        """Draws n configurations uniformly; returns codes (n, knobs)."""
         return self._diagram.sample(n, rng)
 
     def sample_towards(self, weight: Mapping[int, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws in proportion to the product of the values' weights (`tilted.py`): codes (n, knobs)."""
+        """Draws configurations in proportion to the product of their values' weights (`tilted.py`); returns codes (n,
+        knobs)."""
         return tilted(self._diagram, weight, n, rng)
 
     def sample_varied(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws evenly over structures rather than over configurations (`tilted.py`): codes (n, knobs)."""
+        """Draws evenly over structures rather than over configurations (`tilted.py`); returns codes (n, knobs)."""
         return varied(self._diagram, n, rng)
 
     def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
-        """Returns a space of at most n uniformly drawn valid configurations and the given ones, for searches that need
-        all configurations as rows although there are too many."""
+        """Returns a space of at most n uniformly drawn valid configurations, plus the configurations in `including`.
+        Searches that need all configurations as rows use it if the space has too many."""
         rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
         codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
         space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
@@ -303,7 +307,7 @@ class Space:
         return space
 
     def configurations(self) -> Iterator[Configuration]:
-        """Yields all valid configurations, in the order of `feasible` if they are few enough for it."""
+        """Yields all valid configurations; if they are few enough to list, in the order of `feasible`."""
         if self.enumerable:
             yield from (self.of_codes(row) for row in self.feasible.codes.tolist())
         else:
@@ -316,7 +320,7 @@ class Space:
         return codes is not None and self._diagram.walk(codes) is not None
 
     def violations(self, configuration: Configuration) -> list[Violation]:
-        """Returns all problems of an assignment, with sentences; empty for a valid configuration."""
+        """Returns all reasons why an assignment is invalid, as sentences; empty for a valid configuration."""
         knobs = configuration.knobs
         env = self.environment(knobs)
         found = violations(knobs, self.knobs, self.rules, env, self.derived, self.measured)
@@ -334,10 +338,12 @@ class Space:
         firm: Mapping[str, Value] | None = None,
         given: Iterable[str] = (),
     ) -> Configuration | None:
-        """Returns the valid configuration nearest to `wanted` whose active knobs agree with `firm`.
+        """Returns the valid configuration nearest to `wanted` whose active knobs agree with `firm`; None if there is
+        none.
 
         The distance (`nearness.py`) compares structures first: |log₂| of the ratio for numbers, 1 for any other
-        difference. Then it compares points, in steps of the domains. Knobs in `given` take precedence over others."""
+        difference. Then it compares points, in steps of the domains. Distances of knobs in `given` count before all
+        others."""
         codes = self._diagram.nearest(self._nearness.costs(self.knobs, wanted, firm or {}, set(given)))
         return None if codes is None else self.of_codes(codes)
 
@@ -358,8 +364,8 @@ class Space:
 def _meanings(
     simulated: Mapping[str, Expression], attributes: Mapping[str, Any], knobs: Mapping[str, np.ndarray], n: int
 ) -> dict[str, np.ndarray]:
-    """Evaluates the derived columns, (n,) each, for n rows of knobs. NaN or "" if an expression needs an inactive knob
-    without an `off` value."""
+    """Returns the derived columns, (n,) each, for n rows of knobs. A value is NaN or "" if the expression needs an
+    inactive knob without an `off` value."""
     if not simulated:
         return {}
     env = {**attributes, **{name: v.astype(object) if v.dtype.kind == "U" else v for name, v in knobs.items()}}

@@ -21,7 +21,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     name: str
     kind: Literal["sparse", "dense"]
     layer: str  # layer of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
-    values: str | list[Value]  # a list, or an expression over the job's attributes that returns one
+    values: str | list[Value]  # a list, or an expression over the job's attributes that gives a list
     meaning: str
     sets: str  # the target's flag or field for the knob
     unit: str = ""
@@ -33,26 +33,26 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     asks: list[Value] = []  # values that are available only if the job's [space] allows them
     asks_for: str = ""  # the reason: other numerics, an extra package, or never tested
     priced: bool = True  # whether our simulators model the knob's effect on time and memory
-    since: str = ""  # the target's first version with the knob, if older versions are still in use
+    since: str = ""  # the target's first version with the knob; "" if all supported versions have it
     until: str = ""  # the target's first version that rejects the knob
-    defaults: dict[str, Value] = {}  # changed defaults of the target, by the first version with each
-    newer: dict[str, str] = {}  # values added later than the knob, with the first version of each
+    defaults: dict[str, Value] = {}  # first version with a changed default → this default
+    newer: dict[str, str] = {}  # value added later than the knob → first version with this value
     replace: bool = False  # replaces the knob of the same name instead of adding one
     each: int = 0  # number of copies: name_1, name_2 …; {i} in the entry's texts is replaced by the copy's number
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
-    """A `[[rule]]` entry: a condition, the reason as a text (with {names} to fill in), and the source of the reason.
+    """A `[[rule]]` entry: a condition, the reason as a text (with {names} to fill in), and the source of this reason.
 
-    `checked`: who rejects a violation: the target, by its name or its package's (such as "megatron-core", "vllm");
-    "nobody" (the run would be wrong, useless, or crash later); or "ours" (AutoScout only)."""
+    `checked` states what rejects a violation: the target, by its name or its package's (such as "megatron-core",
+    "vllm"); "nobody" (the run would be wrong, useless, or crash later); or "ours" (only AutoScout rejects it)."""
 
     id: str
     holds: str
     reason: str
     source: str
     checked: str
-    since: str = ""  # the target's first version that rejects a violation; earlier ones run, but wrongly or uselessly
+    since: str = ""  # the target's first version that rejects a violation; earlier ones run with wrong results
     until: str = ""  # the target's first version to which the rule does not apply
     replace: bool = False
     each: int = 0  # number of copies, as for a knob
@@ -70,7 +70,7 @@ class Renamed(Strict, frozen=True):
 
 class Catalog(Strict, frozen=True, kw_only=True):
     """The declaration of a target's space. `version`: the target's version to which names and defaults refer. A user's
-    file either has `extends`, the target to extend, or declares a whole target. `simulated`: inputs of the simulators
+    file either has `extends` (the target to extend) or declares a whole target. `simulated`: inputs of the simulators
     (training/inputs.py) whose names differ from the target's knobs → expressions over these."""
 
     target: str = ""
@@ -92,7 +92,7 @@ def reached(version: str, since: str) -> bool:
 
 
 def of_release(catalog: "Catalog", version: str) -> "Catalog":
-    """Returns the catalog without rules that no longer apply in this release."""
+    """Returns the catalog without rules that do not apply to this release of the target."""
     rules = [rule for rule in catalog.rule if not (rule.until and reached(version, rule.until))]
     return msgspec.structs.replace(catalog, rule=rules)
 
@@ -102,7 +102,7 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 def reads_batches(knob: "Knob") -> bool:
-    """Whether the knob only affects how the host loads batches (unlike packing, which has the same layer)."""
+    """Whether the knob only affects how the host loads batches. (Packing is in the same layer, but changes batches.)"""
     return knob.layer == "data" and knob.name == "workers"
 
 
@@ -120,7 +120,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
-    asks: tuple[Value, ...] = ()  # values that the job's [space] does not allow, but could
+    asks: tuple[Value, ...] = ()  # values that the job's [space] could allow but does not
     asks_for: str = ""  # why these values are not allowed by default
     priced: bool = True  # whether our simulators model its effect
 
@@ -172,7 +172,8 @@ def _numbered(entry: Replicated, i: str) -> Replicated:
 
 
 def checked(path: Path, catalog: Catalog) -> Catalog:
-    """The catalog unchanged. Errors: AutoscoutError (exit 2) for mistakes that the TOML schema cannot detect."""
+    """Returns the catalog unchanged. Errors: AutoscoutError (exit 2) for mistakes that the TOML schema cannot
+    detect."""
     seen: set[str] = set()
     for knob in catalog.knob:
         for problem in _knob_problems(knob):
@@ -219,7 +220,7 @@ def _kind(value: Value) -> type:
 
 
 def expressions(catalog: Catalog) -> list[tuple[str, str]]:
-    """Returns every expression of a catalog, with its location in the file."""
+    """Returns (location in the file, expression) for every expression of a catalog."""
     found = [(f"derived.{name}", text) for name, text in catalog.derived.items()]
     found += [(f"simulated.{name}", text) for name, text in catalog.simulated.items()]
     for knob in catalog.knob:
@@ -231,8 +232,8 @@ def expressions(catalog: Catalog) -> list[tuple[str, str]]:
 def instantiate(
     catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits | None = None
 ) -> tuple[list[Knob], list[Rule]]:
-    """Returns a job's knobs and rules. The job's attributes determine domains that are expressions. Values that need
-    permission (`asks`) are included if the limits allow or name the knob."""
+    """Returns (knobs, rules) of a job. Domains that are expressions are evaluated with the job's attributes. Values
+    that need permission (`asks`) are included if the limits allow or name the knob."""
     limits = limits or SpaceLimits()
     allowed = {*limits.allow, *limits.fix, *limits.limit}
     knobs = []

@@ -6,9 +6,9 @@ from autoscout.space.compiled.diagram import Diagram
 def neighbours(diagram: Diagram, codes: list[int]) -> list[list[int]]:
     """Returns all valid configurations one move away from a valid one, as codes by knob index without duplicates.
 
-    A move gives one knob another value that the preceding knobs (in the diagram's order) allow. Each following knob
-    keeps its value if that is valid, and otherwise takes the nearest valid code. Once the path through the diagram
-    returns to a state of the original path, all remaining knobs keep their values."""
+    A move changes one knob to a different value that the preceding knobs (in the diagram's order) allow. Each following
+    knob keeps its value if it is still valid, and otherwise takes the nearest valid code. Once the path through the
+    diagram returns to a state of the original path, all remaining knobs keep their values."""
     order = diagram.order
     path = [0]
     for i, knob in enumerate(order):

@@ -1,4 +1,5 @@
-"""Distances between a knob's values. They are integers, so that the nearest configuration is the same on every machine.
+"""Distances between a knob's values. Distances are integers, so that the nearest configuration is the same on every
+machine.
 
 For a sparse knob, the distance is |log₂| of the ratio of numbers, and 1 for any other difference (including
 inactivity), in units of 1/64. For a dense knob, it is the number of steps in its domain. Sums are compared
@@ -13,7 +14,8 @@ from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
 from kb.records import Configuration, Value
 
-# units per factor of 2; bit shifts that make the sums comparable lexicographically
+# units per factor of 2; bit shift for sparse knobs; bit shift for given knobs (shifts make sums comparable
+# lexicographically)
 _PARTS, _STRUCTURE, _GIVEN = 64, 20, 36
 
 
@@ -24,7 +26,8 @@ class Nearness:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
-        """Returns the costs of a knob's values. `given`: the user gave `wanted`, so that it takes precedence."""
+        """Returns the costs of a knob's values, by code + 1. `given`: whether the user gave `wanted`; the costs then
+        outweigh those of all other knobs."""
         place = (knob.name, key(wanted), given)
         if place not in self._known:
             if knob.kind == "sparse":
@@ -39,7 +42,7 @@ class Nearness:
     def costs(
         self, knobs: list[Knob], wanted: Mapping[str, Value], firm: Mapping[str, Value], given: Collection[str]
     ) -> dict[int, np.ndarray]:
-        """Returns the costs by knob index. `firm`: values without alternatives; `given`: knobs that the user gave."""
+        """Returns knob index → costs. `firm`: values that knobs must have; `given`: knobs that the user gave."""
         found: dict[int, np.ndarray] = {}
         for i, knob in enumerate(knobs):
             if knob.name in wanted:
@@ -49,7 +52,7 @@ class Nearness:
         return found
 
     def only(self, knob: Knob, value: Value) -> np.ndarray:
-        """Allows only this value (or inactivity, if this is the `off` value)."""
+        """Returns costs that allow only this value (also inactivity, if this is the `off` value)."""
         place = (knob.name, key(value), "only")
         if place not in self._known:
             agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
@@ -58,7 +61,8 @@ class Nearness:
 
 
 def step(knob: Knob, value: Value) -> int:
-    """Returns the index of a value in the domain, or of the nearest value there."""
+    """Returns the index of a value in the knob's domain; if the domain lacks the value, the index of the nearest
+    one."""
     wanted = key(value)
     for i, known in enumerate(knob.values):
         if key(known) == wanted:
@@ -67,5 +71,5 @@ def step(knob: Knob, value: Value) -> int:
 
 
 def differing(one: Configuration, other: Configuration) -> int:
-    """Number of knobs whose values differ."""
+    """Returns the number of knobs whose values differ."""
     return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})

@@ -51,8 +51,8 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 
 
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
-    """Orders knobs topologically by the activation graph, and otherwise as declared. Errors: AutoscoutError (exit 2)
-    for limits of unknown knobs, and for knobs that activate each other."""
+    """Returns the knobs in topological order of the activation graph, and otherwise in declared order. Errors:
+    AutoscoutError (exit 2) for limits of unknown knobs, and for knobs that activate each other."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
@@ -73,7 +73,7 @@ def conditions(knobs: list[Knob]) -> dict[str, set[str]]:
 
 
 def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> list[str]:
-    """Orders names such that each comes after those in `before[name]`; otherwise by rank, then by position. Errors:
+    """Returns the names, each after the names in `before[name]`; otherwise by rank, then by position. Errors:
     graphlib.CycleError."""
     place = {name: i for i, name in enumerate(before)}
     sorter = graphlib.TopologicalSorter(before)
@@ -90,7 +90,7 @@ def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
     """Checks the names in conditions and rules. Errors: AutoscoutError (exit 2) for a condition on a dense knob, and
-    for a name that is neither a knob nor an attribute (with the most similar name)."""
+    for a name that is neither a knob nor an attribute (the message has the most similar name)."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [
@@ -105,7 +105,8 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 
 def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
-    """Returns the graph: `activates` and `implies` (conditions), `narrows` (a rule's other knobs → its last)."""
+    """Returns the dependency graph of the knobs. Kinds of edges: `activates` and `implies` (conditions), and `narrows`
+    (from each knob of a rule to the rule's last knob)."""
     import networkx as nx  # imported late: it takes a quarter of a command's start-up time, and few commands need it
 
     position = {knob.name: i for i, knob in enumerate(knobs)}
@@ -127,15 +128,15 @@ def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
 def topological(
     before: Mapping[str, set[str]], names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
 ) -> list[str]:
-    """Orders `names` such that each comes after those in `before[name]`: those in `front` as early as possible, the
-    others as given, or at random."""
+    """Returns `names`, each after the names in `before[name]`. Names in `front` come as early as possible, all further
+    names in the given or a random order."""
     rank = {name: float(i) for i, name in enumerate(names)}
     if rng is not None:
         rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for other in _all_before(before, name) & rank.keys():  # names that must precede `name` move up with it
+        for other in _all_before(before, name) & rank.keys():  # names that must precede `name` get the same rank
             rank[other] = min(rank[other], rank[name])
     return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
 
@@ -151,7 +152,8 @@ def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
 
 
 def distance(a: Value, b: Value) -> float:
-    """The distance of two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
+    """Returns the distance between two values of a knob: |log₂| of their ratio for positive numbers; else 1 if they
+    differ, 0 if not."""
     if key(a) == key(b):
         return 0.0
     if isinstance(a, bool | str) or isinstance(b, bool | str) or a <= 0 or b <= 0:

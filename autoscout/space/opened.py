@@ -1,9 +1,9 @@
 """Removes knobs without a choice from a job's catalog.
 
-A knob is closed, i.e. missing in the space, its count and the names of configurations, if the installed version lacks
-it, or if all but one of its values need the job's permission (`asks`) and [space] does not name the knob. In
-expressions, a closed knob has the value of the target's behaviour without it. A [space] that names a knob which the
-installed version lacks is an error, unless it fixes the knob to this value."""
+A knob is closed if the target's installed version lacks it, or if all but one of its values need the job's permission
+(`asks`) and [space] does not name the knob. A closed knob is not part of the space, nor of the names of configurations.
+In expressions, it has the value that corresponds to the target's behaviour without the knob. If [space] names a knob
+that the installed version lacks, this is an error, unless [space] fixes the knob to this value."""
 
 import itertools
 from collections.abc import Mapping
@@ -28,14 +28,15 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
 
 
 def still_open(limits: SpaceLimits, catalog: Catalog) -> SpaceLimits:
-    """Returns the limits without knobs that the installed version lacks and that are fixed to its behaviour without
-    them, so that a job file remains valid after an upgrade."""
+    """Returns the limits without entries that fix a closed knob to the target's behaviour without the knob, so that a
+    job file remains valid after an upgrade."""
     done = {n for n, v in limits.fix.items() if n in catalog.closed and catalog.derived.get(n) == repr(v)}
     return msgspec.structs.replace(limits, fix={n: v for n, v in limits.fix.items() if n not in done})
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether all values but that of the target's behaviour without the knob need the job's permission."""
+    """Whether all values of the knob need the job's permission, except for the value that corresponds to the target's
+    behaviour without the knob."""
     if not knob.asks:
         return False
     return {v for v in values_of(knob, catalog, attributes) if v not in knob.asks} <= {instead(knob)}
@@ -47,7 +48,8 @@ def can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) ->
         return True
     when = Expression(knob.when, catalog.derived)
     knobs = {k.name: k for k in catalog.knob}
-    if not {*when.names} <= {*knobs, *attributes}:  # a name for devices of a mixed cluster, whose knobs are added later
+    # an unknown name is a device knob of a mixed cluster; these knobs are added later
+    if not {*when.names} <= {*knobs, *attributes}:
         return True
     read = [
         [*values_of(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]

@@ -1,4 +1,4 @@
-"""Which values a partial assignment of knobs leaves to the other knobs in valid configurations.
+"""Determines which values knobs can have in the valid configurations that agree with a partial assignment.
 
 In a partial assignment, None means that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob."""
 
@@ -16,7 +16,8 @@ _NO_CODE = -2  # code of a value outside the domain, which matches no edge
 
 
 def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Value | None]) -> tuple[Value, ...]:
-    """A knob's values in the order of its domain; empty if it is always inactive, or if no configuration agrees."""
+    """Returns a knob's values in the order of its domain; empty if no valid configuration agrees with `partial`, or if
+    the knob is inactive in all that do."""
     taken = _taken(diagram, coding, partial)
     place = _place(coding, name)
     codes = [] if taken is None else taken[place].tolist()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _HEIGHT = 44  # height of a box
-_NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
+_NARROWEST, _LETTER = 168, 8.3  # minimum width of a box; width of one character
 _GAP, _ROW = 120, 66  # distance between columns; distance between boxes
 _LEFT, _TOP = 28, 104
 _MOST_ARRANGED = 8  # with up to this many layers, all orders of columns are tried
-_TEXT, _VALUE = 25, 11  # maximum characters of values in a box, and of one value
+_TEXT, _VALUE = 25, 11  # maximum number of characters of all values in a box; of one value
 
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1b1f24 }
@@ -53,7 +53,8 @@ class Box(NamedTuple):
 
 
 def svg(space: Space, title: str) -> str:
-    """Draws the knobs that are active in at least one configuration and lists the names of the others below."""
+    """Returns an SVG with the knobs that are active in at least one configuration, and below it the names of all other
+    knobs."""
     acts = space.active()
     shown = [knob for knob in space.knobs if acts[knob.name] is not False]
     columns = _columns(shown, space.graph)
@@ -100,8 +101,8 @@ def svg(space: Space, title: str) -> str:
 
 
 def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
-    """Arranges the knobs: one column per layer, with connected layers side by side. In a column, knobs are placed at
-    about the height of their neighbours by a few sweeps of the barycentre heuristic."""
+    """Returns the knobs of each column: one column per layer, with connected layers side by side. In a column, knobs
+    are placed at about the height of their neighbours by a few sweeps of the barycentre heuristic."""
     columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
     for _ in range(6):
         height = {knob.name: float(r) for column in columns for r, knob in enumerate(column)}
@@ -116,7 +117,8 @@ def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
 
 
 def _layers(knobs: list[Knob], graph: "nx.DiGraph") -> list[str]:
-    """Returns the order of layers with the shortest arrows; of several, the one nearest to the declared order."""
+    """Returns the order of layers with the shortest arrows; of several such orders, the one nearest to the declared
+    order."""
     layer = {knob.name: knob.layer for knob in knobs}
     declared = list(dict.fromkeys(layer.values()))
     arrows = [
@@ -148,7 +150,8 @@ def _mean(values: list[float], otherwise: float) -> float:
 
 
 def _edge(a: Box, b: Box, kind: str, title: str) -> str:
-    """Draws an edge between the facing sides of two boxes; in the same column, as an arc on the right."""
+    """Returns the SVG of an edge between the facing sides of two boxes. Boxes in the same column are connected by an
+    arc on their right side."""
     y1, y2 = a.y + _HEIGHT / 2, b.y + _HEIGHT / 2
     if kind != "narrows":  # separates arrowheads from arrow tails vertically
         y1, y2 = y1 + (4 if y2 > y1 else -4), y2 - (4 if y2 > y1 else -4)
@@ -166,7 +169,7 @@ def _edge(a: Box, b: Box, kind: str, title: str) -> str:
 
 
 def _box(knob: Knob, box: Box) -> str:
-    """Draws a sparse knob as a rectangle, a dense one with rounded ends."""
+    """Returns the SVG of a knob's box: a rectangle for a sparse knob, rounded ends for a dense knob."""
     radius = 2 if knob.kind == "sparse" else _HEIGHT / 2
     values = _values(knob)
     middle = box.x + box.width / 2
@@ -179,7 +182,7 @@ def _box(knob: Knob, box: Box) -> str:
 
 
 def _values(knob: Knob) -> str:
-    """Writes as much of the domain as fits: 1 2 4 … 128."""
+    """Returns as many values of the domain as fit into a box, for example 1 2 4 … 128."""
     texts = ["on" if v is True else "off" if v is False else str(v) for v in knob.values]
     shown = (
         texts if len(" ".join(texts)) <= _TEXT else [t if len(t) <= _VALUE else t[: _VALUE - 1] + "…" for t in texts]
@@ -187,7 +190,7 @@ def _values(knob: Knob) -> str:
     if len(" ".join(shown)) <= _TEXT:
         return " ".join(shown)
     kept = 1
-    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # terminates, because not all values fit
+    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:
         kept += 1
     return " ".join([*shown[:kept], "…", shown[-1]])
 

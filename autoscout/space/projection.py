@@ -56,6 +56,6 @@ class Projection:
         return self._masks[state]
 
     def _state(self, s: Structure) -> int | None:
-        """Returns the diagram's state after the assignment s of the sparse knobs; None if it is not valid."""
+        """Returns the diagram's state after the structure s; None if s is not valid."""
         codes = self._coding.row(s)
         return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)

@@ -1,4 +1,4 @@
-"""Explains with sentences why a configuration is invalid or why a space is empty, by the responsible rules."""
+"""Explains in sentences why a configuration is invalid or why a space is empty, by naming the responsible rules."""
 
 import contextlib
 import itertools
@@ -47,7 +47,7 @@ def violations(
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
                 in_words |= set(rule.holds.names)
-        # the assignment is invalid (for valid ones, the build already evaluated all rules)
+        # undefined rules occur only for invalid assignments (the build evaluated all rules for valid ones)
         except AutoscoutError as error:
             found.append(Violation(rule.id, str(error), rule.source))
     return [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
@@ -56,7 +56,7 @@ def violations(
 def by_itself(
     name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> list[Violation]:
-    """Returns the rules that a knob's value breaks regardless of the other knobs."""
+    """Returns the rules that a knob's value breaks whatever values the other knobs have."""
     found: list[Violation] = []
     for rule in rules:
         if knobs.keys() & set(rule.holds.names) == {name}:
@@ -76,7 +76,7 @@ def absent(measured: bool, count: int) -> Violation:
 
 
 def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: bool) -> Violation | None:
-    """Returns the problem of a single knob; None if it has none."""
+    """Returns the problem of a single knob's value, apart from rules; None if there is none."""
     try:
         active = knob.when is None or bool(knob.when(env))
         implied = knob.implied(env) if knob.implied is not None and active else None
@@ -96,14 +96,15 @@ def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: 
 def why_nothing_is_feasible(
     knobs: list[Knob], constraints: list[Constraint], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """Returns a sentence with a minimal set of conflicting rules: without any one of them, some configuration would be
-    valid. Conditions of knobs are blamed only if they leave no valid configuration even without the rules."""
+    """Returns a sentence with a minimal set of conflicting rules: if any one of these rules were removed, some
+    configuration would be valid. Conditions of knobs are named only if they leave no valid configuration even without
+    the rules."""
     plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
     conditions = [c for c in constraints if c.knob is not None and c not in plain]
     rules = [c for c in constraints if c.rule is not None]
     if _feasible(knobs, plain + conditions, columns):
         guilty = _conflict(knobs, plain + conditions, rules, columns)
-    else:  # implied values often repeat a rule, whose sentence is better
+    else:  # an implied value often repeats a rule, and the rule's sentence is clearer
         free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
         in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
         guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
@@ -117,8 +118,8 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """Returns the rule's sentence for an example: the last possible combination of its knobs' values. (No combination
-    satisfies the rule.) "" if no example is found."""
+    """Returns the sentence of a rule that no combination of its knobs' values satisfies. The last possible combination
+    is filled in as an example; "" if none is found."""
     if constraint.rule is None:
         return ""
     own = [k for k in knobs if k.name in constraint.names]
@@ -144,14 +145,15 @@ def _not_implied(knob: Knob, value: Value, env: Mapping[str, Any]) -> bool:
 
 
 def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:
-    """Returns the rule's sentence with the knobs' values, if any knob has only one value; else the rule itself."""
+    """Returns the rule's sentence, filled in with the values of knobs that have only one value; if there are no such
+    knobs, the rule's expression."""
     only = {k.name: k.values[0] for k in knobs if k.name in constraint.names and len(k.values) == 1}
     if constraint.rule is None or not only:
         return constraint.text
     others = dict.fromkeys(constraint.names, "(any)")
     try:
         sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
-    except (KeyError, ValueError):  # the sentence uses a derived name that needs other knobs, too
+    except (KeyError, ValueError):  # the sentence has a derived name that also depends on knobs with several values
         return constraint.text
     return f"{sentence} ({constraint.rule.id})"
 
@@ -159,8 +161,8 @@ def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) ->
 def _conflict(
     knobs: list[Knob], background: list[Constraint], constraints: list[Constraint], columns: Columns
 ) -> list[Constraint]:
-    """Returns a minimal conflicting subset of the constraints, given a feasible background. Splits into halves, since
-    most constraints are not involved (QuickXplain: Junker, AAAI 2004)."""
+    """Returns a minimal conflicting subset of the constraints, given a feasible background. Searches by halving, since
+    most constraints are not part of the conflict (QuickXplain: Junker, AAAI 2004)."""
 
     def explain(background: list[Constraint], added: bool, open_: list[Constraint]) -> list[Constraint]:
         if added and not _feasible(knobs, background, columns):
@@ -177,7 +179,7 @@ def _conflict(
 
 def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
     """Whether the constraints can be satisfied. If this cannot be decided (too many states, or undefined expressions),
-    returns True, so that they are not blamed."""
+    returns True, so that these constraints are not reported as the reason."""
     touched = {name for c in constraints for name in c.names}
     involved = [knob for knob in knobs if knob.name in touched]
     try:

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 RECORD = Path(__file__).with_name("audits.json")
-# tolerated share of invalid configurations that the engine accepts; a larger one suggests rules for another release
+# tolerated share of invalid configurations that the engine accepts; a larger share suggests that the rules describe a
+# different release
 _FEW = 0.02
 
 
@@ -22,11 +23,12 @@ class Unset(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of an audit. `drawn`: number of valid configurations tested. `refused`: error message → how many of these
-    the engine rejected with it. `changed`: field → (in how many of these the engine changed it, an example).
-    `forbidden`: number of tested configurations that our rules forbid. `accepted`: rule → how many of its
-    configurations the engine accepted. `unsaid`: how many were accepted although, according to the catalog, the engine
-    validates the rule. `moved`: field → (default in the catalog's release, default in this release)."""
+    """Results of an audit. `drawn`: number of valid configurations tested. `refused`: error message → number of valid
+    configurations that the engine rejected with this message. `changed`: field → (number of valid configurations in
+    which the engine changed the field, an example). `forbidden`: number of tested configurations that the catalog's
+    rules forbid. `accepted`: rule → number of configurations that the rule forbids but the engine accepted. `unsaid`:
+    number of forbidden configurations that the engine accepted although the catalog states that the engine validates
+    the rule. `moved`: field → (default in the catalog's release, default in this release)."""
 
     engine: str
     recorded: bool

@@ -1,5 +1,5 @@
-"""The part of an audit that is common to all engines: queries the engine, compares its answers with the space, and
-drafts catalog entries."""
+"""The steps of an audit that are common to all engines: queries the engine, compares the engine's answers with the
+space, and drafts catalog entries."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration
 
 DRAWN = 240
 _LIMIT_S = 600.0
-# violations that are not rules of the catalog, so that the engine is not tested for them
+# kinds of violations that are not rules of the catalog; the audit does not test the engine for these
 _WITHIN = ("domain", "inactive", "implied")
 _TRIES = 20
 # Words in the name or help text of flags that affect speed or memory.
@@ -59,8 +59,8 @@ def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) 
 def drawn(
     space: Space, rules: Sequence[str], count: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Configuration]]:
-    """Yields (rule, configuration): random valid configurations, with the rule "". Each is followed by a neighbour that
-    breaks exactly one of `rules`, if a few random changes find one."""
+    """Yields (rule that forbids the configuration, configuration). Random valid configurations have the rule "". After
+    each one comes a neighbour that breaks exactly one of `rules`, if a few random changes produce such a neighbour."""
     for _ in range(count):
         valid = space.sample(rng)
         yield "", valid
@@ -80,7 +80,8 @@ def _broken(space: Space, configuration: Configuration) -> list[str]:
 
 
 def counted(rules: Sequence[str], answers: Sequence[EngineAnswer]) -> dict[str, Any]:
-    """Counts answers for an Audit. `rules`: for each answer the rule that forbids its configuration, or "" (none)."""
+    """Returns the fields of an Audit that count answers. `rules`: for each answer, the rule that forbids its
+    configuration; "" if the configuration is valid."""
     pairs = list(zip(rules, answers, strict=True))
     valid = [answer for rule, answer in pairs if not rule]
     examples = {name: (change, a.said) for a in valid for name, change in a.changed.items()}
@@ -131,7 +132,8 @@ def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: s
 
 
 def draft(found: Audit, flags: Sequence[str]) -> str:
-    """Writes catalog entries for flags without a knob; a job must allow them. Errors: AutoscoutError (exit 2)."""
+    """Returns catalog entries (TOML) for flags without a knob, as knobs that a job must allow. Errors: AutoscoutError
+    (exit 2)."""
     known = {each.flag: each for each in found.unset}
     for flag in flags:
         if flag not in known:

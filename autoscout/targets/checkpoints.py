@@ -1,4 +1,4 @@
-"""Determines whether a training run can be resumed with another configuration, i.e. how checkpoints depend on the
+"""Determines whether a training run can be resumed with a different configuration, i.e. how checkpoints depend on the
 layout.
 
 The rules for an engine are entries of its preset (line/frameworks/*.toml), based on the engine's source."""
@@ -11,8 +11,8 @@ FlagValue = Callable[[str], Value | list[str] | None]  # returns a flag's value 
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
-    """A rule: if one of `flags` differs between two launches, the sentence `says` describes the effect on the
-    checkpoint. `beside`: the rule applies only if this flag is set, too."""
+    """If one of `flags` differs between two launches, the sentence `says` describes the effect on the checkpoint.
+    `beside`: the rule applies only if this additional flag is set."""
 
     flags: list[str]
     says: str

@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 Mapped = Callable[[Configuration], Mapping[str, object]]  # returns a configuration's flags; True for a switch
 
-_SAME_RUN = "the same run as"  # part of the reason of each rule that excludes values without effect
+_SAME_RUN = "the same run as"  # text in the reason of each rule that excludes values without an effect
 _FOR_A_SHELL = re.compile(
     r"\$\(|`|\$\w+|\$\{\w+(?:\[[^\]]*\])?\}"
 )  # variables and substitutions of a shell, but not ${a.b}, a reference in some settings
@@ -30,14 +30,15 @@ def line_of(job: Job) -> Line:
 
 
 def command_line(job: Job) -> Line:
-    """Returns the parsed launch.command, which may have placeholders, else launch.current.
+    """Returns the parsed launch.command (it may have placeholders) if set, else launch.current.
 
     Errors: AutoscoutError (exit 2) for an unclosed quote."""
     return read(job.launch.command or job.launch.current, "launch.command")
 
 
 def left_to_a_shell(line: Line) -> list[str]:
-    """Returns the variables and command substitutions that remain literal, since no shell interprets the line."""
+    """Returns the line's shell variables and command substitutions, which stay literal because no shell interprets the
+    line."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
     mine = line.words[: next(shells, None)]  # stop at a shell inside the line, which expands its own arguments
     return shell_syntax(mine)
@@ -49,7 +50,8 @@ def shell_syntax(words_of_a_line: Iterable[str]) -> list[str]:
 
 
 def for_a_shell(line: Line) -> list[str]:
-    """Returns a sentence if the line has variables or command substitutions that no shell would expand."""
+    """Returns a list with one sentence if the line has variables or command substitutions that no shell would expand;
+    else []."""
     if not (found := left_to_a_shell(line)):
         return []
     return [f"the line has {listed(found)}, which no shell fills in: write its value, or no run will start"]
@@ -70,15 +72,16 @@ def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
 
 
 class Wished(msgspec.Struct, frozen=True):
-    """The knob values that the line's flags imply. `knobs`: for each active knob, the value whose flags agree best with
-    the line. `heard`: for each knob, the flags of the line that determine it."""
+    """The knob values that the line's flags imply. `knobs`: active knob → the value whose flags agree best with the
+    line. `heard`: knob → the line's flags that determine its value."""
 
     knobs: dict[str, Value]
     heard: dict[str, set[str]]
 
 
 def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
-    """Finds the value of each knob in the space's order. `usual`: the engine's defaults of knobs without one."""
+    """Finds the value of each knob, in the space's order. `usual`: the engine's defaults for knobs whose catalog entry
+    has no default."""
     wanted: dict[str, Value] = dict(all_devices(space))
     deciders: dict[str, set[str]] = {}
     for knob in space.knobs:
@@ -93,7 +96,7 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
             } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        # the flags without the knob are compared, too, in case the knob has only one value
+        # also compare with the flags without this knob, in case the knob has only one value
         others = [*flags, mapped(Configuration(wanted))]
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & given.keys(), deciding - given.keys()
@@ -110,7 +113,8 @@ def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value
 def configuration(
     space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to the flags, and a note if it differs from them. `usual`: see `wished`."""
+    """Returns (the valid configuration nearest to the flags, notes on its differences from the flags). `usual`: see
+    `wished`."""
     found = wished(space, given, mapped, usual)
     wanted, implied = found.knobs, {knob.name for knob in space.knobs if knob.implied is not None}
     decided = [name for name, heard in found.heard.items() if heard and name not in implied]
@@ -137,8 +141,8 @@ def configuration(
 
 
 def apart(there: Sequence[str], value: object) -> float:
-    """Returns the distance between a flag's values in the line and its value in a configuration (None: not set): 0 if
-    equal, below 1 for similar numbers, else 1."""
+    """Returns the distance between a flag's values in the line (`there`) and in a configuration (`value`, None if not
+    set): 0 if equal, below 1 for similar numbers, else 1."""
     here = None if value is None else _words(value)
     if here == list(there):
         return 0.0

@@ -1,6 +1,6 @@
-"""Checks by a shadow run (on fake tensors) whether a configuration fits in memory, if the memory model is not sure.
-This saves the GPU time of runs that do not fit. Other failures are left to the real run, where they take only seconds;
-a shadow might reject what the framework accepts."""
+"""Checks by a shadow run (on fake tensors) whether a configuration fits in memory, if the memory model's prediction is
+uncertain. This saves the GPU time of runs that do not fit. Other failures of a shadow are ignored, because a real run
+fails within seconds, and a shadow might reject a configuration that the framework accepts."""
 
 import time
 from collections.abc import Callable, Collection
@@ -14,15 +14,15 @@ DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed
 SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 LIMIT_S = 60.0
 INTERRUPTED = 130
-IN_VAIN = 2  # after this many failed shadows a session makes no more
+IN_VAIN = 2  # after this many failed shadow runs, a session makes no more
 
 Stopping = Callable[[], bool]
 
 
 class Doubts:
-    """The checks of one session. Each layout is traced only once. `likely`: returns the modelled probability that a
-    configuration runs out of memory. `traced`: returns its shadow (errors: AutoscoutError). `alike`: knobs that hardly
-    affect start-up or peak memory. `vain`: verdicts of failed shadows."""
+    """The shadow checks of one session. Each layout is traced only once. `likely`: returns the modelled probability
+    that a configuration runs out of memory. `traced`: returns a configuration's shadow (errors: AutoscoutError).
+    `alike`: knobs that hardly affect start-up or peak memory. `vain`: verdicts of failed shadows."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ Cell = Any  # text, number, switch, or None
 
 
 def number_in(cell: Cell) -> float:
-    """Converts a cell to a number; NaN if it is none."""
+    """Converts a cell to a number; NaN if the cell is not a number."""
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -22,9 +22,9 @@ def number_in(cell: Cell) -> float:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of a result file. `where`: its location, such as line 12, trial 3 or folder z1_mbs4. `problem`: why it is
-    not a measurement, according to the file. `said`: load, model and other measurement conditions (see
-    importing/circumstances.py). `part`: the study to which it belongs."""
+    """A row of a result file. `where`: its location, such as line 12, trial 3 or folder z1_mbs4. `problem`: why the row
+    is not a measurement, according to the file. `said`: load, model and other measurement conditions (see
+    importing/circumstances.py). `part`: the study in the file to which the row belongs."""
 
     where: str
     cells: dict[str, Cell]
@@ -46,9 +46,9 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader for one file format. `recognizes`: whether a path seems to have the format. Formats are tried in the
-    order of `rank`, since some are special cases of others. `read(path, job, space, part)`: `part` is the text after
-    the colon in `--reader NAME:PART`. `folders`: whether it reads whole folders, namely those for which `has` is true.
+    """A reader for one file format. `recognizes`: whether a path seems to have the format. Readers are tried in the
+    order of `rank`, since some formats are special cases of others. `read(path, job, space, part)`: `part` is the text
+    after the colon in `--reader NAME:PART`. `folders`: whether the reader reads whole folders; `has` decides which.
     Errors of `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]

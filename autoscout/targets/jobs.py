@@ -55,7 +55,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def catalog_of(job: Job) -> Catalog:
-    """Returns the target's catalog for the installed version, with the user's own additions.
+    """Returns the target's catalog for the engine's installed version, with the user's own additions.
 
     Errors: AutoscoutError (exit 2) naming the file and the key."""
     kind = target_of(job)
@@ -63,7 +63,7 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def declared(job: Job) -> Catalog:
-    """Like `catalog_of`, but for the catalog's version instead of the installed one."""
+    """Like `catalog_of`, but for the engine version that the catalog describes, whatever is installed."""
     kind = target_of(job)
     return extended(job, kind.catalog(job), kind.refuses_knob)
 
@@ -78,7 +78,7 @@ def meanings(job: Job) -> dict[str, str]:
 
 
 def notes(job: Job) -> list[str]:
-    """Returns notes on differences between the catalog and the installed version."""
+    """Returns notes on differences between the catalog and the engine's installed version."""
     return target_of(job).notes(declared(job), job)
 
 
@@ -87,13 +87,13 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes, which is the baseline. Errors: AutoscoutError (exit 3)."""
+        """The baseline, which is the first of the target's recipes. Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @property
     def recipes(self) -> list[Configuration]:
-        """The expert configurations from which searches start, without duplicates; the first is the reference. Errors:
-        AutoscoutError (exit 3)."""
+        """The expert configurations from which searches start, without duplicates. The first one is the reference.
+        Errors: AutoscoutError (exit 3)."""
         return self._recipes
 
     @cached_property
@@ -172,7 +172,7 @@ def simulators_of(job: Job) -> list[Member]:
 
 
 def _check_simulated(names: Iterable[str], job: Job) -> None:
-    """Checks inputs of simulators. Errors: AutoscoutError (exit 2) for one that no simulator has."""
+    """Checks the names of simulator inputs. Errors: AutoscoutError (exit 2) for a name that no simulator has."""
     from autoscout.job.words import meant
     from autoscout.simulate.training.inputs import READ
 

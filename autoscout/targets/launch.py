@@ -1,4 +1,4 @@
-"""A configuration as a runnable launch: data that deploy/rendering.py and the targets' own formats render."""
+"""A launch that runs a configuration, as data. deploy/rendering.py and the targets' own formats render it as text."""
 
 import itertools
 import re
@@ -25,16 +25,17 @@ PROCESSORS = (
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A launch to export.
 
-    `configuration`: its knob values. `program`: the program without flags. `arguments`: its flags; True for a flag
-    without a value, a list for several values. `checkpoint`: whether a running training can continue from its
-    checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number per
-    node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: host names, if it was measured on
-    several. `files`: rendered files by name, which the program reads from its folder. `missing`: what the user has to
-    add. `image`: the container image. `folder`: the working directory, "" for any. `resource`: Kubernetes' name for the
-    GPUs. `port`: the server's port, 0 for a program that is no server. `servers`: servers behind a router; the `name`
-    of each is its role. `router`: the words of the router's command, in which SERVER-0, SERVER-1, … are the servers'
-    addresses. `variables`: shell variables and substitutions in the launch. `fills`: whether the shell that runs the
-    launch expands them, as in the script from which the line was read; in measurements they were plain text."""
+    `configuration`: its knob values. `program`: the words of the program without flags. `arguments`: flag → value; True
+    for a flag without a value, a list for several values. `checkpoint`: whether a running training can continue from
+    its checkpoint. `ranks`: processes per node, if a launcher such as torchrun starts them; else []. `devices`: number
+    of devices of each node. `kinds`: kind of device of each node. `mixed`: whether the cluster has further kinds of
+    devices. `hosts`: host names, if it was measured on several hosts. `files`: rendered files by name, which the
+    program reads from its folder. `missing`: what the user has to add. `image`: the container image. `folder`: the
+    working directory, "" for any. `resource`: Kubernetes' name for the GPUs. `port`: the server's port, 0 if the
+    program is not a server. `servers`: launches of the servers behind a router; the `name` of each is its role.
+    `router`: the words of the router's command, with the placeholders SERVER-0, SERVER-1, … for the servers' addresses.
+    `variables`: shell variables and substitutions in the launch. `fills`: whether the shell that runs the launch
+    expands these variables, as in the script from which the line was read; in measurements they were plain text."""
 
     job: str
     name: str
@@ -72,7 +73,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> bool:
-        """Whether the words or variables have the placeholders NODE, HEAD or RANKS."""
+        """Whether the command or its environment has the placeholders NODE, HEAD or RANKS."""
         return PLACES in self.missing
 
 
@@ -86,7 +87,8 @@ def words(launch: Launch) -> list[list[str]]:
 
 
 def comments(*texts: str) -> list[str]:
-    """Writes each text as a single comment line. (A name from an imported file must not start a new line.)"""
+    """Returns a comment line for each text. Line breaks are removed, since a name from an imported file must not start
+    a new line."""
     return [f"# {door.plain(text)}" for text in texts if text]
 
 
@@ -114,7 +116,7 @@ def exports(launch: Launch) -> list[str]:
 
 
 def program_lines(launch: Launch) -> str:
-    """Writes the program with one flag per line, quoted."""
+    """Returns the quoted shell command, with one flag per line."""
     quoted = _quoting(launch)
     program = " ".join(map(quoted, launch.program))
     return " \\\n".join([program, *(f"  {shlex.join(pair)}" for pair in words(launch))])
@@ -125,15 +127,15 @@ def _quoting(launch: Launch) -> Callable[[str], str]:
 
 
 def _for_its_shell(word: str) -> str:
-    """Quotes a word such that a shell still expands its variables and substitutions."""
+    """Returns the word quoted such that a shell still expands its variables and substitutions."""
     outside = re.sub(r"\$\([^()]*\)", "", word)  # a substitution has its own quoting
     fillable = re.search(r"\$[\w{(]", word) and not re.search(r"[\"\\`]", outside)
     return f'"{word}"' if fillable else shlex.quote(word)
 
 
 def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
-    """For a launch that is `placed`, returns the launch that is the same on every host, and shell lines that start it
-    on one host, with the variables NODE, HEAD and RANKS."""
+    """For a launch with placeholders (`placed`), returns (a launch that is equal on every host, shell lines that start
+    it on one host). Both use the shell variables NODE, HEAD and RANKS."""
     by_node = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
     alike = msgspec.structs.replace(
         launch,
@@ -145,14 +147,15 @@ def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
 
 
 def _filled_in(word: str) -> str:
-    """Quotes a word for a shell, with variables instead of NODE, HEAD and RANKS."""
+    """Returns the word quoted for a shell, with shell variables instead of the placeholders NODE, HEAD and RANKS."""
     parts = _PLACE.split(word)
     quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
     return "".join(quoted) or "''"
 
 
 def kinds_by_node(launch: Launch) -> list[str]:
-    """The kind of device of each node, if a scheduler could choose a wrong kind; [] if there is only one kind."""
+    """Returns the kind of device of each node, since a scheduler could choose a wrong kind; [] if there is only one
+    kind."""
     return launch.kinds if launch.mixed or len(set(launch.kinds)) > 1 else []
 
 

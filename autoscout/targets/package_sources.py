@@ -52,7 +52,8 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
 def _member(
     roots: Mapping[str, Path], module: Sequence[str], node: ast.AST, rest: Sequence[str], hops: int
 ) -> ast.AST | None:
-    """Resolves the rest of a dotted name in a module's syntax tree; None if there is no such member."""
+    """Resolves the part of a dotted name after the module in the module's syntax tree; None if there is no such
+    member."""
     if not rest:
         return node
     if isinstance(node, ast.FunctionDef):

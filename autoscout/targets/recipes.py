@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
 
-MARGIN = 0.89  # usable fraction of memory; the rest is for other buffers and two standard errors of the estimate
+MARGIN = 0.89  # usable fraction of memory; 11 % are left for further buffers and two standard errors of the estimate
 
 
 def stated_defaults(space: Space) -> Iterator[Configuration]:
-    """The valid configuration nearest to the catalog's defaults."""
+    """Yields the valid configuration nearest to the catalog's defaults."""
     yield first(space, stated(space), iter([{}]))
 
 
@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """Returns the first advised configuration that is valid in this space (with the user's limits): sparse knobs must
-    match, dense knobs are moved to the nearest valid values."""
+    """Returns the first advised configuration that is valid within the user's limits. Sparse knobs must have the
+    advised values; dense knobs take the nearest valid values."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))
@@ -34,7 +34,8 @@ def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Va
 
 
 def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
-    """The valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) for a space that has none."""
+    """Returns the valid configuration nearest to `wanted`. Errors: AutoscoutError (exit 3) if the space has no valid
+    configuration."""
     found = space.nearest(wanted)
     if found is None:
         raise AutoscoutError("nothing is feasible for this job", 3)
@@ -42,7 +43,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
 
 
 def firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:
-    """Returns the advised values that exist in this space (with the user's limits)."""
+    """Returns those of the `wanted` values that the user's limits allow."""
     return {n: v for n, v in wanted.items() if n in space.knob and v in space.knob[n].values}
 
 

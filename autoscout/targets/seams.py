@@ -1,6 +1,6 @@
-"""Checks the interface between our workers and an engine. The engine's names that a worker uses are extracted from the
-worker's code and compared with those of a release, which are recorded in the target's seams.json or queried from an
-installed engine."""
+"""Checks the interface between our workers and an engine. The names of the engine that a worker uses are extracted from
+the worker's code and compared with the names of a release. The latter are recorded in the target's seams.json or
+queried from an installed engine."""
 
 import ast
 import inspect
@@ -49,7 +49,8 @@ class Seam(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Signatures of releases. `names`: name → {first release with this signature: the signature, None if missing}."""
+    """Signatures of releases. `names`: name → {release: signature from this release on, None if the name is
+    missing}."""
 
     made_by: str
     releases: list[str]
@@ -64,9 +65,9 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an engine accepts the calls of our workers. `known`: its release is recorded, so that it was not queried.
-    `names`: number of names compared. `unfit`: a sentence for each call that it does not accept. `tried`: whether a
-    session first trains briefly, because the release is not recorded."""
+    """Whether an engine accepts the calls of our workers. `known`: whether the release is recorded, so that the engine
+    was not queried. `names`: number of names compared. `unfit`: a sentence for each call that the engine does not
+    accept. `tried`: whether a session first trains briefly, because the release is not recorded."""
 
     engine: str
     known: bool
@@ -191,7 +192,7 @@ def _parsed(signature: str) -> inspect.Signature:
 
 def installed(python: list[str], package: str, module: str, needed: Sequence[str] = ()) -> tuple[bool, list[str]]:
     """Returns (whether an interpreter imports the package as released, needed modules that are missing). A checkout, a
-    fork or another folder of that name may report a release's version although its code differs."""
+    fork or a different folder with the package's name may report a release's version although its code differs."""
     given = {"NEEDED": [*needed], "PACKAGE": package, "MODULE": module}
     script = re.sub("|".join(given), lambda name: repr(given[name[0]]), _INSTALLED)
     found = probe([*python, "-c", script], " ".join(python))
@@ -199,7 +200,8 @@ def installed(python: list[str], package: str, module: str, needed: Sequence[str
 
 
 def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:
-    """Queries the signatures of an interpreter's engine. Errors: AutoscoutError (exit 2) if it cannot be imported."""
+    """Returns name → signature (None if missing) of an interpreter's engine. Errors: AutoscoutError (exit 2) if the
+    engine cannot be imported."""
     command = [*python, str(processes.WORKER / "engine_signatures.py"), str(worker), device]
     try:
         done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, timeout=_LIMIT_S)

@@ -21,7 +21,7 @@ from kb.records import AutoscoutError
 
 
 def hostfile(launch: Launch) -> str:
-    """Writes a host file for DeepSpeed and MPI: a host with its slots per line, the head node first."""
+    """Returns a host file for DeepSpeed and MPI, with a host and its slots per line, the head node first."""
     names = launch.hosts or [f"node{i}" for i in range(1, launch.nodes + 1)]
     yours = "" if launch.hosts else "the names of your hosts"
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
@@ -34,7 +34,8 @@ def hostfile(launch: Launch) -> str:
 
 
 def jobset(launch: Launch) -> str:
-    """Writes one replicated job per group of equal nodes, with one pod per node. The user supplies the image."""
+    """Returns a Kubernetes JobSet: one replicated job per group of equal nodes, with one pod per node. The user must
+    supply the image."""
     name = dns_name(launch.job)
     placed = ""
     if launch.placed:
@@ -88,7 +89,8 @@ def dns_name(name: str) -> str:
 
 
 def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
-    """The lines of a pod's `spec` that runs `script` once. `kind`: of its devices, if the job has several kinds."""
+    """Returns the lines of the `spec` of a pod that runs `script` once. `kind`: kind of its devices, if the job has
+    several kinds."""
     limits = f'    resources: {{ limits: {{ "{launch.resource}": {devices} }} }}'
     return [
         "restartPolicy: Never",
@@ -106,8 +108,8 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
 
 
 def ray(launch: Launch) -> str:
-    """Writes a script for `ray job submit` or a driver, with one bundle and one task per node. The task starts the
-    node's ranks.
+    """Returns a Python script for `ray job submit` or a Ray driver, with one bundle and one task per node. The task
+    starts the node's ranks.
 
     Errors: AutoscoutError (exit 2) for a program that starts its own processes."""
     if not launch.ranks:
@@ -158,8 +160,8 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """Returns Ray's resource for a kind of device, which is the word for its series in NVIDIA's device names
-    (NVIDIA_GPU_NAME_PATTERN); {} if unknown."""
+    """Returns {Ray's resource name: amount} for a kind of device; {} if unknown. The resource is named after the series
+    in NVIDIA's device names (NVIDIA_GPU_NAME_PATTERN)."""
     known = record_of(kind)
     series = known.series[0] if known and known.vendor == "nvidia" and known.series else " "
     return {} if " " in series else {f"accelerator_type:{series.upper()}": 0.001}

@@ -2,8 +2,8 @@
 
 Each target is a class in a subfolder or in an installed package, which registers it under the entry point group
 `autoscout.targets` (ours are registered likewise, in pyproject.toml). Only `name`, a catalog and `profiler` are
-required; all other defaults are those of a minimal target. Methods import lazily, so that `autoscout targets` need not
-wait for numpy."""
+required; the defaults of all other members suffice for a minimal target. Methods import lazily, so that `autoscout
+targets` need not wait for numpy."""
 
 import contextlib
 import functools
@@ -76,21 +76,22 @@ class Target:
     # ---- the space ------------------------------------------------------------------------------------------------
 
     def catalog(self, job: Job) -> "Catalog":
-        """Returns the knobs and rules without the user's own files, from the catalog.toml next to the target's code.
+        """Returns the knobs and rules in the catalog.toml next to the target's code, without those in the user's own
+        files.
 
         Errors: AutoscoutError."""
         return shipped(self.name)
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
-        """The catalog adapted to the installed version."""
+        """Returns the catalog adapted to the engine's installed version."""
         return catalog
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
-        """Notes for the user on differences between the catalog and the installed version."""
+        """Returns notes for the user on differences between the catalog and the engine's installed version."""
         return []
 
     def notes_on_job(self, job: Job) -> list[str]:
-        """Notes for the user before a job is run."""
+        """Returns notes for the user that are shown before a job is run."""
         return []
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
@@ -109,7 +110,7 @@ class Target:
         yield from stated_defaults(space)
 
     def reference(self, job: Job) -> str:
-        """Describes the first recipe to the user."""
+        """Returns a description of the first recipe for the user."""
         if job.launch.current or job.launch.command:
             return "your present launch"
         return "the expert default" if job.model.layers else "the reference"
@@ -133,7 +134,8 @@ class Target:
 
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         """Returns whether the installed engine accepts the calls of our workers; None if that cannot be determined.
-        `environment`: the profiler's. Errors: AutoscoutError (exit 2) if the engine cannot be imported."""
+        `environment`: result of the profiler's environment(). Errors: AutoscoutError (exit 2) if the engine cannot be
+        imported."""
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
@@ -147,11 +149,13 @@ class Target:
         return "" if found is None or found.known else found.verdict
 
     def audit(self, job: Job | None) -> "Audit":
-        """Compares the catalog with what a job's engine, or our interpreter's, accepts. Errors: AutoscoutError."""
+        """Returns the result of comparing the catalog with what a job's engine accepts (without a job: the engine in
+        AutoScout's interpreter). Errors: AutoscoutError."""
         raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` lists what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
-        """Writes catalog entries for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown flag."""
+        """Returns catalog entries (TOML) for flags without a knob. Errors: AutoscoutError (exit 2) for an unknown
+        flag."""
         from autoscout.targets.auditing import draft
 
         return draft(found, flags)
@@ -163,7 +167,8 @@ class Target:
         return IfTold(Losses(job.model.dtype))
 
     def patience(self, job: Job) -> int | None:
-        """Returns the experiments without improvement after which a search stops (0: never); None for its default."""
+        """Returns the number of experiments without improvement after which a search stops (0: never); None for the
+        search's default."""
         return None
 
     def live(self, job: Job) -> Sequence[str]:
@@ -171,18 +176,19 @@ class Target:
         return ()
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
-        """Orders a batch of configurations such that it runs fastest."""
+        """Returns a batch of configurations in the order in which it runs fastest."""
         return batch
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         """Returns a shell command that runs one experiment, for `--dry-run`; "" if there is none. For several nodes, it
-        has a line per node, or one for all, in which NODE is 0, 1, … and HEAD the first node's address."""
+        has a line for each node, or one line for all nodes with the placeholders NODE (0, 1, …) and HEAD (the first
+        node's address)."""
         return ""
 
     def shadow(self, asked: "ShadowAsked") -> "Shadow | ServingShadow":
-        """Runs the engine's own code for some ranks without a device, to find out whether it starts and fits, and what
-        it communicates; for a serving engine, under the job's load. Errors: AutoscoutError (exit 2) if the engine does
-        not support this."""
+        """Returns the result of running the engine's own code for some ranks without a device: whether it starts,
+        whether it fits in memory, and what it communicates. A serving engine runs under the job's load. Errors:
+        AutoscoutError (exit 2) if the engine does not support this."""
         raise AutoscoutError(
             f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
             f"`autoscout predict` and `autoscout profile` work on it",
@@ -190,20 +196,20 @@ class Target:
         )
 
     def losing(self, asked: "ShadowAsked") -> "ServingShadow":
-        """Returns a shadow in which engines fail. Errors: AutoscoutError (exit 2) if the target's shadows have no
-        engines, or none would be left."""
+        """Returns a shadow in which some serving engines fail during the load. Errors: AutoscoutError (exit 2) if the
+        target does not serve, or no engine would be left."""
         raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end; only vLLM has", 2)
 
     def one_device(self, asked: "ShadowAsked") -> "Shadow":
-        """Returns a shadow with kernels measured on one device, rank after rank; communication is predicted. Errors:
-        AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
+        """Returns a shadow whose kernel times are measured on one device, rank after rank. Communication times are
+        predicted. Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' cannot run on one device yet; only Megatron-core can", 2)
 
     # ---- a design of what is not built yet ------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
-        """Returns metric → (n,) values, the outcomes of experiments with n designs. Errors: AutoscoutError (exit 2) if
-        the target has no such table."""
+        """Returns metric → (n,) values for n designs. Errors: AutoscoutError (exit 2) if the target has no table of
+        such outcomes."""
         raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
@@ -217,7 +223,8 @@ class Target:
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        """The launch of a configuration, as in an experiment. Errors: AutoscoutError (exit 2) if there is none."""
+        """Returns the launch that runs a configuration as in an experiment. Errors: AutoscoutError (exit 2) if there is
+        none."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
@@ -225,7 +232,7 @@ class Target:
         return launch
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
-        """Returns further export formats by name; they may replace a common one."""
+        """Returns name → function for further export formats. A format with the name of a common one replaces it."""
         return {}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
@@ -233,7 +240,7 @@ class Target:
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
 
     def soak(self, job: Job, launch: "Launch", form: str) -> float:
-        """Like `check`, but long enough to write a checkpoint and to evaluate."""
+        """Like `check`, but runs long enough to write a checkpoint and to evaluate the model."""
         raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
@@ -250,7 +257,7 @@ class Target:
         return analytic(job.objective.metric, job.task)
 
     def untold(self, job: Job) -> str:
-        """Returns what the job lacks for its simulators, as a clause; "" if nothing."""
+        """Returns a clause that names what the job lacks for its simulators; "" if nothing."""
         return ""
 
     def not_modelled(self, job: Job) -> list[str]:
@@ -258,7 +265,7 @@ class Target:
         return []
 
     def columns(self) -> Mapping[str, str]:
-        """Returns further column names in tables → knobs: flags with other names than in the knob's `sets`."""
+        """Returns column name in tables → knob, for names that differ from the flag in the knob's `sets`."""
         return {}
 
     def readers(self) -> "Mapping[str, Reader]":
@@ -266,17 +273,17 @@ class Target:
         return {}
 
     def described_by(self, files: list[Path]) -> dict[str, Any] | None:
-        """Returns a job file's content from files of another tool; None if the files are unknown. Errors:
-        AutoscoutError (exit 2) for known files that cannot be read."""
+        """Returns a job file's content from files of a different tool; None if the target does not know the format.
+        Errors: AutoscoutError (exit 2) for known files that cannot be read."""
         return None
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
-        """Returns a job file's content from the user's launch line; None if the line is for another engine."""
+        """Returns a job file's content from the user's launch line; None if the line starts a different engine."""
         return None
 
     def model_of_line(self, line: "Line") -> tuple[dict[str, Any], list[str]]:
-        """Returns [model] and notes from the flags of a line, whatever its script is; {} without such flags. Errors:
-        AutoscoutError (exit 2) naming flags of a model that jobs cannot describe."""
+        """Returns ([model] from the flags of a line, notes), whatever the line's script is. [model] is {} without such
+        flags. Errors: AutoscoutError (exit 2) naming flags of a model that jobs cannot describe."""
         return {}, []
 
 
@@ -301,8 +308,8 @@ def target_of(job: Job) -> Target:
 
 
 def reference_of(job: Job | None) -> str:
-    """Describes the reference (the configuration that others are compared with), even if the job's target is not
-    installed here, as for a journal from elsewhere."""
+    """Returns a description of the reference (the baseline configuration), even if the job's target is not installed
+    here, for example for a journal from a different machine."""
     if job is None:
         return "the reference"
     return (target_of(job) if job.target in names() else Target()).reference(job)

@@ -1,5 +1,5 @@
-"""Common parts of the shadows of all targets: the request, cached answers next to the knowledge base, checks of ranks,
-and the memory of the devices that a configuration uses."""
+"""Common parts of the shadow runs (runs of an engine's own code without a GPU) of all targets: the request, cached
+answers next to the knowledge base, checks of ranks, and the memory of the devices that a configuration uses."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ _CONTEXT_GIB = 0.7  # GiB used by the driver and communicators on a device whose
 
 class ShadowAsked(msgspec.Struct, frozen=True):
     """A request for a shadow. `kb`: the knowledge base next to which answers are cached; None: no cache. `limit_s`:
-    time limit in seconds; 0 allows only cached answers. `ranks`: the ranks to trace; [] for one of each kind. `parts`:
-    compose the answer from traces of small jobs, which other configurations share. `losses`: (seconds after the start
-    of the load, number) of engines that fail."""
+    time limit in seconds; 0 allows only cached answers. `ranks`: the ranks to trace; [] for one rank of each distinct
+    kind. `parts`: whether to compose the result from traces of small jobs, which several configurations share.
+    `losses`: (seconds after the start of the load, index of the engine that fails at that time)."""
 
     job: Job
     configuration: Configuration
@@ -44,9 +44,9 @@ A = TypeVar("A", bound=Answer)
 def answered(
     keys: list[str], kind: type[A], asked: ShadowAsked, ask: Callable[[list[int]], Iterable[A]]
 ) -> tuple[list[A], int]:
-    """Returns (answers in the order of the keys, how many were cached). `ask`: yields answers to the others, given
-    their positions. Each answer is cached when it arrives, except after a timeout. Errors: AutoscoutError if
-    `asked.limit_s` is 0 and an answer is not cached."""
+    """Returns (answers in the order of the keys, number of cached answers). `ask`: yields the answers that are not
+    cached, given their indices. Each answer is cached when it arrives, except after a timeout. Errors: AutoscoutError
+    if `asked.limit_s` is 0 and an answer is not cached."""
     kb = asked.kb
     found: list[A | None] = [traces.known(kb, key, kind) if kb is not None else None for key in keys]
     unknown = [i for i, known in enumerate(found) if known is None]
@@ -67,7 +67,7 @@ def existing(ranks: list[int], world: int) -> None:
 
 
 def room(nodes: Sequence[Node]) -> tuple[float | None, float]:
-    """Returns (GiB of the smallest device, GiB that the driver and communicators use there); (None, 0) for CPUs."""
+    """Returns (GiB of the smallest device, GiB that the driver and communicators use on it); (None, 0) for CPUs."""
     if all(is_cpu(node.device) for node in nodes):
         return None, 0.0
     sizes, overhead = [], 0.0

@@ -1,4 +1,5 @@
-"""The sizes of published models (models.toml): the presets for job files, and a lookup of any model by its names."""
+"""The sizes of published models (models.toml): presets for job files, and a lookup of models by their published
+names."""
 
 import functools
 import re
@@ -21,7 +22,7 @@ def models() -> Mapping[str, dict[str, Any]]:
 
 @functools.cache
 def preset_names() -> Mapping[str, str]:
-    """Maps each name (in lower case) of a model that has a preset to the preset."""
+    """Returns name of a published model in lower case → its preset, for models that have a preset."""
     listed = ((m["preset"], m["also"]) for m in _all().values() if m["preset"])
     return {
         name: max(filter(name.startswith, own), key=len, default=own[0])
@@ -37,7 +38,7 @@ def _described(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_of(name: str) -> dict[str, Any]:
-    """Returns all known data of a published model; {} for an unknown one. Spellings such as LLAMA3_70B or
+    """Returns all known data of a published model; {} for an unknown model. Spellings such as LLAMA3_70B or
     meta-llama/Meta-Llama-3-8B are recognized; a suffix in brackets is ignored."""
     plain = _plain(name)
     return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})

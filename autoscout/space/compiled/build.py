@@ -2,8 +2,8 @@
 
 Knobs are assigned level by level, sparse knobs first. A constraint is applied at the level of its last knob, and only
 to combinations of values that occur. Until then, each state stores what the constraint needs: the codes of its assigned
-knobs, or (if that gives too many states) only the values of the subexpressions that are already determined. For `a * b
-* c <= 64`, after a and b, that is their product. States with equal contents are merged."""
+knobs, or (if there would be too many states) only the values of subexpressions that are already determined, such as the
+product a * b in `a * b * c <= 64`. States with equal contents are merged."""
 
 import contextlib
 import math
@@ -18,9 +18,10 @@ from autoscout.space.compiled.packing import distinct, packed
 from autoscout.space.knob import Knob
 from autoscout.space.language.columns import Known
 
-# Limits on the states of a level. All orders are tried with the first limit, then with the next.
+# Limits on the number of states of a level. All orders of knobs are tried with the first limit, then with the next
+# limit.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
-# Limits on a level's states × values, and on the valid ones among these.
+# Limits on a level's number of (state, value) pairs, and on the number of valid pairs.
 _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
@@ -37,8 +38,8 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """Builds the diagram; None if no configuration is valid. Tries the declared order of knobs and that of `_frugal`,
-    and states of codes and of values, until the diagram is small enough.
+    """Builds the diagram; None if no configuration is valid. Until the diagram is small enough, tries the declared
+    order of knobs and the order of `_frugal`, each with states that store codes and with states that store values.
 
     Errors: TooWide; AutoscoutError if an expression is undefined for an assignment that all other constraints allow."""
     declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
@@ -50,8 +51,8 @@ def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: 
 def smallest(
     orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
 ) -> Diagram | None:
-    """Returns the first diagram within the limits, over all orders and both kinds of states, raising the limits as long
-    as there is none. Errors: see `from_constraints`."""
+    """Returns the first diagram within the limits, over all orders of knobs and both kinds of states. Raises the limits
+    as long as there is none. Errors: see `from_constraints`."""
     for limit in _MOST_STATES:
         for parts in (False, True):
             for order in orders:
@@ -68,7 +69,8 @@ def in_order(
     most_states: int = _MOST_STATES[-1],
     parts: bool = False,
 ) -> Diagram | None:
-    """Builds the diagram with the knobs in this order. `parts`: states store subexpressions' values, not codes."""
+    """Builds the diagram with the knobs in this order; None if no configuration is valid. `parts`: whether states store
+    the values of subexpressions, not codes."""
     place = {knobs[k].name: i for i, k in enumerate(order)}
     if parts:
         whole = columns.whole
@@ -110,7 +112,7 @@ def in_order(
 
 
 class _Level:
-    """The assignment of one knob: which codes each state allows, and what the next states must store."""
+    """The assignment of one knob: determines which codes each state allows, and what the next states must store."""
 
     def __init__(
         self,
@@ -129,8 +131,9 @@ class _Level:
         self.column = {slot.key: j for j, slot in enumerate(slots)}
 
     def relation(self, c: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
-        """Evaluates a constraint for each state and each code of the knob: (allowed, undefined), both of shape (states,
-        values + 1), with the column code + 1. Undefined ones are allowed until another constraint forbids them."""
+        """Evaluates a constraint for each state and each code of the knob. Returns (allowed, undefined), both of shape
+        (states, values + 1); the column index is code + 1. Undefined entries count as allowed, since a different
+        constraint may forbid them. The second array is None if nothing is undefined."""
         places = self._places(self._read(c, self.assigned))
         which, one = self._distinct(places)
         mine = np.tile(np.arange(-1, self.radix - 1), len(one))
@@ -144,7 +147,8 @@ class _Level:
     def remembered(
         self, open_: list[Constraint], assigned: set[str], source: np.ndarray, code: np.ndarray
     ) -> tuple[list[Slot], np.ndarray]:
-        """Returns the next states' slots and contents, (edges, slots), given each edge's `source` and `code` + 1."""
+        """Returns (the next states' slots, their contents by edge (edges, slots)), given each edge's `source` and
+        `code` + 1."""
         wanted: dict[int | str, ConstraintPart] = {}
         for c in open_:
             for part in self._read(c, assigned):
@@ -168,7 +172,8 @@ class _Level:
         return slots, after
 
     def _part(self, key: str, part: ConstraintPart) -> tuple[Slot, np.ndarray]:
-        """Evaluates a subexpression that this knob completes: (its slot, its contents by state and code + 1)."""
+        """Evaluates a subexpression that this knob completes. Returns (the subexpression's slot, its contents by state
+        and code + 1)."""
         places = self._places(part.inside(self.assigned))
         which, one = self._distinct(places)
         mine = np.tile(np.arange(-1, self.radix - 1), len(one))
@@ -192,7 +197,8 @@ class _Level:
     def _values(
         self, places: list[int], rows: np.ndarray, mine: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, Known]]:
-        """The columns of knobs' codes and of known subexpressions. `rows`: states; `mine`: codes of this knob."""
+        """Returns (columns of knobs' codes, columns of known subexpressions). `rows`: indices of states; `mine`: codes
+        of this knob."""
         codes = {self.knobs[self.k].name: mine}
         known: dict[str, Known] = {}
         for j in places:
@@ -205,8 +211,9 @@ class _Level:
 
 
 def _frugal(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
-    """Orders the sparse knobs, then the dense ones, greedily such that the states have to store few codes (their total
-    log₂). An implied knob needs no storage once the knobs that imply it are assigned."""
+    """Returns knob indices, sparse knobs first, in a greedy order that minimizes what states have to store (the sum of
+    log₂ of the knobs' numbers of codes). An implied knob needs no storage after the knobs that imply it are
+    assigned."""
     bit = {knob.name: 1 << i for i, knob in enumerate(knobs)}
     touched = [sum(bit[n] for n in c.names) for c in constraints]
     implied_by = {c.knob.name: t for c, t in zip(constraints, touched, strict=True) if c.knob and c.knob.implied}
@@ -251,7 +258,7 @@ def _check_defined(
     """Raises an error with an example if an expression is undefined on an edge of a valid configuration."""
     if not suspects:
         return
-    # by level, from the last to the first: whether the state leads to a valid configuration
+    # for each level, from the last to the first: whether each state leads to a valid configuration
     alive = [np.ones(1, dtype=bool)]
     for _, n, source, _, to in reversed(raw):
         before = np.zeros(n, dtype=bool)
@@ -266,7 +273,7 @@ def _check_defined(
 
 
 def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
-    """Returns the codes on one path to an edge of level i, including the edge's own."""
+    """Returns knob → code on one path to an edge of level i, including the edge's own code."""
     knob, _, source, code, _ = raw[i]
     codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
     for knob, _, source, code, to in reversed(raw[:i]):

@@ -19,14 +19,14 @@ from kb.records import AutoscoutError, Value
 
 
 class ConstraintPart(msgspec.Struct, frozen=True):
-    """A subexpression over the knobs `names`. `tree` is None if it is a single knob."""
+    """A subexpression over the knobs `names`. `tree` is None if the subexpression is a single knob."""
 
     text: str
     names: frozenset[str]
     tree: ast.expr | None = None
 
     def inside(self, assigned: set[str]) -> list["ConstraintPart"]:
-        """Returns the largest subexpressions of this one that the `assigned` knobs determine."""
+        """Returns the largest parts of this subexpression that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
@@ -53,7 +53,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
     def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
-        """Returns those of the constraint's knobs that are in `assigned`."""
+        """Returns the constraint's knobs that are in `assigned`, each as a subexpression."""
         return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[ConstraintPart]:
@@ -65,8 +65,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
-    """Reorders integer sums and products of a rule by the level at which their knobs are assigned (`place`), so that
-    the determined operands always form a single subexpression. `whole`: names of integers."""
+    """Returns the constraint with operands of integer sums and products reordered by the level at which their knobs are
+    assigned (`place`), so that the determined operands always form a single subexpression. `whole`: names of
+    integers."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
@@ -121,7 +122,8 @@ def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> li
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
-# Compilation looks up the same trees at each level. They no longer change then, so they can be hashed by identity.
+# Compilation looks up the same trees at each level. Trees do not change during compilation, so they can be hashed by
+# identity.
 
 
 @lru_cache(maxsize=50_000)
@@ -163,8 +165,8 @@ class Columns:
     def test(
         self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Evaluates the constraint for n rows: (holds, undefined), each of shape (n,), given columns of the knobs'
-        codes or `known` values of subexpressions."""
+        """Evaluates the constraint for n rows, given columns of the knobs' codes or `known` values of subexpressions.
+        Returns (whether the constraint is satisfied, whether it is undefined), each of shape (n,)."""
         env = self._environment(codes)
         if constraint.rule is not None:
             value, undefined = constraint.rule.holds.on(env, n, known)

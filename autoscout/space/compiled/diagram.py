@@ -1,4 +1,4 @@
-"""All valid configurations of a space as a layered decision diagram, in which they are counted, sampled and searched.
+"""All valid configurations of a space as a layered decision diagram, for counting, sampling and searching.
 
 Each level assigns one knob. Partial assignments with the same valid completions share one *state*, which keeps the
 diagram of a large space small: choices of independent knobs are stored once instead of once per combination. The edges
@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-# an unfinished level: knob, number of states; source, code, to by edge
+# an unfinished level: (knob, number of states, source by edge, code by edge, next state by edge)
 Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
 
 FORBIDDEN = 2**61
-_MOST_STEPS = 300_000  # up to this many states, edges are cached in dictionaries for traversal
+_MOST_STEPS = 300_000  # edges of up to this many states are cached in dictionaries for traversal
 
 
 class Level:
@@ -37,8 +37,9 @@ class Level:
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def ladder(self, below_next: np.ndarray) -> np.ndarray:
-        """Returns for each edge its state plus the cumulative fraction of the state's configurations. To draw an edge
-        of a state in proportion to the configurations below it, search for state + u, with u uniform in [0, 1)."""
+        """Returns, for each edge, the edge's state plus the cumulative fraction of the state's configurations. To draw
+        an edge of a state in proportion to the number of configurations below the edge, search this array for state +
+        u, with u uniform in [0, 1)."""
         weight = below_next[self.to].astype(np.float64)
         up_to = np.cumsum(weight / np.maximum(self.below.astype(np.float64), 1.0)[self.source])
         before = np.concatenate([[0.0], up_to])[self.first[:-1]]
@@ -46,8 +47,8 @@ class Level:
 
 
 class Diagram:
-    """The compiled space. `levels`: in the order of assignment, first the `sparse` sparse knobs. `radix`: number of
-    values by knob."""
+    """The compiled space. `levels`: in the order of assignment; the first `sparse` levels assign the sparse knobs.
+    `radix`: number of values of each knob."""
 
     def __init__(self, levels: list[Level], sparse: int, radix: Sequence[int]) -> None:
         self.levels = levels
@@ -74,7 +75,7 @@ class Diagram:
         return len(self.levels[i].below) if i < len(self.levels) else 1
 
     def below(self, i: int) -> np.ndarray:
-        """Number of valid configurations below each state before level i."""
+        """Returns the number of valid configurations below each state before level i."""
         return self.levels[i].below if i < len(self.levels) else np.ones(1, dtype=np.int64)
 
     # ---- one configuration -------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class Diagram:
         return found
 
     def walk(self, codes: Sequence[int], start: int = 0, stop: int | None = None, state: int = 0) -> int | None:
-        """Follows an assignment (codes by knob index) to its state; None if the assignment is not valid."""
+        """Returns the state that an assignment (codes by knob index) leads to; None if the assignment is not valid."""
         for i in range(start, len(self.levels) if stop is None else stop):
             to = self.step(i, state).get(codes[self.order[i]])
             if to is None:
@@ -102,8 +103,8 @@ class Diagram:
         return state
 
     def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
-        """Yields the codes (by knob index) of all valid configurations below a state, depth first. Yields the same list
-        each time, with new contents."""
+        """Yields the codes (by knob index) of all valid configurations below a state, depth first. Reuses one list
+        object, so the caller must copy it."""
         codes = [-1] * len(self.radix)
 
         def assign(i: int, state: int) -> Iterator[list[int]]:
@@ -149,8 +150,8 @@ class Diagram:
         return [level.ladder(self.below(i + 1)) for i, level in enumerate(self.levels)]
 
     def paths(self, start: int, stop: int, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns all paths between two levels from each of `states`: (index of the first state, codes (paths, stop −
-        start) in level order, last state)."""
+        """Returns all paths between two levels that begin at `states`, as three arrays: index in `states` of a path's
+        first state (paths,), codes in level order (paths, stop − start), last state (paths,)."""
         at = states
         origin: list[np.ndarray] = []
         chosen: list[np.ndarray] = []
@@ -170,7 +171,7 @@ class Diagram:
         return path, codes, at
 
     def domains(self, allowed: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[np.ndarray] | None:
-        """Returns for each knob the ascending codes that occur in the valid configurations below a state that use only
+        """Returns, for each knob, the ascending codes that occur in valid configurations below a state that use only
         `allowed` codes (knob index → boolean array by code + 1); None if there is no such configuration."""
         levels = self.levels[start:]
         reached = np.zeros(self.states(start), dtype=bool)
@@ -197,7 +198,8 @@ class Diagram:
     def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[int] | None:
         """Returns the valid configuration below a state with the smallest total cost, as codes by knob index; None if
         all are forbidden. `cost`: knob index → int64 array by code + 1, in which `FORBIDDEN` excludes a code. Knobs
-        without costs are free. Of equal sums, the lower code of the earlier knob wins; integer sums are exact."""
+        without an entry have cost 0. Of configurations with equal cost, the one with the lower code of the earlier knob
+        is returned. Costs are integers, so sums are exact."""
         best = np.zeros(1, dtype=np.int64)
         ways: list[np.ndarray] = []
         for level in reversed(self.levels[start:]):

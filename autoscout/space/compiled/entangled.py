@@ -1,9 +1,10 @@
 """Spaces whose rules couple too many knobs for a diagram. They are represented by a uniform sample of their valid
 configurations.
 
-The rules with the most knobs are omitted until the rest fits a diagram. Configurations drawn uniformly from it that
-also satisfy the omitted rules are uniform over the valid ones, and the accepted fraction gives an estimate of their
-number. If the diagram is small enough to list, all its configurations are tested, and the number is exact."""
+The rules with the most knobs are omitted until a diagram of the remaining rules is small enough. Configurations are
+drawn uniformly from this diagram. Those that also satisfy the omitted rules are a uniform sample of the valid
+configurations, and their fraction gives an estimate of the number of valid configurations. If the diagram is small
+enough to list, all its configurations are tested, and the number is exact."""
 
 from typing import NamedTuple
 
@@ -31,8 +32,8 @@ class Sampled(NamedTuple):
 
 
 def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram | None, int | None]:
-    """Returns the diagram of the valid configurations (None if there are none). If it has only a sample of them, also
-    returns their estimated number, else None."""
+    """Returns (diagram, estimated number of valid configurations). The diagram is None if no configuration is valid.
+    The number is None unless the diagram has only a sample of the valid configurations."""
     try:
         return build.from_constraints(knobs, constraints, columns), None
     except build.TooWide:
@@ -41,7 +42,8 @@ def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Column
 
 
 def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:
-    """All valid configurations, or a random sample if there are many. Errors: AutoscoutError if no draw is valid."""
+    """Returns all valid configurations, or a random sample if there are many. Errors: AutoscoutError if no draw is
+    valid."""
     return sampled_from(*_relaxed(knobs, constraints, columns), knobs, columns)
 
 
@@ -72,7 +74,7 @@ def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob]
 
 
 def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram, list[Constraint]]:
-    """Returns the diagram of as many constraints as possible, and the omitted constraints."""
+    """Returns (a diagram of as many constraints as possible, the omitted constraints)."""
     kept = list(constraints)
     by_width = sorted((c for c in constraints if c.rule is not None), key=lambda c: -len(c.names))
     for i, widest in enumerate(by_width):
@@ -90,7 +92,7 @@ def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns)
 
 
 def _valid(codes: np.ndarray, rules: list[Constraint], knobs: list[Knob], columns: Columns) -> np.ndarray:
-    """Returns which rows satisfy the rules. A rule that is undefined on a row counts as broken."""
+    """Returns whether each row satisfies the rules, (n,). A rule that is undefined on a row counts as broken."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     valid = np.ones(len(codes), dtype=bool)
     for rule in rules:

@@ -44,7 +44,7 @@ class Feasible:
 
 
 class Lists:
-    """The structures and the configurations of a diagram, listed on first use.
+    """Tables of a diagram's structures and configurations, created on first use.
 
     Errors: AutoscoutError if there are too many.
     """
@@ -63,7 +63,7 @@ class Lists:
 
     @property
     def structures(self) -> np.ndarray:
-        """(n, sparse knobs) int16 codes, sorted."""
+        """All valid structures: sorted codes (n, sparse knobs) int16."""
         return self._structures[0]
 
     @cached_property
@@ -81,8 +81,8 @@ class Lists:
         return None if codes is None else self._rows.find([codes[i] for i, _ in self._sparse])
 
     def sorted_by(self, order: list[int]) -> SortedTable | None:
-        """Returns the prefix tree over these knobs: over `structures` if all of them are sparse, else over `feasible`;
-        None if that is too long to list."""
+        """Returns the prefix tree over these knobs: over the table `structures` if all knobs are sparse, else over
+        `feasible`. None if the table has too many rows."""
         radices = [len(self._coding.knobs[i].values) + 1 for i in order]
         columns = [i for i, _ in self._sparse]
         if all(i in columns for i in order) and self.holds(self._diagram.structures):
@@ -101,8 +101,8 @@ class Lists:
 
 
 class Index:
-    """Finds a row of codes in (n, k) lexicographically sorted rows, by binary search on integers. Rows whose radices
-    have a product of more than 64 bits use several integers, searched in turn."""
+    """Finds a row of codes in (n, k) lexicographically sorted rows, by binary search on integers. If a row does not fit
+    into a 64-bit integer, it is split over several integers, searched in turn."""
 
     def __init__(self, codes: np.ndarray, radices: Sequence[int]) -> None:
         self._words: list[tuple[int, int, list[int], np.ndarray]] = []
@@ -132,14 +132,16 @@ class Index:
 
 
 def structures_of(diagram: Diagram, knobs: list[Knob]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all valid structures, sorted: codes (m, sparse knobs) and the diagram's state after each structure."""
+    """Returns (sorted codes of all valid structures (m, sparse knobs), the diagram's state after each structure
+    (m,))."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     _, codes, state = diagram.paths(0, diagram.sparse, np.zeros(1, dtype=np.int64))
     return _sorted(codes, diagram.order[: diagram.sparse], sparse, knobs, state)
 
 
 def table_of(diagram: Diagram, knobs: list[Knob], structures: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Returns all valid configurations: combines each structure with the points below its state, listed once."""
+    """Returns all valid configurations. Each structure is combined with the points below its state; the points of a
+    state are listed only once."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     dense = [i for i, knob in enumerate(knobs) if knob.kind == "dense"]
     below = diagram.below(diagram.sparse).astype(np.int64)
@@ -165,8 +167,8 @@ def _sorted(
     companion: np.ndarray,
     within: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reorders the columns of rows from `columns` to `wanted`, then sorts the rows (within groups, if `within` is
-    given). `companion` is sorted with them."""
+    """Returns (rows with columns reordered from `columns` to `wanted`, then sorted; `companion` reordered like the
+    rows). If `within` is given, rows are sorted only within its groups."""
     codes = codes[:, [columns.index(i) for i in wanted]]
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))

@@ -36,7 +36,8 @@ def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
 
 
 def _same_edges(source: np.ndarray, n: int, code: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Groups n states with equal edges (sorted by source): (group of each state, one state per group)."""
+    """Groups those of n states that have equal edges (sorted by source). Returns (group of each state, one state of
+    each group)."""
     edge = code.astype(np.int64) * (int(to.max(initial=0)) + 1) + to
     degree = np.bincount(source, minlength=n)
     first = np.cumsum(degree) - degree

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Encodes each row of codes (≥ −1) as one integer. Also returns the exclusive upper bound of these integers."""
+    """Encodes each row of codes (≥ −1) as one integer. Returns (integers, their exclusive upper bound)."""
     key, size = np.zeros(len(codes), dtype=np.int64), 1
     for column, radix in enumerate(radices):
         if size * radix >= 2**62:
@@ -17,7 +17,8 @@ def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
 
 
 def distinct(key: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each key's index among the sorted distinct keys, and a position of each distinct key. Keys < `size`."""
+    """Returns (each key's index among the sorted distinct keys, a position of each distinct key). All keys are below
+    `size`."""
     if size > 4 * len(key) + 100_000:
         _, place, which = np.unique(key, return_index=True, return_inverse=True)
         return which.reshape(-1), place

@@ -1,8 +1,8 @@
 """The prefix tree of an ordering of knobs, for tree search.
 
-A node stands for all valid structures (or configurations) that share their first codes in this ordering. Its branches
-are the next knob's codes that occur among them. A node is a range of rows in a sorted table, or a state of a diagram
-that assigns the knobs in this order. Knobs that are inactive or have only one value are skipped."""
+A node is the set of valid structures (or configurations) that share their first codes in this ordering. A node's
+branches are the codes of the next knob in this set. A node is represented by a range of rows in a sorted table, or by a
+state of a diagram that assigns the knobs in this order. Knobs that are inactive or have only one value are skipped."""
 
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ Node = TypeVar("Node")
 
 
 class Branches(NamedTuple, Generic[Node]):
-    """The branches of a node. `knob`: the index in `space.knobs`; `nodes`: code → child."""
+    """The branches of a node. `knob`: the next knob's index in `space.knobs`; `nodes`: code → child node."""
 
     knob: int
     nodes: dict[int, Node]
@@ -41,11 +41,11 @@ class PrefixState(NamedTuple):
 
 
 class SortedTable:
-    """The tree on a table. `rows`: row indices, sorted by the ordering. Those of a node are `rows[node.first :
+    """The prefix tree of a table. `rows`: row indices, sorted by the ordering. A node's rows are `rows[node.first :
     node.last]`."""
 
     def __init__(self, codes: np.ndarray, columns: Sequence[int], knobs: Sequence[int], radices: Sequence[int]) -> None:
-        """`columns`: the columns of `codes` in the ordering; `knobs`: the knob index of each."""
+        """`columns`: the columns of `codes` in the ordering; `knobs`: the knob index of each of these columns."""
         self.rows = np.argsort(packed(codes[:, list(columns)], radices)[0], kind="stable")
         self._columns = [codes[self.rows, c] for c in columns]
         self._knobs = list(knobs)
@@ -74,7 +74,7 @@ class SortedTable:
         return node.last - node.first
 
     def sample(self, node: Range, rng: np.random.Generator) -> int:
-        """Draws a row index uniformly from those below a node."""
+        """Returns a row index drawn uniformly from the rows below a node."""
         return int(self.rows[rng.integers(node.first, node.last)])
 
 
@@ -82,7 +82,7 @@ class LazyTree:
     """Like SortedTable, for spaces with too many structures to list. The leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
-        """The first `depth` knobs that `diagram` assigns are those of the ordering."""
+        """`depth`: number of knobs in the ordering, which `diagram` must assign first."""
         self._diagram = diagram
         self._depth = depth
         self.root = PrefixState(0, 0, ())

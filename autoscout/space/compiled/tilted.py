@@ -8,8 +8,8 @@ from autoscout.space.compiled.diagram import Diagram
 
 
 def tilted(diagram: Diagram, weight: Mapping[int, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws valid configurations in proportion to the product of their values' weights: codes (n, knobs). `weight`:
-    knob index → positive floats by code + 1. Knobs without an entry have equal weights."""
+    """Draws valid configurations in proportion to the product of their values' weights. Returns codes (n, knobs).
+    `weight`: knob index → positive floats by code + 1. Knobs without an entry have equal weights."""
     ways: list[np.ndarray] = []
     below = np.ones(1)
     for level in reversed(diagram.levels):
@@ -25,12 +25,12 @@ def tilted(diagram: Diagram, weight: Mapping[int, np.ndarray], n: int, rng: np.r
 
 def varied(diagram: Diagram, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draws configurations with equal probability for each edge of a state, so that structures with few points occur as
-    often as those with many: codes (n, knobs)."""
+    often as structures with many points. Returns codes (n, knobs)."""
     return _walked(diagram, [np.ones(len(level.code)) for level in diagram.levels], n, rng)
 
 
 def _walked(diagram: Diagram, ways: list[np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws paths; each edge is drawn in proportion to its `ways` among the edges of its state."""
+    """Draws paths through the diagram; at each state, an edge is drawn in proportion to its `ways`."""
     out = np.zeros((n, len(diagram.radix)), dtype=np.int16)
     at = np.zeros(n, dtype=np.int64)
     for level, way in zip(diagram.levels, ways, strict=True):

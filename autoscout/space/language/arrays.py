@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_WIDEST = 2**62  # results of larger integers could exceed 64 bits, so these use Python's integers
+_WIDEST = 2**62  # results of larger integers could exceed 64 bits, so Python's integers are used for them
 
 
 def truth(x: Any) -> Any:
@@ -81,7 +81,7 @@ def at(x: Any, where: np.ndarray) -> Any:
 
 
 def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
-    """Combines values for disjoint sets of rows to one (n,) array, in a type that can hold all of them."""
+    """Combines `parts`, (rows, values) with disjoint rows, to one (n,) array of a type that can hold all values."""
     arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
     types = {a.dtype for a in arrays}
     if len(types) > 1 and np.dtype(object) in types:

@@ -80,14 +80,14 @@ def part_text(tree: ast.expr) -> str:
 def evaluate(
     tree: ast.expr, env: Mapping[str, Any], n: int, known: Mapping[str, Known] | None = None
 ) -> tuple[Any, np.ndarray]:
-    """Evaluates a tree for n rows: (values, undefined), each an (n,) array or a scalar for all rows. The subexpressions
-    in `known`, by their `part_text`, are not recomputed."""
+    """Evaluates a tree for n rows. Returns (values, undefined), each an (n,) array or a scalar for all rows.
+    Subexpressions in `known` (`part_text` → values) are not recomputed."""
     run = _Run(env, n, known or {})
     return run.value(tree, np.arange(n)), run.undefined
 
 
 class _Run:
-    """One evaluation of a tree. `rows`: indices of the rows for which a node is evaluated, as many as its values."""
+    """One evaluation of a tree. In its methods, `rows` has the indices of the rows for which a node is evaluated."""
 
     def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
         self.env = env
@@ -202,7 +202,8 @@ class _Run:
         return best
 
     def _compared(self, op: ast.cmpop, left: Any, comparator: ast.expr, rows: np.ndarray) -> tuple[Any, Any]:
-        """Evaluates `left op comparator`: (result, right operand), which a chained comparison needs."""
+        """Evaluates `left op comparator`. Returns (result, value of the right operand, which is the left operand of the
+        next comparison in a chain)."""
         if isinstance(op, ast.In | ast.NotIn):
             among = self._among(left, comparator, rows)
             return (among if isinstance(op, ast.In) else negated(among)), None
@@ -236,7 +237,7 @@ class _Run:
         return truth(self._each(compare, a, b, rows))
 
     def _number(self, x: Any, rows: np.ndarray) -> Any:
-        """Prepares x for arithmetic. Rows in which x is not a number become undefined."""
+        """Returns x prepared for arithmetic. Marks rows in which x is not a number as undefined."""
         if not isinstance(x, np.ndarray):
             if isinstance(x, bool | int | float):
                 return int(x) if isinstance(x, bool) else x
@@ -251,7 +252,7 @@ class _Run:
     def _each(
         self, f: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray, calculating: bool = False
     ) -> np.ndarray:
-        """Applies f row by row, for columns of objects and for integers beyond 64 bits."""
+        """Returns the results of f, applied row by row, for columns of objects and for integers beyond 64 bits."""
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
             a = np.full(len(rows), a, dtype=object)
         out: list[Any] = []

@@ -61,14 +61,14 @@ _ALLOWED = (
 
 
 def _number(value: Any) -> Any:
-    """Rejects operands that are not numbers: Python would repeat a string 10⁹ times or format it."""
+    """Returns the operand. Rejects operands that are not numbers, because Python would multiply or format strings."""
     if isinstance(value, bool | int | float):
         return value
     raise TypeError(f"{value!r} is not a number")
 
 
 def _several(value: Any) -> Any:
-    """Rejects a string as the right operand of `in`, in which Python would search for a substring."""
+    """Returns the right operand of `in`. Rejects a string, because Python would search for a substring."""
     if isinstance(value, tuple | list):
         return value
     raise TypeError(f"{value!r} is not a list")
@@ -99,9 +99,9 @@ class Expression:
     def on(
         self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
     ) -> tuple[Any, np.ndarray]:
-        """Evaluates the expression for n rows: (values, undefined). `env`: a value or an (n,) column for every name
-        (None or NaN for an inactive knob without `off` value). `undefined`, (n,): rows without a value. `known`:
-        precomputed subexpressions."""
+        """Evaluates the expression for n rows. Returns (values, undefined): `undefined`, (n,), marks rows without a
+        value. `env`: a value or an (n,) column for every name (None or NaN for an inactive knob without an `off`
+        value). `known`: precomputed subexpressions."""
         return columns.evaluate(self.tree, env, n, known)
 
     def __repr__(self) -> str:
@@ -125,7 +125,8 @@ class _Parsed:
         return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
 
 
-# Catalogs are read for every job, and their conditions are evaluated many times while a launch line is parsed.
+# The cache matters because catalogs are read for every job, and conditions are evaluated many times while a launch line
+# is parsed.
 _parsed = lru_cache(_KEPT)(_Parsed)
 
 
@@ -229,7 +230,8 @@ def _calls_divisors(node: ast.expr) -> bool:
 
 
 def _yielded(node: ast.AST) -> list[int]:
-    """Returns the ids of the nodes that can be the result of the whole expression, which may be lists (domains)."""
+    """Returns the ids of the nodes that can be the result of the whole expression. Only these may be lists
+    (domains)."""
     if isinstance(node, ast.IfExp):
         return [*_yielded(node.body), *_yielded(node.orelse)]
     return [id(node)]

@@ -1,5 +1,5 @@
 """Placeholders in commands, environments and rendered files: `{name}`, or `{an expression}` such as {global_batch //
-(mbs * gpus)}. In rendered files `$NAME` is also one if the name is known.
+(mbs * gpus)}. In rendered files, `$NAME` is also a placeholder if the name is known.
 
 Braces without a name, or with quotes, colons or nested braces, are literal, so that JSON needs no escaping. `{{name}}`
 gives a literal `{name}`, and `${NAME}` is left to the shell."""
@@ -24,8 +24,8 @@ def filled(
     dollars: bool = False,
     quoted: Callable[[str], str] = str,
 ) -> str:
-    """Replaces the placeholders in a text. `quoted`: function that quotes a value. Errors: AutoscoutError (exit 2) for
-    an unknown placeholder, or an expression that cannot be evaluated."""
+    """Returns the text with its placeholders replaced. `quoted`: function that quotes a value. Errors: AutoscoutError
+    (exit 2) for an unknown placeholder, or an expression that cannot be evaluated."""
 
     def place(found: re.Match[str]) -> str:
         if found["kept"] is not None:
@@ -39,7 +39,7 @@ def filled(
 
 
 def of_a_line(text: str) -> str:
-    """Escapes the braces of a launch line, so that they are not parsed as placeholders."""
+    """Returns the launch line with its braces escaped, so that they are not parsed as placeholders."""
     return PLACEHOLDER.sub(lambda m: m[0] if m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 
@@ -57,7 +57,7 @@ def names_in(text: str, dollars: bool = False) -> set[str]:
 
 
 def as_text(value: Any) -> str:
-    """Writes a value as in configuration files: true, 4, 0.1, name."""
+    """Returns a value as text, as in configuration files: true, 4, 0.1, name."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -160,7 +160,8 @@ class Command(Target):
         return notes + _invalid_settings(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """Yields the command as written: knobs have the values of its flags, else their default or first value."""
+        """Yields the command as written: each knob has the value of its flag in the command, else the knob's default or
+        first value."""
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.recipes import nearest
 
@@ -270,7 +271,7 @@ class Command(Target):
 
 
 def _columns(preset: "Preset") -> "ModuleType":
-    """Returns the module that converts the preset's lines to the simulators' inputs."""
+    """Returns the module that converts launch lines of the preset's script to simulator inputs."""
     from autoscout.targets.command import served_columns, trained_columns
 
     return trained_columns if preset.trained else served_columns
@@ -283,9 +284,9 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
 
 
 def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
-    """Removes values of inactive knobs, such as the kind of checkpointing if checkpointing is off."""
+    """Returns the values without those of inactive knobs, such as the kind of checkpointing if checkpointing is off."""
     kept = dict(values)
-    for knob in space.knobs:  # each knob comes after those that activate it
+    for knob in space.knobs:  # each knob comes after the knobs that activate it
         seen = space.environment(kept)
         decidable = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
         if knob.name in kept and knob.when and decidable and not knob.when(seen):

@@ -31,9 +31,10 @@ EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a command runs. `folder`: for its files. `port`: a free one. `iterations`: their number. On several
-    hosts: `node`, the host's index; `head`, the first host's address; `ranks`, the host's number of ranks ("": all).
-    `measuring`: the run is an experiment, which may change the user's launch (no checkpoints, fewer iterations)."""
+    """Where and how a command runs. `folder`: where its files are written. `port`: a free port. `iterations`: number of
+    iterations. On several hosts, `node` is the host's index, `head` the first host's address, and `ranks` the host's
+    number of ranks ("": all). `measuring`: whether the run is an experiment, which may change the user's launch (no
+    checkpoints, fewer iterations)."""
 
     folder: str
     port: str
@@ -55,8 +56,8 @@ def export_place(job: Job | None = None) -> Place:
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to run. `files`: path → content, to be written first. `by_kind`: kind of device → values for the
-    placeholders that are filled in on each host, because they depend on its kind of device."""
+    """A command to run. `files`: path → content of files to write before the start. `by_kind`: kind of device → values
+    of the placeholders that depend on a host's kind of device, so each host fills them in."""
 
     line: Line
     environment: dict[str, str]
@@ -69,8 +70,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Returns the command to run. Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag that a shell
-    command has no placeholder for, or an unreadable template."""
+    """Returns the command to run. Errors: AutoscoutError (exit 2) for an unknown placeholder, an unreadable template,
+    or a flag without a placeholder in a command that needs a shell."""
     preset = preset_of(job)
     entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
@@ -113,14 +114,15 @@ def probe_line(
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Returns knobs with one value per kind of device: name → kind → name of the knob for that kind."""
+    """Returns the knobs that have one value per kind of device: name → kind of device → name of the knob for that
+    kind."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """Merges knobs that exist once per kind of device. Also returns the values: kind → placeholder → value."""
+    """Merges knobs that exist once per kind of device. Returns (merged knobs, kind of device → placeholder → value)."""
     by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
@@ -168,7 +170,8 @@ def not_on_hosts(job: Job) -> str:
 
 
 def command_of(job: Job) -> str:
-    """Returns launch.command, which may have placeholders, else launch.current, the line that the user runs today."""
+    """Returns launch.command (it may have placeholders) if set, else launch.current (the line that the user runs
+    today)."""
     return job.launch.command or job.launch.current
 
 
@@ -195,7 +198,7 @@ def currently(job: Job) -> dict[str, Value]:
 
 
 def unfilled(job: Job) -> dict[str, str]:
-    """Returns the flags that affect experiments and whose value is a shell variable: flag → variable."""
+    """Returns flag → shell variable, for flags that affect experiments and have a shell variable as value."""
     line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
     values = {flag: line.value(flag) for flag in (*ours, *preset_of(job).line.values())}
@@ -204,7 +207,8 @@ def unfilled(job: Job) -> dict[str, str]:
 
 
 def today(job: Job) -> ValueOf:
-    """Returns a lookup of settings in the command as written and in its files. Errors: AutoscoutError (exit 2)."""
+    """Returns a function that looks up a setting's value in the command as written and in its files. Errors:
+    AutoscoutError (exit 2)."""
     line = _readable(job)
     return rendered.values_of(
         line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job)
@@ -248,8 +252,8 @@ def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
 
 
 def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
-    """Yields a sentence for each setting that a run must change but that is in a file which cannot be rewritten.
-    `free`: settings of knobs with several values."""
+    """Yields a sentence for each setting that a run must change, although its file cannot be rewritten. `free`:
+    settings of knobs with several values."""
     preset = preset_of(job)
     batch = [preset.batch.flag] if preset.batch else []
     yield from rendered.unchangeable(
@@ -276,7 +280,8 @@ def _settings(
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
-        # A preset's knob at its default is not written out, since the line may imply another default or lack the flag.
+        # A preset's knob at its default is not written, since the line may imply a different default or the program may
+        # lack the flag.
         itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
@@ -288,7 +293,7 @@ def _settings(
         for sets, value in more.items() if acts else ():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
-    # A compensating flag of value 1 is the program's default.
+    # A flag that keeps the batch is omitted if its value is 1, the program's default.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(now, preset).items():

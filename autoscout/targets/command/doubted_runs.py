@@ -1,5 +1,5 @@
-"""Predicts which configurations of a user's script may run out of memory, if there is a memory model of its trainer.
-These are shadowed (run on fake tensors) before they are measured."""
+"""Predicts which configurations of a user's script may run out of memory, if the script's trainer has a memory model. A
+shadow run (on fake tensors) checks such configurations before they are measured."""
 
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
@@ -23,10 +23,11 @@ def doubts(job: Job) -> Doubts:
         return shadow(ShadowAsked(job, configuration, name, default_path(), LIMIT_S, stopping=stopping))
 
     alike = [knob.name for knob in space.knobs if reads_batches(knob)]
-    blind = bool(target_of(job).not_modelled(job))  # parts without a memory model, which shadows omit
+    blind = bool(target_of(job).not_modelled(job))  # some settings have no memory model, so nothing is predicted
 
     def likely(configuration: Configuration) -> float:
-        """The probability of running out of memory; 0 for the user's present launch, which is always measured."""
+        """Returns the probability of running out of memory; 0 for the user's present launch, because it is always
+        measured."""
         if model is None or blind or configuration == space.reference:
             return 0.0
         columns = {**attributes, **encode.of_configurations(space, [configuration])}

@@ -1,6 +1,6 @@
-"""Exports a configuration of a user's own command, and runs the short or long check that the export works. The mapping
-is that of experiments (arguments.py), without settings only for measurements: the command runs as long as the user's
-own, and rendered files are in autoscout-run/ in its working directory."""
+"""Exports a configuration of a user's own command, and runs the short or long check that the export works.
+Configurations are converted as in experiments (arguments.py), without the settings that only measurements need: the
+command runs as many iterations as the user's own, and rendered files are in autoscout-run/ in its working directory."""
 
 import functools
 import tempfile
@@ -41,8 +41,8 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 def exported(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
 ) -> Launch:
-    """Returns the exported launch. `mapping`: the conversion to a command that experiments used. Errors: AutoscoutError
-    (exit 2)."""
+    """Returns the exported launch. `mapping`: the function that converted configurations to commands in experiments.
+    Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch to export: your own script measured it; `autoscout best` shows the winner's "
@@ -95,9 +95,9 @@ def _port(job: Job, line: Line) -> int:
 
 
 def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
-    """Runs an exported launch until it has reported `iterations` iterations, and returns the seconds that this took. A
-    long check also adds the preset's flags for checkpoints and evaluations. Errors: AutoscoutError (exit 2) for an
-    export format that cannot be started here, (exit 1) if the run fails."""
+    """Runs an exported launch until it has reported `iterations` iterations; returns the elapsed seconds. A long check
+    also adds the preset's flags for checkpoints and evaluations. Errors: AutoscoutError (exit 2) for an export format
+    that cannot be started here, (exit 1) if the run fails."""
     if form not in ("command", "json", "yaml"):
         raise AutoscoutError(f"--check cannot start --format {form} on this machine; it checks --format command", 2)
     with tempfile.TemporaryDirectory(prefix="autoscout-check-") as name:
@@ -124,7 +124,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
 
 
 class _Until(OutputReader):
-    """Ends a run after enough values of the objective. A run whose values come in a final summary is not ended."""
+    """Ends a run after enough values of the objective. A run that reports only a final summary is not ended early."""
 
     @property
     def reported(self) -> int:
@@ -157,7 +157,7 @@ def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Lin
 
 
 def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
-    """Returns the settings that only the check adds."""
+    """Returns the settings that the long check adds, such as checkpoints and evaluations."""
     preset = preset_of(job)
     extra = preset.soak if iterations > 2 else while_measured(today(job), preset)
     places = {"{iterations}": str(iterations + 1), "{folder}": folder}

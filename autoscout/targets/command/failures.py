@@ -1,5 +1,5 @@
-"""Classifies the failure of a user's own command and finds the root cause. It is applied only to failed runs, since a
-script may also print "out of memory" and continue."""
+"""Classifies the failure of a user's own command and finds the root cause. Only logs of failed runs are classified,
+since a script may print "out of memory" and continue."""
 
 import itertools
 import re
@@ -13,7 +13,8 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-# Stricter than running/symptoms.py, since a script may mention memory or catch the error, and fail for another reason.
+# Stricter than running/symptoms.py, since a script may mention memory or catch the error, and fail for a different
+# reason.
 _OUT_OF_MEMORY = re.compile(
     r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
     r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
@@ -21,7 +22,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
     re.MULTILINE,
 )
-# Messages of the other ranks and of launchers after a rank died, which are not the cause.
+# Messages of launchers and of surviving ranks after a rank died. These are not the cause.
 _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
@@ -51,8 +52,9 @@ def classify(
     missing: str,
     stepped: bool,
 ) -> tuple[Status, str]:
-    """Returns (status, evidence) of a run without a complete result. `missing`: what it lacks, with similar log lines.
-    `oom_kills`: number of the kernel's out-of-memory kills during the run. `stepped`: the run reported an iteration."""
+    """Returns (status, evidence) of a run without a complete result. `missing`: what the result lacks, with similar log
+    lines. `oom_kills`: number of the kernel's out-of-memory kills during the run. `stepped`: whether the run reported
+    an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -93,7 +95,8 @@ def classify(
 
 
 class _Log(NamedTuple):
-    """The log of a failed run. Each method searches for one kind of cause and returns None if it is not found."""
+    """The log of a failed run. Each method searches for one kind of cause and returns None if there is no such
+    cause."""
 
     text: str
     how: str
@@ -153,8 +156,9 @@ class _Log(NamedTuple):
 def died_of(
     log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
 ) -> tuple[Status, str] | None:
-    """Like `classify`, for a run with exit code 0 that printed an exception after its last iteration; None without an
-    exception. `iterations`: patterns of iteration lines. `after`: text about the progress before it."""
+    """Returns (status, evidence) of a run with exit code 0 that printed an exception after its last iteration; None
+    without an exception. `iterations`: patterns of iteration lines. `after`: text about the progress before the
+    exception."""
     lines = _lines(log)
     patterns = [re.compile(pattern) for pattern in iterations]
     last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
@@ -178,7 +182,8 @@ def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> st
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-    """Finds a preset's failure text in a run that exited normally with all its metrics; None if there is none."""
+    """Returns (status, evidence) of a run that exited normally with all metrics but printed a preset's failure text;
+    None if it printed none."""
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
@@ -222,8 +227,8 @@ def _cause(lines: list[str]) -> str:
 
 
 def _signal_of(code: int | None, text: str) -> int:
-    """Returns the signal that ended the command (from exit code 128 + n) or, according to its launcher, one of its
-    processes; 0 if there was none."""
+    """Returns the signal that ended the command (from exit code 128 + n), or that ended a process according to the
+    launcher's output; 0 if there was none."""
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
     found = _CHILD_SIGNAL.search(text)

@@ -11,21 +11,21 @@ COMPARED = 3  # number of losses compared per run
 
 
 class LossesIfReported:
-    """Compares losses. A run without losses passes, which the check's text states."""
+    """Compares losses. A run without losses passes, and the check's text states this."""
 
     def __init__(self, tolerance: float) -> None:
         """`tolerance`: allowed difference, relative to the losses of the reference."""
         self._tolerance = tolerance
 
     def flaw(self, measured: Measurement) -> str:
-        """Returns why a run's metrics cannot be right, whatever other runs have; "" if they are plausible."""
+        """Returns why a run's metrics are implausible on their own, without a comparison; "" if they are plausible."""
         for what, found in (("losses", measured.losses), ("gradient norms", measured.grad_norms)):
             if not all(math.isfinite(value) for value in found):
                 return f"{what} are not finite: {_series(found)}"
         return ""
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares the losses of the iterations that both runs report."""
+        """Returns how the losses of the iterations that both runs report differ; "" if they agree."""
         if problem := self.flaw(measured):
             return problem
         pairs = list(zip(reference.losses[:COMPARED], measured.losses[:COMPARED], strict=False))

@@ -1,8 +1,8 @@
 """Converts a run's reported numbers to metrics: excludes warm-up, and converts units and related metrics.
 
-A metric's name has its unit (step_time_ms, peak_memory_mib), and the objective may have another unit of the same kind.
-A repeatedly reported metric is the median after warm-up, but memory is the maximum. The warm-up is `launch.warmup`
-iterations and longer while times still decrease (running/worker/ending.py)."""
+A metric's name includes its unit (step_time_ms, peak_memory_mib); the objective may use a different unit of the same
+kind. Of a repeatedly reported metric, the median after warm-up counts; for memory, the maximum. The warm-up is
+`launch.warmup` iterations and longer while times still decrease (running/worker/ending.py)."""
 
 import math
 import statistics
@@ -27,8 +27,8 @@ _SOME = 6  # minimum number of steps to judge whether their times are uneven
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run reported. `iterations_s`: seconds of each iteration after warm-up; empty if it does not report
-    them."""
+    """What a run reported. `iterations_s`: seconds of each iteration after warm-up; empty if the run reports no
+    times."""
 
     metrics: dict[str, float]
     iterations_s: list[float] = []
@@ -62,7 +62,8 @@ def readings(job: Job, values: Values) -> Readings:
 
 
 def uneven(job: Job, iterations_s: Sequence[float]) -> str:
-    """Returns a warning if the lines by which steps are timed arrive in bursts, like redraws of a progress bar."""
+    """Returns a warning if the log lines by which steps are timed arrive in bursts, like redraws of a progress bar;
+    else ""."""
     source = metrics_of(job).get(_STEP)
     if not isinstance(source, MetricSource) or not source.between or len(iterations_s) < _SOME:
         return ""
@@ -98,8 +99,8 @@ def wanted(job: Job) -> list[str]:
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """Returns the metrics that the job's runs report, first those in a unit that the job uses; () if none are declared,
-    so that any may be reported."""
+    """Returns the metrics that the job's runs report, first those in a unit that the job uses. () if none are declared:
+    runs may then report any metric."""
     declared = metrics_of(job)
     if not declared:
         return ()
@@ -137,7 +138,7 @@ def _derived(
 def _series(job: Job, values: Values, name: str) -> list[float]:
     """Returns the metric's value in each iteration."""
     sources = metrics_of(job)
-    # the metric itself takes precedence over others
+    # the metric itself takes precedence over metrics from which it can be converted
     series_of = {name: values[name], **values} if name in values else values
     for have, series in series_of.items():
         convert = _conversion(job, have, name, sources)
@@ -149,7 +150,8 @@ def _series(job: Job, values: Values, name: str) -> list[float]:
 def _conversion(
     job: Job, have: str, name: str, sources: Mapping[str, str | MetricSource]
 ) -> Callable[[float], float] | None:
-    """Returns the conversion between metrics: identity, unit, inverse of a rate, or tokens per step; else None."""
+    """Returns the function that converts one metric to another (identity, change of unit, inverse of a rate, or tokens
+    per step); None if there is no conversion."""
     if have == name:
         return lambda v: v
     base, unit = _unit(have, sources)
@@ -193,7 +195,7 @@ def _after(values: list[float], warm: int) -> list[float]:
 
 
 def _of_updates(values: Values) -> list[float]:
-    """Returns reward and loss of the first updates, alternating; [] if either was not reported."""
+    """Returns [reward, loss, reward, loss, …] of the first updates; [] if reward or loss was not reported."""
     pairs = zip(values.get("reward", []), _first(values, _LOSSES), strict=False)
     return [number for pair in pairs for number in pair]
 

@@ -1,5 +1,5 @@
-"""Shadow runs of a user's own training script. A separate process with a time limit runs the script on fake tensors and
-a fake process group. Answers are cached next to the knowledge base."""
+"""Shadow runs of a user's own training script: a separate process with a time limit runs the script without a GPU, on
+fake tensors and a fake process group. Results are cached next to the knowledge base."""
 
 import os
 import tempfile
@@ -31,7 +31,7 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Shadows the given ranks. Default: the first rank, since all ranks of data parallelism are alike.
+    """Returns the shadow of the given ranks. Default: the first rank, since all data parallel ranks do the same work.
 
     Errors: AutoscoutError (exit 2) for a command that does not start a Python script, or an unknown rank."""
     job, configuration = asked.job, asked.configuration
@@ -81,7 +81,7 @@ def question(job: Job, configuration: Configuration, run: Started, world: int, r
 def ask(
     asked: dict[str, Any], job: Job, run: Started, limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> Rank:
-    """Runs the worker for questions without a cached answer. Errors: see `shadows_of`."""
+    """Runs the worker for questions without a cached answer."""
     python = surroundings.python_of(job, run)
     answer = shadows_of(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
     if answer is None:

@@ -1,5 +1,5 @@
-"""Phases of an RL iteration, for trainers with their own timers. Our clock wraps these timers (worker/iterations), and
-each rank writes a JSON line per iteration."""
+"""Phases of an RL iteration, for trainers with their own timers. Code in the run's processes (worker/iterations) wraps
+these timers, and each rank writes a JSON line per iteration."""
 
 import os
 import statistics
@@ -38,14 +38,15 @@ def updates(job: Job, configuration: Configuration) -> int:
 
 
 def forget(folder: Path) -> None:
-    """Deletes the lines of an earlier attempt."""
+    """Deletes the phase files of an earlier attempt."""
     for path in folder.glob("iterations-*.jsonl"):
         path.unlink()
 
 
 def of_all_ranks(found: Measurement, folder: Path, job: Job) -> Measurement:
-    """Adds each phase's mean over ranks and over iterations after warm-up, scaled to the median iteration, and each
-    rank's means. The status becomes "wrong" if the iterations do not have the job's number of samples."""
+    """Returns the measurement with each phase's mean time added, per rank and over all ranks. Means are over iterations
+    after warm-up, scaled to the median iteration. The status becomes "wrong" if the iterations do not have the job's
+    number of samples."""
     warm = int(found.conditions.get("warmup_iterations", 1))
     ranks = []
     for path in sorted(folder.glob("iterations-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2])):

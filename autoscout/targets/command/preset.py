@@ -16,7 +16,8 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Value
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """A log pattern of failed runs and their status. `always`: also applies to runs with complete metrics."""
+    """A log pattern of failed runs, and the status of these runs. `always`: the pattern also applies to runs with
+    complete metrics."""
 
     says: str
     status: Status
@@ -24,10 +25,11 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 
 class BatchKnobs(Strict, frozen=True, kw_only=True):
-    """Knobs that change a step's samples (`changed_by`) or tokens (`tokens_changed_by`), and the `flag` that keeps the
-    number of samples constant, with its `value` (see same_batch.py). `packed_by`: setting in the YAML file that packs a
-    variable number of samples into a step. `instead`: an alternative to the flag that excludes it. `by_itself`: the
-    program chooses values that a line omits. `whole`: a setting for a step's samples over all ranks."""
+    """Knobs that change a step's number of samples (`changed_by`) or tokens (`tokens_changed_by`), and the `flag` that
+    keeps the number of samples constant, with its `value` (see same_batch.py). `packed_by`: setting in the YAML file
+    that packs a variable number of samples into a step. `instead`: an alternative to `flag`; a line cannot have both.
+    `by_itself`: whether the program itself chooses values that a line omits. `whole`: setting for a step's number of
+    samples over all ranks."""
 
     flag: str = ""
     value: str = ""
@@ -42,13 +44,13 @@ class BatchKnobs(Strict, frozen=True, kw_only=True):
 class Served(Strict, frozen=True, kw_only=True):
     """How a server is started and loaded (under_load.py). `load`: the load tool's command without the number of users
     or the rate (with placeholders {python}, {port}, {model}, {requests} and the job's attributes). `ready`: URL path
-    that responds once the server is ready. `port` (default `usual_port`), `model` (or the word before the model's
-    name), `devices`: the respective flags; the number of devices is the product of the `devices` flags, or only the
-    first one if the line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flags without a knob →
-    the simulator's input or the `derived` name. `formats`: values of `--quantization` → the simulator's names.
-    `defaults`: knob defaults that depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags
-    that predictions ignore. `unread`: flags that name settings files. `before_flags`: settings in these files that
-    override flags → knobs. `others`: first words of lines that start something else. `nvidia`: needs NVIDIA GPUs."""
+    that responds once the server is ready. `port`: its flag (default: `usual_port`). `model`: its flag, or the word
+    before the model's name. `devices`: flags whose product is the number of devices; only the first one counts if the
+    line has the flag `first_alone`. `aliases`: other names of flags. `columns`: flag without a knob → simulator input
+    or `derived` name. `formats`: values of `--quantization` → the simulator's names. `defaults`: knob defaults that
+    depend on devices. `unpriced`: flags that prevent predictions. `unmodelled`: flags that predictions ignore.
+    `unread`: flags that name settings files. `before_flags`: settings in these files that override flags → knobs.
+    `others`: first words of lines that start no server. `nvidia`: needs NVIDIA GPUs."""
 
     load: str
     ready: str = "/health"
@@ -74,14 +76,14 @@ class Trained(Strict, frozen=True, kw_only=True):
     the settings file. `model`: the model. `length`: tokens of a sample. `weights`: dtype in which weights are loaded.
     `half`: enables 16-bit computation. `attention`: the attention implementation. `usual_…`: default of a setting.
 
-    Adapters: `adapted`: switches, or settings name=value, that enable them. If none of them is set, a `rank` enables
-    them if `by_rank` is true or `adapted` is empty. `modules`, `all_modules`: layers with adapters. `four_bits`:
-    enables 4-bit frozen weights. `usual_frozen`: default dtype of frozen weights. `differs`: setting → a note that its
-    default depends on the version. `unpriced`: settings that prevent predictions. `unmodelled`: settings that
-    predictions ignore.
+    Adapters: `adapted`: switches, or settings name=value, that enable adapters. If none of these is set, a `rank`
+    enables adapters if `by_rank` is true or `adapted` is empty. `modules`, `all_modules`: layers with adapters.
+    `four_bits`: setting that enables 4-bit frozen weights. `usual_frozen`: default dtype of frozen weights. `differs`:
+    setting → a note that the setting's default depends on the version. `unpriced`: settings that prevent predictions.
+    `unmodelled`: settings that predictions ignore.
 
-    In RL, `length` is the maximum length of an answer, and `prompt` that of a prompt. `only`: setting → the values that
-    can be predicted, "" if it may be absent."""
+    In RL, `length` is the maximum length of an answer, and `prompt` the maximum length of a prompt. `only`: setting →
+    the values that can be predicted, "" if it may be absent."""
 
     model: list[str]
     length: list[str]
@@ -110,9 +112,9 @@ class Trained(Strict, frozen=True, kw_only=True):
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
-    """A `flag` that determines the model only together with the knob `times`: for example, layers per stage times
-    stages. All configurations keep the product of the current command, so that they train the same model. `default`:
-    the flag's value if the command omits it."""
+    """A `flag` whose product with the knob `times` determines the model, for example layers per stage times stages. All
+    configurations keep the current command's product, so that they train the same model. `default`: the flag's value if
+    the command omits the flag."""
 
     flag: str
     times: str
@@ -120,8 +122,9 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Start(Strict, frozen=True, kw_only=True):
-    """A condition that the program asserts at its start. `names`: name in the expression `holds` → (setting, default);
-    `gpus` is the number of devices. `unless`: pattern of lines for which the assertion is skipped."""
+    """A condition (the expression `holds`) that the program asserts at its start. `names`: name in the expression →
+    (setting, default); the name `gpus` is the number of devices. `unless`: pattern of lines for which the program skips
+    the assertion."""
 
     names: dict[str, tuple[str, int]]
     holds: str
@@ -132,26 +135,26 @@ class Start(Strict, frozen=True, kw_only=True):
 
 class Preset(Framework, frozen=True, kw_only=True):
     """`proven`: versions and machine of the test runs; "" if the log format is known only from the program's source.
-    `measuring`: flags for experiments only. `where_said`: like `measuring`, but only for lines that have the flag.
-    `soak`: flags for the long check of an export. `reads`: flag → the job field that `init` fills from it, or a
+    `measuring`: flags that only experiments add. `where_said`: like `measuring`, but only replaces flags that the line
+    has. `soak`: flags for the long check of an export. `reads`: flag → the job field that `init` fills from it, or a
     multiple of that field ("model.ffn // 2"). `checkpoint`: rules on checkpoints. `objective`: default objective.
-    `metrics_of`: another preset with the same `metrics`. `simulated`: simulator inputs as expressions over knobs,
-    unused if the line has a flag of `unpriced`. `line`: `derived` names → flags of the line that set them, for use in
-    rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these settings as fields.
-    `phases`: the RL trainer whose iterations our clock times (phases.py). `redraws`: knobs and settings that change the
-    sampled answers. `follows`: knob → settings that are also set if the knob is not off.
+    `metrics_of`: a different preset whose `metrics` also apply here. `simulated`: simulator inputs as expressions over
+    knobs, unused if the line has a flag of `unpriced`. `line`: `derived` names → flags of the line that set them, for
+    use in rules. `taken_by`: prefixes of setting names → classes in the packages' sources that have these settings as
+    fields. `phases`: the RL trainer whose iterations are timed by phase (phases.py). `redraws`: knobs and settings that
+    change the sampled answers. `follows`: knob → settings that are also set if the knob is not off.
 
-    Files: `config`: flag that names a YAML file of settings, which flags override. `first`: the first word may name
-    such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`: command that
-    copies one. `files`: settings are in YAML files that the line cannot override, so each run gets changed copies, and
-    flags are paths in these (yaml:a.b). `idle`: inactive knobs keep their value, since setting `off` may create a
-    section with other effects.
+    Files: `config` is the flag that names a YAML file of settings; flags override these settings. `first`: the first
+    word may name such a file. `configs`: folder in the package whose files `--config` may name without .yaml. `copies`:
+    command that copies a file of this folder. `files`: settings are in YAML files that the line cannot override, so
+    each run gets changed copies, and the preset has paths in these files (yaml:a.b) instead of flags. `idle`: whether
+    inactive knobs keep their value, since setting `off` may create a section with further effects.
 
-    Model and devices: `engine`: the target of its engine, which reads [model] from the flags. `model`: fields of
-    [model] without a setting, which are constant or assumed (the vocabulary). `model_where`: settings and patterns; if
-    a given setting does not match, [model] is omitted. `devices`: settings whose product is the number of devices per
-    node, if the launcher's flags do not give it. `world`: likewise for all nodes. `deepspeed`: flags of DeepSpeed's
-    launcher, which then starts all nodes, and the settings with their values."""
+    Model and devices: `engine` is the target that reads [model] from the flags. `model`: fields of [model] without a
+    setting, which are constant or assumed (the vocabulary). `model_where`: settings and patterns; if a given setting
+    does not match, [model] is omitted. `devices`: settings whose product is the number of devices per node, if the
+    launcher's flags do not give this number. `world`: settings whose product is the number of devices of all nodes.
+    `deepspeed`: flag of DeepSpeed's launcher (which then starts all nodes) → setting with the flag's value."""
 
     taken_by: dict[str, list[str]] = {}
     config: str = ""

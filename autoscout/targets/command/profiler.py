@@ -1,5 +1,5 @@
-"""Runs one experiment with a user's own command: starts it, reads its output, ends it when enough is known, and returns
-the metrics or the failure."""
+"""Runs one experiment with a user's own command: starts the command, reads its output, ends it once enough iterations
+are measured, and returns the metrics or the failure."""
 
 import math
 import sys
@@ -32,7 +32,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 class CommandProfiler:
     """Runs the command once per experiment. `mapping`: converts a configuration to a command. `judged`: the target's
-    own check of a measured run, given its folder."""
+    own check of a measurement, given the run's folder."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CommandProfiler:
         self._doubts: Doubts | None = None
 
     def on(self, placement: Placement) -> None:
-        """Sets the hosts and devices of the next runs. Without hosts, these are this machine's GPUs by index."""
+        """Sets the hosts and devices of the next runs. Without hosts, the devices are this machine's GPUs by index."""
         if self._roster is not None:
             self._roster.placement = placement
         else:
@@ -87,14 +87,16 @@ class CommandProfiler:
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         try:
             return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
         except (OSError, msgspec.DecodeError):
             return None
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
+        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
+        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class CommandProfiler:
         return self._doubts.foretold(configuration, name, lambda: self._stopping)
 
     def _example(self) -> Started:
-        """Returns the reference's command, whose environment is recorded."""
+        """Returns the reference configuration's command; its environment is recorded with the session."""
         from autoscout.targets.jobs import JobSpace
 
         place = Place(folder="{folder}", port="29500", iterations="1")
@@ -219,15 +221,16 @@ class CommandProfiler:
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=measured.losses)
 
     def _aborted(self, reader: OutputReader, ended: Ended, log: Path) -> str:
-        """Returns the message of a run that aborted at its exit, after reporting everything; "" if it did not."""
+        """Returns the error message of a run that reported all metrics and then aborted at its exit; "" if it did not
+        abort."""
         launch, sources = self._job.launch, metrics_of(self._job)
         if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
             return ""
         return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
     def _died(self, reader: OutputReader, ended: Ended, log: Path) -> tuple[Status, str] | None:
-        """Returns the failure of a run with exit code 0 that failed, such as `python train.py | tee log`: it reported
-        too few iterations and printed an exception after the last one."""
+        """Returns (status, evidence) of a run that failed despite exit code 0, such as `python train.py | tee log`: it
+        reported too few iterations and printed an exception after its last iteration. Else None."""
         wanted, costs = self._job.launch.iterations, reader.costs()
         if ended.code != 0 or not costs or len(costs) >= wanted:
             return None
@@ -236,7 +239,7 @@ class CommandProfiler:
 
 
 def _failed_first(folder: Path) -> tuple[str, int]:
-    """Returns (the host that failed first, "" if none; the number of its kernel's out-of-memory kills)."""
+    """Returns (name of the host that failed first or "", number of out-of-memory kills by this host's kernel)."""
     path = folder / every_host.FAILED
     if not path.is_file():
         return "", 0
@@ -247,7 +250,8 @@ def _failed_first(folder: Path) -> tuple[str, int]:
 def over_hosts(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started], folder: Path
 ) -> Started:
-    """Starts a user's training on all hosts of the job, with output in `folder`. Errors: AutoscoutError for too few."""
+    """Returns the command that starts a user's training on all hosts of the job, with output in `folder`. Errors:
+    AutoscoutError for too few hosts."""
     place = _anywhere(msgspec.structs.replace(export_place(job), folder=str(folder)))
     run = mapping(job, configuration, place)
     for name, content in run.files.items():
@@ -264,7 +268,7 @@ def _anywhere(place: Place) -> Place:
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
-    """Wraps the command so that it starts on every host."""
+    """Returns the command wrapped so that it starts on every host."""
     spec = every_host.Spec(
         hosts=job.cluster.hosts,
         placement=placement,
@@ -284,8 +288,8 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
 
 
 def _iterations(job: Job) -> int:
-    """Returns the number of iterations to run: warm-up, measured ones, and spare ones for a longer warm-up if times are
-    reported per iteration."""
+    """Returns the number of iterations to run: warm-up, measured iterations, and (if times are reported per iteration)
+    spare iterations for a longer warm-up."""
     spare = 0 if at_the_end(metrics_of(job).values()) else ending.MOST_WARM
     return job.launch.warmup + job.launch.iterations + spare
 
@@ -297,7 +301,8 @@ def _conditions(reader: OutputReader) -> dict[str, float]:
 
 
 def _of_the_run(reader: OutputReader, ended: Ended) -> dict[str, float]:
-    """Seconds from the start: `start_output_s` until the first output, `start_s` until the first reported iteration."""
+    """Returns seconds since the start by name: `start_output_s` until the first output, `start_s` until the first
+    reported iteration."""
     found = {}
     if ended.first_output_s is not None:
         found["start_output_s"] = ended.first_output_s

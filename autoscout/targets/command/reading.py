@@ -1,4 +1,4 @@
-"""Reads the metrics of a run from its output or files, by regular expressions and while it runs.
+"""Reads the metrics of a run from its output or files by regular expressions, while the run continues.
 
 For speed, lines are prefiltered by the longest literal that every match of a pattern contains. This reads hundreds of
 MB/s, with one chunk of the log in memory."""
@@ -18,8 +18,8 @@ _LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
-# A step in an unknown log: "step 12", "iteration: 12", or a progress bar's count ("12/90 [" by tqdm). Its rate cannot
-# be used, because tqdm switches from it/s to s/it.
+# A step in an unknown log: "step 12", "iteration: 12", or a progress bar's count ("12/90 [" by tqdm). The rate in a
+# progress bar cannot be used, because tqdm switches from it/s to s/it.
 GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 
@@ -48,8 +48,9 @@ class MetricReader:
             self._share(at)
 
     def glance(self, redraw: bytes, at: float) -> None:
-        """Reads an unfinished line of a progress bar. It begins with \\r, so it would be complete only at the next
-        redraw. Its step number is used once another character follows. Reading the whole line later adds no step."""
+        """Reads an unfinished line of a progress bar. Each redraw begins with \\r, so a line is complete only at the
+        next redraw. The line's step number is used as soon as a character follows the number. Reading the whole line
+        later adds no step."""
         found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
         if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
             self._note(found, at)
@@ -77,8 +78,9 @@ class MetricReader:
             self._keep(number)
 
     def _steps(self, step: bytes | None) -> int:
-        """Returns the number of steps since the previous line, as logs may skip steps. A number slightly below the last
-        comes from a slower rank. A number of at most half the last means that counting restarted."""
+        """Returns the number of steps since the previous line, as logs may skip steps. A number slightly below the
+        previous one comes from a slower rank. A number of at most half the previous one means that counting
+        restarted."""
         if step is None:
             return 1
         if not step.isdigit():
@@ -137,7 +139,7 @@ class Stream:
 
 
 class Tail:
-    """A growing file, of which each read returns the new content."""
+    """A growing file. Each read returns the content added since the previous read."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -179,7 +181,8 @@ class ResultFile:
             self._take(line)
 
     def close(self) -> None:
-        """Reads the rest of the file, or the whole file as one document if its lines are not JSON objects."""
+        """Reads the remaining lines of the file; if its lines are not JSON objects, parses the whole file as one
+        document."""
         self.read()
         if self._rest.strip():
             self._take(self._rest)
@@ -197,7 +200,7 @@ class ResultFile:
             self.problem = f"$AUTOSCOUT_RESULT holds incomplete JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
-        """Returns the number at a path in the whole document."""
+        """Returns the number at a path in the whole document; None if there is none."""
         return number_at(self._path, path)
 
     def _take(self, line: bytes) -> None:
@@ -225,7 +228,7 @@ def number_at(path: Path, inside: str) -> float | None:
 
 
 def number_of(text: bytes) -> float | None:
-    """Parses numbers such as "1,234.5", "1.2e-3" and "nan"."""
+    """Parses a number such as "1,234.5", "1.2e-3" or "nan"; None if the text is not a number."""
     try:
         return float(text.replace(b",", b"").strip().rstrip(b".%"))
     except ValueError:

@@ -42,8 +42,8 @@ _SWITCHES = ("tied", "gated", "bias")  # fields of [model] that are true or fals
 
 
 def job_of(line: Line) -> dict[str, Any]:
-    """Returns a job file's content for a line. `devices`: devices of each node, 0 if unknown. `samples_each`: samples
-    per step and device. `notes`: what the user should check."""
+    """Returns a job file's content for a line, plus the keys `devices` (devices of each node, 0 if unknown),
+    `samples_each` (samples per step and device) and `notes` (what the user should check)."""
     name = recognised(line)
     known = preset(name) if name else Preset()
     unread = in_a_container(line, known)
@@ -166,8 +166,8 @@ def _waiting(line: Line, notes: list[str]) -> Line:
 
 
 def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
-    """Removes settings with which the program chooses a knob's value (`auto`), since it may choose another one in each
-    run. Such a line is no reference."""
+    """Returns the line without settings that let the program choose a knob's value (`auto`). The program may choose a
+    different value in each run, so such a line cannot be the reference."""
     for knob in known.knob if known.overrides else ():
         today = line.value(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
@@ -181,8 +181,8 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
 
 
 def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
-    """Returns the preset's knobs whose value in the line is not in their domain, with that value added. A switch keeps
-    the spelling of the line."""
+    """Returns those of the preset's knobs whose domain lacks their value in the line, with this value added to the
+    domain. An on/off switch keeps the line's spelling."""
     found = []
     for knob in known.knob:
         today = now(knob.sets)
@@ -203,7 +203,8 @@ def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
 
 
 def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Returns a job for tuning a server: name, devices, load, and the knob values that the job must allow."""
+    """Returns the sections of a job file for tuning a server: name, devices, load, and the knob values that the job
+    must allow."""
     line = canonical(line, served)
     if why := problem(line, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
@@ -231,7 +232,8 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
 
 
 def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
-    """Returns the knobs whose values a settings file sets and flags cannot override; the job fixes them."""
+    """Returns knob → value for knobs that a settings file sets and flags cannot override; the job must fix these
+    values."""
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
@@ -250,7 +252,7 @@ def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str])
 
 
 def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Returns the job fields in the line and its file, with [model] only if it is complete."""
+    """Returns the job fields that the line and its settings file give, by section; [model] only if it is complete."""
     sections: dict[str, dict[str, Any]] = {}
     for sets, field in known.reads.items():
         value = _anywhere(now, settings, sets)
@@ -274,7 +276,7 @@ def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[
 
 
 def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | None:
-    """Returns the value of a setting in the line, else in its settings file."""
+    """Returns the value of a setting in the line, else in the line's settings file, else None."""
     value = now(sets)
     name = setting(sets)
     return value_of(settings[name]) if value is None and name in settings else value
@@ -307,9 +309,9 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
 
 
 def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
-    """Returns [space] with these knobs, limited so that each step has as many samples as now: micro batch and
+    """Returns [space] with these knobs, limited so that the number of samples per step does not change: micro batch and
     accumulation keep their product, and a knob without compensation keeps its value. If the line gives the global
-    batch, the micro batch is free."""
+    batch, the micro batch may have any value."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}

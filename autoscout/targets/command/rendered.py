@@ -1,4 +1,4 @@
-"""Renders the files that a launch reads (`launch.render`): their current contents, and those for a configuration."""
+"""Reads the files that a launch uses (`launch.render`), and renders them for a configuration."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +24,9 @@ def template(job: Job, name: str) -> str:
 
 
 def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
-    """Returns a lookup of the current settings: flags of the line, or paths in its files (yaml:a.b). None if not set;
-    True for a flag without a value, or a path with entries below it; a list as text."""
+    """Returns a function that looks up a current setting: a flag of the line, or a path in its files (yaml:a.b). The
+    function returns None if the setting is not set; True for a flag without a value or a path with entries below; the
+    text of a list."""
 
     def value_of(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
@@ -37,7 +38,8 @@ def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
-    """The parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has none."""
+    """Returns the parallelism settings of accelerate from a line's `--config_file`; {} if the file is missing or has no
+    such settings."""
     return {name: value for name, value in _accelerates(line, folder).items() if name == "parallelism_config"}
 
 
@@ -60,7 +62,7 @@ def _accelerates(line: Line, folder: Path) -> dict[str, Any]:
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """Merges the settings of files that are read unchanged. Errors: AutoscoutError (exit 2)."""
+    """Returns the merged settings of files that runs read unchanged. Errors: AutoscoutError (exit 2)."""
     found = dict[str, Any]()
     for each in job.launch.render:
         if each.plain:
@@ -77,8 +79,8 @@ def settings_in(text: str, where: str) -> dict[str, Any]:
 
 
 def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, Any]) -> dict[str, str]:
-    """Returns path → content. `settings`: those of knobs and presets; only those in files are used. `names`:
-    placeholders' values. Errors: AutoscoutError (exit 2)."""
+    """Returns path → content. `settings`: settings of knobs and of the preset; those that are not paths in files are
+    ignored. `names`: placeholder → value. Errors: AutoscoutError (exit 2)."""
     made: dict[str, str] = {}
     for each in job.launch.render:
         text = template(job, each.origin)
@@ -88,7 +90,7 @@ def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, An
 
 
 def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str]:
-    """Yields a sentence for each of these settings that cannot be set in the files, because they are read unchanged."""
+    """Yields a sentence for each of `settings` that cannot be set, because its file is read unchanged."""
     if not job.launch.render or not all(each.plain for each in job.launch.render):
         return
     made = {each.origin: template(job, each.origin) for each in job.launch.render}
@@ -100,8 +102,8 @@ def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str
 
 
 def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> dict[str, str]:
-    """Returns the files with these settings. Each is set in the file of its kind that has it now, else in the first
-    file of its kind.
+    """Returns the files with these settings written. Each setting is written to the file (of its kind, YAML or JSON)
+    that already has it, else to the first file of this kind.
 
     Errors: AutoscoutError (exit 2) for a setting without a suitable file."""
     inside: dict[str, dict[str, Value | None]] = {}
@@ -115,7 +117,7 @@ def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> d
                 f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
             )
         saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
-        # a preset is TOML, which has no null and writes "null" instead
+        # a preset has the text "null", because TOML has no null
         inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
     texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
     return {**made, **texts}

@@ -1,9 +1,9 @@
 """The equivalence check of an RL job: compares rewards and losses of the first updates, sampled with the same seed.
 
-The first iteration samples its answers before any training, so its reward must equal the reference's. Later on,
-rounding may change a sampled token, so rewards only agree within the standard error of a mean over that many answers.
-If a knob or another number of ranks changes the first answers, too, all iterations are compared in this way; the result
-then says so and never counts as equal."""
+The first iteration samples its answers before any training, so its reward must equal the reference's. In later
+iterations, rounding may change a sampled token, so rewards only agree within the standard error of an iteration's mean
+reward. If a knob or a different number of ranks changes even the first answers, all iterations are compared within the
+standard error; the result then states this and never counts as equal."""
 
 import math
 from collections.abc import Iterable
@@ -15,13 +15,14 @@ from kb.records import Configuration, Job, Measurement
 _COMPARED = 3  # number of updates compared per run
 _SCALE = 0.1  # tolerance for a loss: advantages have a standard deviation of 1, and their mean is near 0
 _SPREADS = 4.0  # tolerance for a reward, in standard deviations of the difference of two means
-# metric: maximum number of updates between the policy that sampled an answer and the one that trains on it
+# metric: maximum number of updates between sampling an answer and training on it
 LAG = "lag_updates"
 
 
 class FirstUpdates:
-    """Compares metrics that both runs report. A run without rewards passes, which the check's text states. Answers from
-    an older policy than the reference's make it a different training, unless a constraint limits their age."""
+    """Compares metrics that both runs report. A run without rewards passes, and the check's text states this. If a run
+    trains on answers of an older policy than the reference does, it is a different training, unless a constraint limits
+    the age of answers."""
 
     def __init__(self, job: Job, redraws: Iterable[str]) -> None:
         """`redraws`: knobs that change the sampled answers."""
@@ -29,13 +30,13 @@ class FirstUpdates:
         self._lag_stated = any(constraint(text)[0] == LAG for text in job.objective.constraints)
 
     def flaw(self, measured: Measurement) -> str:
-        """Returns why a run's metrics cannot be right, whatever other runs have; "" if they are plausible."""
+        """Returns why a run's metrics are implausible on their own, without a comparison; "" if they are plausible."""
         if all(map(math.isfinite, measured.losses + measured.grad_norms)):
             return ""
         return f"rewards or losses are not finite: {_series(measured)}"
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Compares the updates that both runs report."""
+        """Returns how the updates that both runs report differ; "" if they agree."""
         if problem := self.flaw(measured):
             return problem
         lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
@@ -66,7 +67,7 @@ class FirstUpdates:
 
 
 def drawn_anew(reference: Configuration, configuration: Configuration, redraws: Iterable[str]) -> list[str]:
-    """Returns those of `redraws` that differ between two configurations."""
+    """Returns the names in `redraws` whose values differ between two configurations."""
     return [name for name in redraws if reference.knobs.get(name) != configuration.knobs.get(name)]
 
 

@@ -1,9 +1,9 @@
-"""Ensures that a job's configurations train the same model with the same batch, without which step times are not
+"""Ensures that all configurations of a job train the same model with the same batch. Otherwise, step times would not be
 comparable.
 
-A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for them, given
-`traffic.global_batch`, and the knobs that change the tokens of the samples (`tokens_changed_by`: packing). For an
-unknown script, the names of flags are the only hints."""
+A preset names the knobs that change the number of samples per step (`changed_by`), the flag that compensates for this
+change, given `traffic.global_batch`, and the knobs that change the number of tokens per sample (`tokens_changed_by`:
+packing). For an unknown script, the names of flags are the only hints."""
 
 import math
 import re
@@ -52,7 +52,8 @@ def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: M
 
 
 def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[str]:
-    """Problems with comparing step times. `line`: the command as written. `free`: by knob, whether it may change."""
+    """Yields a sentence for each reason why step times are not comparable. `line`: the command as written. `free`: knob
+    → whether it may change."""
     batch = preset_of(job).batch
     if batch is None:
         return
@@ -103,7 +104,7 @@ def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
 
 
 def edited(job: Job, now: ValueOf) -> Iterator[str]:
-    """A sentence if the files that a launch reads have another batch size than the job, for example after an edit."""
+    """Yields a sentence if the batch size in the launch's files differs from the job's, for example after an edit."""
     known, wanted = preset_of(job), job.traffic.global_batch
     if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
         return
@@ -116,14 +117,15 @@ def edited(job: Job, now: ValueOf) -> Iterator[str]:
 
 
 def samples_by_name(flag: str) -> str:
-    """Classifies a flag by its name: "batch" (samples per pass), "accumulation" (number of passes) or "" (neither)."""
+    """Classifies a flag by its name: "batch" (samples per pass), "accumulation" (number of passes per step) or "" (all
+    other flags)."""
     if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
 def says_whole(line: Line) -> bool:
-    """Whether a line gives the global batch, which its other flags only divide."""
+    """Whether a line gives the global batch, so that the micro batch does not change the samples per step."""
     return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in line.words)
 
 

@@ -36,7 +36,8 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's `derived` names with values from the line. Errors: AutoscoutError (exit 2) for an unclosed quote."""
+    """Returns the preset's `derived` names → values from the line. Errors: AutoscoutError (exit 2) for an unclosed
+    quote."""
     now = today(job)
     values = {name: now(flag) for name, flag in preset.line.items()}
     # names whose value is a text instead of a number
@@ -67,7 +68,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
-    """Merges the settings files that the line names, if they exist."""
+    """Returns the merged settings of the files that the line names, if these exist."""
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.value, served.unread)):
@@ -77,8 +78,9 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
 
 
 def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns TensorRT-LLM's settings for attention data parallelism: on how many devices attention runs separately
-    while experts are shared, and how long a device waits for the others' prompts (LlmArgs, AttentionDpConfig)."""
+    """Returns TensorRT-LLM's settings for attention data parallelism (LlmArgs, AttentionDpConfig): the number of
+    devices that compute attention separately but share experts, and how long a device waits for prompts on the other
+    devices."""
     if settings.get("enable_attention_dp") is not True:
         return {}
     degrees, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")

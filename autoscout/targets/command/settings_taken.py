@@ -1,5 +1,5 @@
-"""Checks whether the installed releases of a trainer accept the settings that AutoScout adds to a line. Known releases
-are recorded (taken/PACKAGE.json); for others, their sources are parsed without import."""
+"""Checks whether the installed releases of a trainer's packages accept the settings that AutoScout adds to a line.
+Known releases are recorded (taken/PACKAGE.json); sources of unknown releases are parsed without import."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -29,12 +29,13 @@ found = {name: importlib.util.find_spec(name) for name in NAMES}
 print(json.dumps({name: [*spec.submodule_search_locations][0] for name, spec in found.items() if spec}))
 """
 
-Taken = dict[str, list[str]]  # a setting → its alternative names, of which one must exist
+Taken = dict[str, list[str]]  # setting → alternative names; at least one must exist
 
 
 def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
-    """Returns the settings added by experiments, export checks and knobs, without those that only replace a setting of
-    the line. A setting is a field of the classes that `taken_by` has for the longest matching prefix."""
+    """Returns the settings added by experiments, export checks and knobs. Settings that only replace one in the line
+    are omitted. A setting must be a field of one of the classes that `taken_by` lists for the longest matching
+    prefix."""
     batch = [preset.batch.flag] if preset.batch else []
     found = {}
     for text in [*preset.measuring, *preset.soak, *batch, *knobs]:
@@ -65,9 +66,10 @@ def fit(
     environment: Mapping[str, str],
     started: Callable[[Job, Configuration, Place], Started],
 ) -> seams.SeamFit | None:
-    """Checks the settings; None if that is impossible. `ours`: knobs from our catalogs. (A user's own knobs depend on
-    the user's script, so they are not checked.) `environment`: versions of installed packages. `started`: returns the
-    command whose interpreter has the packages, for releases without a record.
+    """Returns whether the packages accept the settings; None if that cannot be determined. `ours`: knobs of shipped
+    catalogs. (A user's own knobs depend on the user's script, so they are not checked.) `environment`: versions of
+    installed packages. `started`: returns the command whose interpreter has the packages, for releases without a
+    record.
 
     Errors: AutoscoutError (exit 2) for an unreadable source."""
     own = {knob.sets for knob in ours}

@@ -1,5 +1,5 @@
 """Describes the environment of a user's own command: package versions, the device, and a hash of the code. Measurements
-are comparable only if all of these are equal, so that edits of the script invalidate earlier ones."""
+are comparable only if all three are equal, so an edit of the script invalidates earlier measurements."""
 
 import hashlib
 import os
@@ -44,8 +44,9 @@ _LARGEST = 2**20  # maximum size in bytes of a file that is hashed as code
 
 
 def variables(job: Job, started: Started) -> dict[str, str]:
-    """Returns the command's environment: ours, plus the job's variables. PATH begins with the folder of `launch.python`
-    and ends with that of our interpreter, so that no virtual environment has to be activated."""
+    """Returns the command's environment variables: those of this process, plus the job's. PATH begins with the folder
+    of `launch.python` and ends with the folder of AutoScout's interpreter, so that no virtual environment has to be
+    activated."""
     found = {**os.environ, "PYTHONUNBUFFERED": "1", **started.environment}
     first = [str(Path(job.launch.python).absolute().parent)] if job.launch.python else []
     path = [*first, found.get("PATH", os.defpath), str(Path(sys.executable).parent)]
@@ -53,7 +54,8 @@ def variables(job: Job, started: Started) -> dict[str, str]:
 
 
 def describe(job: Job, started: Started) -> dict[str, str]:
-    """Versions and devices. Errors: AutoscoutError (exit 2) if the command is not found or its interpreter fails."""
+    """Returns name → version or device. Errors: AutoscoutError (exit 2) if the command is not found or its interpreter
+    fails."""
     cwd = Path(job.launch.path or ".")
     python = python_of(job, started)
     found: dict[str, str] = {}
@@ -87,19 +89,17 @@ def python_of(job: Job, started: Started) -> str:
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
     program = found_program(started.line.words[0], cwd, environment)
     if job.launch.python:
-        # As in variables(), this is relative to our working directory rather than to the command's.
+        # As in variables(), a relative path is relative to AutoScout's working directory, not to the command's.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
     own = interpreter.of_program(program, environment["PATH"])
     if own or _elsewhere(started.line):
         return own
-    # Otherwise it is the first word that is a Python interpreter or script, which the launcher starts.
+    # Otherwise, take the first word that is a Python interpreter or script; the launcher starts it.
     words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.line, cwd))
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
-    root = Path(
-        program
-    ).parent.parent  # the environment's root: a launcher outside may have another `python` next to it
+    root = Path(program).parent.parent  # the environment's root: a launcher's own folder may have a different `python`
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""
@@ -123,8 +123,8 @@ def _words(line: Line, cwd: Path) -> Sequence[str]:
 
 
 def lacking(job: Job) -> list[str]:
-    """Returns the missing programs of a shell command, including the server that a preset loads. Otherwise, a command
-    waiting for that server would run until its time limit."""
+    """Returns the missing programs of a shell command, including the server that a preset starts. Without this check,
+    the command would wait for the missing server until its time limit."""
     text = command_of(job)
     line = command_line(job)
     if not line.for_shell and preset_of(job).served is None:
@@ -155,7 +155,7 @@ def _cpu() -> dict[str, str]:
 
 
 def _gpus() -> dict[str, str]:
-    """The GPUs as named by the driver; {} without a driver, since the command itself will report the problem."""
+    """Returns the GPUs by the driver's names; {} without a driver, since the command itself will report the problem."""
     seen = gpus.look()
     if not seen:
         return {}

@@ -1,5 +1,5 @@
-"""Reads the model from a launch line of a Hugging Face trainer, and computes the inputs of the training and memory
-simulators for it, from its preset's `[trained]` and `[simulated]`."""
+"""Reads the model from a launch line of a Hugging Face trainer, and computes the line's inputs to the training and
+memory simulators, using `[trained]` and `[simulated]` of the line's preset."""
 
 import contextlib
 import re
@@ -43,7 +43,7 @@ _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
 def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
-    """Returns a line's settings by name (per_device_train_batch_size), with those of its settings file and accelerate's
+    """Returns the settings of a line and of its settings file by name (per_device_train_batch_size), and accelerate's
     `distributed_type`. `folder`: the line's working directory.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
@@ -66,7 +66,8 @@ def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list
 
 
 def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, Any]:
-    """Returns the job's {"model": …, "seq_len": …} as far as the line gives them; adds notes on assumed values."""
+    """Returns {"model": …, "seq_len": …} for the job, without the keys that the line does not give. Adds notes on
+    assumed values."""
     trained = known.trained
     if trained is None or _why_not(line, {}, trained):
         return {}
@@ -103,7 +104,8 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
 
 
 def _of_answers(given: Settings, trained: Trained, notes: list[str]) -> dict[str, int]:
-    """Estimates mean tokens of prompts and answers in RL, since the line has only their maximum."""
+    """Returns estimated mean numbers of tokens of prompts and answers in RL, since the line has only the maximum
+    numbers."""
     said = _first(given, trained.prompt), _first(given, trained.length)
     usual = trained.usual_prompt, trained.usual_length
     prompt, answer = (int(s) if s.isdecimal() else u for s, u in zip(said, usual, strict=True))
@@ -204,7 +206,7 @@ def _why_not(line: Line, given: Settings, trained: Trained) -> str:
 
 
 def _is_one(given: Settings, name: str) -> bool:
-    """Whether a setting is a degree of parallelism of 1, which has no effect."""
+    """Whether a setting has the value 1. (A degree of parallelism of 1 has no effect.)"""
     return (given.get(name) or [""])[0] == "1"
 
 
@@ -282,8 +284,8 @@ def _given(job: Job, preset: Preset) -> dict[str, list[str]]:
 
 
 def _of_file(file: Path) -> dict[str, list[str]]:
-    """Returns the plain settings and lists of a YAML file by name. Settings in a section keep their own names, and the
-    section's name is added to show that it exists.
+    """Returns scalars and lists of a YAML file by name. Settings in a section keep their names without a prefix; the
+    section's name is added with the value "true" to show that the section exists.
 
     Errors: AutoscoutError (exit 2) for an unreadable file."""
     try:

@@ -1,4 +1,5 @@
-"""Combines a trainer's line with its settings file: values of the preset's knobs and batch become arguments."""
+"""Combines a trainer's line with its settings file: values of the preset's knobs and of batch settings in the file
+become arguments of the line."""
 
 import os
 import shutil
@@ -17,17 +18,17 @@ from kb.records import AutoscoutError
 
 
 def with_settings(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """Returns (the line with settings of its file as arguments, all plain settings). `unread`: a file that is not on
-    this machine.
+    """Returns (the line with settings of its file as arguments, all scalar settings of the file). `unread`: a file that
+    is not on this machine.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read, or that the line must name but does not."""
     return _overridden(line, known) if known.overrides else _with_config(line, known, unread)
 
 
 def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
-    """Returns (the line, with arguments that repeat the YAML file's values of the preset's knobs and batch; the file's
-    plain settings). A `--` before a launcher's words is removed, because everything after it would be passed to the
-    program. Flags are spelled as in the preset, a-b for a_b."""
+    """Returns (line, the file's scalar settings). The line has additional arguments that repeat the YAML file's values
+    of the preset's knobs and batch settings. A `--` before a launcher's words is removed, because everything after it
+    would be passed to the program. Flags are spelled as in the preset, a-b for a_b."""
     begins = _begins(line, known)
     given = [word for word in line.words[begins + 1 :] if word != "--"]
     file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
@@ -50,8 +51,8 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
 
 
 def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
-    """For a preset whose settings are only in files: returns (the line with the names of the copies that a run gets;
-    `launch.render` for the copies; their settings). Errors: AutoscoutError (exit 2)."""
+    """For a preset whose settings are only in files: returns (line, `launch.render`, the files' settings). The line
+    names the copies that `launch.render` creates for each run. Errors: AutoscoutError (exit 2)."""
     named = settings_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
     alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
@@ -75,7 +76,7 @@ def file_of(line: Line, known: Preset) -> Path | None:
 
 
 def _config(line: Line, known: Preset) -> str:
-    """Returns the name of the settings file that flags override; "" if there is none."""
+    """Returns the name of the line's settings file, if flags override it; "" if there is none."""
     if known.first:
         begins = _program(line, known)
         after = "" if begins is None else "".join(line.words[begins + 1 : begins + 2])
@@ -96,15 +97,15 @@ def _program(line: Line, known: Preset) -> int | None:
 
 
 def in_a_container(line: Line, known: Preset) -> str:
-    """Returns the settings file, from `--config` or the first word, if it exists only in a container. "" if it is on
-    this machine or has to be."""
+    """Returns the settings file, from `--config` or the first word, if it exists only in a container; "" if the line
+    runs on this machine or the file exists here."""
     named = _config(line, known)
     return named if {*line.names} & {*CONTAINERS} and not os.path.isfile(named) else ""
 
 
 def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
-    """Returns (the line, with flags that repeat the `--config` file's values of the preset's knobs, batch and
-    evaluation; the file's plain settings)."""
+    """Returns (line, the file's scalar settings). The line has additional flags that repeat the `--config` file's
+    values of the preset's knobs, batch settings and evaluation settings."""
     named = _config(line, known)
     # a bare name is not a file
     if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):
@@ -143,7 +144,7 @@ def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _among_packages(known: Preset, program: Sequence[str], name: object) -> Path | None:
-    """Returns the settings file of that name in the program's package; None if the program is not installed here."""
+    """Returns the settings file `name` in the program's package; None if the program is not installed here."""
     found = shutil.which(program[-1]) if known.configs and program else None
     places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
     return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)

@@ -1,5 +1,5 @@
 """Experiments with a server's launch line. Since a server does not end, the experiment is a shell script that starts
-it, waits until it responds, runs the engine's load tool, and ends it."""
+the server, waits until it responds, runs the engine's load tool, and ends the server."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from autoscout.space.language.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
 
-_ROUNDS = 6  # requests per user in a closed loop; the first and the last ones see a lower load
+_ROUNDS = 6  # requests per user in a closed loop, since a user's first and last request see a lower load
 _SECONDS = 60  # duration of an open loop in seconds
 _SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
 _SERVERS_IMAGE = re.compile(r"/(text-generation-inference|llama\.cpp|lmdeploy|sglang|nim/[\w./-]+)(:|@|$)")
@@ -72,7 +72,7 @@ def _program(line: Line, preset: Preset) -> int:
 
 
 def _inside(before: Line) -> bool:
-    """Whether these words enter a container or another environment."""
+    """Whether these words start a container or activate a different environment."""
     return bool({*before.names} & {*ENVIRONMENTS} or before.first in ("bash", "sh"))
 
 
@@ -88,7 +88,7 @@ def by_experiments(line: Line, preset: Preset) -> Line:
 
 
 def unknown(line: Line) -> str:
-    """Returns the word by which a line without a preset seems to start a server; "" if there is none."""
+    """Returns the word that suggests that a line without a preset starts a server; "" if there is none."""
     within = line.words if runs_image(line) >= 0 else ()
     images = (word for word in within if _SERVERS_IMAGE.search(word))
     return next((word for word in line.words[:4] if _SERVES.search(word)), next(images, ""))
@@ -142,7 +142,7 @@ def devices_of(line: Line, served: Served) -> int:
 
 
 def canonical(line: Line, served: Served) -> Line:
-    """Returns the line with the flag names that the preset's knobs use, instead of aliases."""
+    """Returns the line with aliases replaced by the flag names that the preset's knobs use."""
     parts = (word.partition("=") for word in line.words)
     return line.of(f"{served.aliases.get(name, name)}{equals}{value}" for name, equals, value in parts)
 

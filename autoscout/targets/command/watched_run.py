@@ -1,4 +1,5 @@
-"""One run of a command: writes its input files, reads its output while it runs, and ends it once enough is known."""
+"""One run of a command: writes the input files, reads the output while the command runs, and ends the command once
+enough iterations are measured."""
 
 import math
 import time
@@ -37,7 +38,8 @@ def launched(
     reader: "OutputReader",
     begin: supervised.Begin | None = None,
 ) -> Ended:
-    """Writes the command's input files and runs it until it ends or enough is known. `begin`: starts it warm."""
+    """Writes the command's input files and runs the command until it ends or enough iterations are measured. Returns
+    how it ended. `begin`: starts the command in a warm interpreter."""
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
@@ -78,7 +80,7 @@ def logged(job: Job, log: Path) -> measurement.Readings:
 
 
 class OutputReader:
-    """Reads one run's output and decides when enough is known."""
+    """Reads one run's output and decides when enough iterations are measured."""
 
     def __init__(self, job: Job, folder: Path, bar: early.Bar | None) -> None:
         self._job, self._folder, self._bar = job, folder, bar
@@ -158,7 +160,7 @@ class OutputReader:
         return self._result.problem
 
     def not_finite(self) -> str:
-        """Returns which loss or gradient norm is not finite; "" if all are finite."""
+        """Returns a text that names the loss or gradient norm that is not finite; "" if all are finite."""
         for name, values in self.values().items():
             if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
                 at = next(i for i, value in enumerate(values) if not math.isfinite(value))
@@ -166,8 +168,9 @@ class OutputReader:
         return ""
 
     def _all_reported(self) -> bool:
-        """Whether every metric was reported at least once, except a preset's metrics that this run never reports
-        (memory on CPUs, gradient norms without clipping). False until a summary at the end, if there is one."""
+        """Whether every metric was reported at least once. Exceptions are a preset's metrics that this run never
+        reports (memory on CPUs, gradient norms without clipping). False until the final summary, if the run prints
+        one."""
         launch = self._job.launch
         through = len(self.costs()) >= launch.iterations > 1
         awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}

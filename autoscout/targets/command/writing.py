@@ -1,4 +1,5 @@
-"""Export formats of a user's own command other than shell scripts: YAML, a Slurm script, a Kubernetes Job or JobSet."""
+"""Export formats of a user's own command in addition to shell scripts: YAML, a Slurm script, a Kubernetes Job or
+JobSet."""
 
 import shlex
 
@@ -25,7 +26,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def yaml(launch: Launch) -> str:
-    """Writes YAML. Strings are written as JSON, whose scalars are valid YAML."""
+    """Returns the launch as YAML. Strings are written as in JSON, because JSON scalars are valid YAML."""
     lines = [*heading(launch), f"folder: {yaml_text.emitted(launch.folder)}", "environment:"]
     lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines += ["command:", *(f"  - {yaml_text.emitted(word)}" for word in launch.program)]
@@ -38,7 +39,8 @@ def yaml(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """Writes a Slurm script. On several nodes, the command runs once on each, unless it calls `srun` itself."""
+    """Returns the launch as a Slurm script. On several nodes, the script runs the command once on each node, unless the
+    command calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
     if launch.placed and launch.program[0] != "srun":
         alike, start = placed_by_shell(launch)
@@ -55,7 +57,8 @@ def slurm(launch: Launch) -> str:
 
 
 def k8s(launch: Launch) -> str:
-    """Writes a Job with the user's image. It is one pod, so several nodes are an error: AutoscoutError (exit 2)."""
+    """Returns a Kubernetes Job with the user's image. Errors: AutoscoutError (exit 2) for several nodes, since a Job
+    has one pod."""
     if launch.nodes > 1:
         raise AutoscoutError(
             f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
@@ -83,7 +86,7 @@ def jobset(launch: Launch) -> str:
 
 
 def _heard(launch: Launch) -> Launch:
-    """Makes a server listen on all network interfaces, because its clients are outside of its pod."""
+    """Returns the launch of a server that listens on all network interfaces, because clients are outside of its pod."""
     line = Line(tuple(launch.program))
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch

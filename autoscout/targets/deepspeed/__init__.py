@@ -102,8 +102,8 @@ class DeepSpeed(Target):
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        """ "your present launch" if its micro batch is among the values to try. Otherwise the reference is our advice
-        within the lists of the ds_config."""
+        """Returns "your present launch" if the launch's micro batch is among the values to try. Otherwise, describes
+        the reference: the recipe's choice from the lists of the ds_config."""
         from autoscout.targets.deepspeed import config_space
         from autoscout.targets.deepspeed.autotuning import settings
         from autoscout.targets.deepspeed.tuning_space import MICRO

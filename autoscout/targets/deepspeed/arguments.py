@@ -74,8 +74,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
 
 
 def rendered_config(job: Job, configuration: Configuration, place: Place | None = None) -> Config:
-    """Returns a complete ds_config, without lists or placeholders and with three consistent batch sizes. `place`: that
-    of an experiment, which makes the engine report its speed after every step."""
+    """Returns a complete ds_config, without lists or placeholders and with three consistent batch sizes. `place`: where
+    an experiment runs; if given, the engine also reports its speed after every step."""
     config = read_config(job)
     found = settings(config)
     knobs = {knob.name: knob for knob in declared(job).knob}
@@ -111,7 +111,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def saying_each_step(job: Job, launch: Launch) -> Launch:
-    """Makes the engine report its speed after every step instead of occasionally."""
+    """Returns the launch with a ds_config that makes the engine report its speed after every step."""
     rendered = config_of(job)
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:
@@ -146,7 +146,7 @@ def _put(config: Config, path: str, value: Any) -> None:
 
 
 def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> Line:
-    """Replaces the ds_config's name in the command by `replacement`."""
+    """Returns the command with the ds_config's name replaced by `replacement`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 
@@ -160,8 +160,9 @@ def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> 
 
 
 def mappings(job: Job, line: Line) -> dict[str, str]:
-    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has them or the
-    ds_config has an "auto", which a Trainer fills in. A Trainer rejects a ds_config that differs from its arguments."""
+    """Returns the user's arg_mappings. Default: the flags of a Hugging Face Trainer, if the command has such flags or
+    the ds_config has an "auto" (only a Trainer fills it in). A Trainer rejects a ds_config that differs from the
+    Trainer's arguments."""
     config = read_config(job)
     given = settings(config).arg_mappings
     if given is not None:
@@ -171,7 +172,7 @@ def mappings(job: Job, line: Line) -> dict[str, str]:
 
 
 def _scalars(config: Config) -> dict[str, Value]:
-    """Returns scalars by the last part of their path; of several with the same name, the first one."""
+    """Returns the last part of a path → scalar. If several paths end with the same part, the first one counts."""
     found: dict[str, Value] = {}
     for path, value in ds_config.leaves(config):
         if isinstance(value, bool | int | float | str):
@@ -180,7 +181,7 @@ def _scalars(config: Config) -> dict[str, Value]:
 
 
 def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks. `ranks`: those of data parallelism."""
+    """Ensures train_batch_size == micro batch × accumulation × ranks. `ranks`: number of data parallel ranks."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1
     if batch:

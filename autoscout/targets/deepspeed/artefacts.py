@@ -1,7 +1,7 @@
 """Writes a session in the file layout of DeepSpeed's autotuner, for tools that read its files: exps/, results/ with a
 folder per experiment, ds_config_optimal.json, cmd_optimal.txt and summary.txt.
 
-Files are written under temporary names and renamed, so that readers never see incomplete ones. Files of an earlier
+Files are written under temporary names and renamed, so that readers never see incomplete files. Files of an earlier
 tuning are kept unless `overwrite` is set. Folders that no autotuning created are never deleted."""
 
 import json
@@ -36,7 +36,7 @@ def as_ds_config(launch: Launch) -> str:
 
 
 def name_of(job: Job, configuration: Configuration) -> str:
-    """DeepSpeed's name for an experiment: z2_tmbspg4_gas2_rbs5.0e+06."""
+    """Returns DeepSpeed's name for an experiment, such as z2_tmbspg4_gas2_rbs5.0e+06."""
     config = read_config(job)
     keys = {path.rpartition(".")[2] for path in choices_of(config, settings(config), job)} - {"stage"}
     found = rendered_config(job, configuration)
@@ -67,7 +67,8 @@ def prepared(job: Job, working: Path) -> tuple[Path, Path]:
 
 
 def write(job: Job, working: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
-    """Writes a session's files; returns the results folder. Errors: AutoscoutError if it cannot be written."""
+    """Writes a session's files; returns the path of the results folder. Errors: AutoscoutError if the folder cannot be
+    written."""
     exps, results = prepared(job, working)
     typical = _typical(job, measured)
     for found in typical.values():
@@ -90,7 +91,8 @@ def command(job: Job, configuration: Configuration, config: Path) -> str:
 
 
 def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> str:
-    """Writes a table with a row per ZeRO stage and one for all: experiments, best value, name of its experiment."""
+    """Returns a text table with a row per ZeRO stage and one for all stages: number of experiments, best value, name of
+    the best experiment."""
     metric = job.objective.metric
     spaces: dict[str, list[Measurement]] = {}
     for m in measured:
@@ -144,7 +146,7 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
 
 
 def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
-    """For each configuration, returns the median of its successful runs (as in the verdict), or the last failure."""
+    """Returns name of a configuration → median of its successful runs (as in the verdict), or its last failure."""
     runs: dict[str, list[Measurement]] = {}
     for m in measured:
         runs.setdefault(m.configuration.id, []).append(m)
@@ -166,7 +168,7 @@ def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether an autotuning, ours or DeepSpeed's, created all of the folder's content."""
+    """Whether AutoScout or DeepSpeed's autotuner created all of the folder's content."""
     if (folder / MARK).exists():
         return True
     left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]

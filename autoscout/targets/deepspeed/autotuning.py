@@ -1,7 +1,7 @@
 """The `autotuning` section of a ds_config, with the user's settings for DeepSpeed's autotuner.
 
 Defaults are those of DeepSpeed's code (autotuning/constants.py, 0.19.8), except for `overwrite`, which is false so that
-no measurement is lost. (DeepSpeed's README has other defaults for `overwrite` and `tuner_type`.)"""
+no measurement is lost. (DeepSpeed's README states different defaults for `overwrite` and `tuner_type`.)"""
 
 import difflib
 import math
@@ -17,7 +17,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# DeepSpeed's metric → our objective. DeepSpeed maximizes all of its metrics.
+# DeepSpeed's metric → a job's objective. DeepSpeed maximizes each of its metrics.
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},
@@ -63,7 +63,7 @@ AUTO_TP = "tensor_parallel.autotp_size"
 
 
 def settings(config: Config, where: str = "ds_config") -> Autotuning:
-    """Returns the section's settings. `mp_size` is the degree of AutoTP, if DeepSpeed splits the model itself.
+    """Returns the section's settings. `mp_size` is set to the degree of AutoTP if DeepSpeed itself splits the model.
 
     Errors: AutoscoutError (exit 2) naming the setting."""
     section = config.get("autotuning") or {}
@@ -97,8 +97,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
 
 
 def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
-    """Sets `values` by their flags in `mappings` (name in the ds_config → flag), in place or appended. The value "auto"
-    is left to the script."""
+    """Returns the line with `values` set by their flags in `mappings` (name in the ds_config → flag). Existing flags
+    are changed, missing ones appended; a value "auto" is not set, because the script chooses it."""
     for name, flag in mappings.items():
         value = values.get(name.strip())
         if value is not None and value != "auto":

@@ -51,9 +51,9 @@ def job_of(
     completed: Path | None = None,
 ) -> dict[str, Any]:
     """Returns a job file's content. `script`: the user's script with arguments, which need not name the ds_config.
-    `gpus`: number of GPUs (or CPU ranks) on this machine; `hosts`: a host file instead. `loss`: pattern of the script's
-    losses. `completed`: a copy of the ds_config with the model's parameters added, which is read instead. `notes`: what
-    the user should check.
+    `gpus`: number of GPUs (or CPU ranks) on this machine. `hosts`: a host file, given instead of `gpus`. `loss`:
+    pattern of the script's losses. `completed`: a copy of the ds_config with the number of model parameters added,
+    which is read instead of the ds_config. `notes`: what the user should check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -127,13 +127,13 @@ def _job_on(
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Like `job_of`, for a launch line with a ds_config; None if it names none or the file does not exist. `devices`:
-    those of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
+    """Like `job_of`, for a launch line with a ds_config; None if the line names no ds_config or the file does not
+    exist. The key `devices` has the devices of each node, 0 if unknown. Errors: AutoscoutError (exit 2)."""
     flags = line.alike
     named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    # for example Axolotl, which does not accept a Trainer's flags
+    # frameworks such as Axolotl do not accept a Trainer's flags
     if (known := recognised(line)) and frameworks()[known].overrides:
         return None
     asked, config = devices(line), ds_config.read(Path(named))
@@ -164,8 +164,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
 
 
 def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
-    """Returns a note if the three batch sizes of a ds_config are inconsistent for the line's ranks, which DeepSpeed
-    asserts. `apart`: number of ranks that share samples."""
+    """Returns a list with a note if the three batch sizes of a ds_config are inconsistent for the line's number of
+    ranks. DeepSpeed would then fail with an assertion. `apart`: number of ranks that share samples."""
     batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []
@@ -180,14 +180,15 @@ def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
 
 
 def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
-    """Returns a note on replacing a launcher. `starter`: the words before the script; `kept`: those that remain."""
+    """Returns a list with a note if AutoScout replaces the line's launcher. `starter`: the words before the script.
+    `kept`: the words of `starter` that are not replaced."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []
 
 
 def _that_stays(config: Config, named: str) -> list[str]:
-    """Returns a note if the ds_config fixes the ZeRO stage."""
+    """Returns a list with a note if the ds_config fixes the ZeRO stage."""
     stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
@@ -204,7 +205,7 @@ def _of_trainer(script: Line) -> int:
 
 
 def strategy_of(config: Path) -> str:
-    """Returns the search strategy that corresponds to a ds_config's tuner_type; "" for our default."""
+    """Returns the search strategy that corresponds to a ds_config's tuner_type; "" for AutoScout's default."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 

@@ -1,7 +1,8 @@
 """The space of a user's ds_config: lists become knobs, single values are fixed.
 
-A field in our catalog becomes a knob with the catalog's name and conditions. It is inactive at ZeRO stages where it has
-no effect, which avoids configurations with equal runs. Other fields become knobs without conditions."""
+A field in our catalog becomes a knob with the catalog's name and conditions. Such a knob is inactive at ZeRO stages
+where it has no effect, so that no two configurations have equal runs. Fields that the catalog lacks become knobs
+without conditions."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -21,17 +22,18 @@ from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FAC
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
-# Sections in which a list is a single value, not a choice. (DeepSpeed's autotuner excludes only the optimizer's betas.)
+# Sections in which a list is a single value, not a list of choices. (DeepSpeed's autotuner makes this exception only
+# for the optimizer's betas.)
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # computed from the global batch and the micro batch
-# rules that several large sizes have the same effect
+# rule that forbids all but one of several large sizes with the same effect → the size's knob
 _SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
 def config_of(job: Job) -> Rendered | None:
-    """Returns the first JSON file of launch.render, which is the ds_config; None if there is none."""
+    """Returns the ds_config, i.e. the first JSON file of launch.render; None if there is none."""
     return next((r for r in job.launch.render if r.origin.endswith(".json") and r.to.endswith(".json")), None)
 
 
@@ -43,7 +45,7 @@ def read_config(job: Job) -> Config:
 
 
 def batch_of(job: Job, config: Config) -> int:
-    """Returns the samples per step, which all configurations share; 0 if each has its own."""
+    """Returns the samples per step if all configurations have the same number; else 0."""
     size = config.get(BATCH)
     most = settings(config).max_train_batch_size
     return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
@@ -87,8 +89,8 @@ def takes_auto(job: Job) -> bool:
 
 
 def brings_optimizer(job: Job, config: Config) -> bool:
-    """Whether a script with its own optimizer can offload it: either the ds_config allows that, or a Hugging Face
-    Trainer replaces the optimizer by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
+    """Whether a script's own optimizer can be offloaded: either the ds_config allows this, or a Hugging Face Trainer
+    replaces the optimizer by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
     return takes_auto(job) or config.get("zero_force_ds_cpu_optimizer") is False
 
 
@@ -98,8 +100,8 @@ def leaves_auto(config: Config) -> bool:
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """Returns the catalog of a ds_config's space. If nothing else can be tuned, it has the ZeRO stage as a knob.
-    Errors: AutoscoutError (exit 2) for an unreadable ds_config."""
+    """Returns the catalog of a ds_config's space. If the ds_config leaves nothing to tune, the ZeRO stage becomes a
+    knob. Errors: AutoscoutError (exit 2) for an unreadable ds_config."""
     config = read_config(job)
     found = settings(config)
     by_path = {knob.sets: knob for knob in shipped.knob}
@@ -112,7 +114,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
     names = choices_by_name.keys()
     derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
     ranks = _ranks(job, found)
-    # derive it from the global batch, as DeepSpeed does
+    # derive the micro batch from the global batch, as DeepSpeed does
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // ({ranks} * {steps if isinstance(steps, int) else 1}))"
@@ -197,7 +199,7 @@ def _offloads(config: Config) -> bool:
 
 
 def wants_model_info(config: Config) -> bool:
-    """Whether the model's size is needed to determine what fits, but unknown."""
+    """Whether the model's size is unknown, although it is needed to determine which stages fit."""
     found = settings(config)
     left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
     return found.enabled and left and not (found.model_info or {}).get("num_params")
@@ -212,8 +214,8 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Returns the micro batches to try: the current one and the powers of two in the allowed range. With a global
-    batch, only divisors of a rank's share of it."""
+    """Returns the micro batches to try: the current one and the powers of two in the allowed range. If a global batch
+    is set, only divisors of a rank's share of the global batch are returned."""
     shared = modelled.ranks_of_a_model(job, found.mp_size)
     ranks = max(job.devices // shared, 1)
     batch = batch_of(job, config)
@@ -236,7 +238,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def today(job: Job) -> int:
-    """Returns the micro batch in a Hugging Face Trainer's line; 0 if it has none."""
+    """Returns the micro batch in a Hugging Face Trainer's line; 0 if the line does not set it."""
     return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 
@@ -252,7 +254,8 @@ def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
 
 
 def _known(knob: KnobEntry, values: list[Any]) -> KnobEntry:
-    """Returns the catalog's knob with the user's values, which are also tuned on CPUs, since the user listed them."""
+    """Returns the catalog's knob with the user's values. It is tuned on CPUs, too, since the user listed these
+    values."""
     when = knob.when.replace(" and cuda", "")
     return msgspec.structs.replace(knob, values=values, default=values[0], when=when, keeps=[])
 
@@ -281,7 +284,7 @@ def _rules(
     job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]], ranks: str
 ) -> Iterator[RuleEntry]:
     """Returns the catalog's rules that apply to this space. (Some need a fixed batch, some the number of parameters.)
-    Of sizes with the same effect, rules keep the smallest one in the list. `ranks`: see `_ranks`."""
+    Of list values with the same effect, the rules allow only the smallest. `ranks`: see `_ranks`."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -293,7 +296,7 @@ def _rules(
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
-            continue  # no other stage has the same effect as stage 0
+            continue  # at stage 0, no values of several stages have the same effect
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
@@ -326,7 +329,7 @@ def _scalar(value: Any) -> Value:
 
 
 def _names_read(texts: list[str], derived: dict[str, str]) -> set[str]:
-    """Returns the names in expressions, including those in derived names."""
+    """Returns the names used in expressions, directly or in the definitions of derived names."""
     found: set[str] = set()
     ahead = {name for text in texts for name in Expression(text).names}
     while ahead:

@@ -1,6 +1,6 @@
 """Parses a user's ds_config like DeepSpeed: JSON with comments and trailing commas. Each mistake is reported in a
-sentence. DeepSpeed silently ignores unknown top-level names; here, a name similar to a known one is an error, because a
-misspelled `reduce_bukket` would have no effect."""
+sentence. DeepSpeed silently ignores unknown top-level names. Here, an unknown name that resembles a known one is an
+error, because it is probably misspelled and would have no effect."""
 
 import difflib
 import json
@@ -14,8 +14,8 @@ from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names that are missing in the table of arguments (DeepSpeed 0.19.8: runtime/config.py and its callees,
-# autotuning/config.py), and all names of ZeRO as in a ds_config (runtime/zero/config.py).
+# Names that the table of arguments (line/arguments) lacks (DeepSpeed 0.19.8: runtime/config.py and its callees,
+# autotuning/config.py), and all names of the section zero_optimization (runtime/zero/config.py).
 _SECTIONS = (
     *("optimizer", "scheduler", "bfloat16", "amp", "torch_autocast", "autotuning", "sparse_gradients"),
     *("activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio"),
@@ -39,7 +39,7 @@ ZERO = (
     *("zero_quantized_gradients", "memory_efficient_linear", "pipeline_loading_checkpoint", "override_module_apply"),
     *("log_trace_cache_warnings", "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "compute_grad_norm"),
 )
-# DeepSpeed also accepts stage 3's settings under the names of their fields.
+# DeepSpeed also accepts stage 3's settings without the prefix stage3_.
 _ALIASES = {name.removeprefix("stage3_"): name for name in ZERO if name.startswith("stage3_")}
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|\#[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -108,7 +108,7 @@ def at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def put(config: Config, path: str, value: Any) -> None:
-    """Sets the value at a dotted path (None: deletes it), creating objects on the way."""
+    """Sets the value at a dotted path, creating missing parent objects. None deletes the entry."""
     *before, last = path.split(".")
     inner = config
     for key in before:

@@ -24,9 +24,9 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
     """Yields the recipes for a user's ds_config: (1) the micro batch `today` (if not 0) with the first value of each
-    list; (2) the advice of DeepSpeed's guides within the lists: no offloading, lowest stage, largest micro batch; (3)
-    the first value of each list, with which DeepSpeed's autotuner starts. If the model is known, stage and micro batch
-    of the first two are chosen such that they are estimated to fit."""
+    list; (2) values from the lists that follow DeepSpeed's guides: no offloading, lowest stage, largest micro batch;
+    (3) the first value of each list, with which DeepSpeed's autotuner starts. If the model is known, recipes (1) and
+    (2) have a stage and a micro batch that are estimated to fit."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     if today in _values(space, "mbs"):
         launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
@@ -42,8 +42,8 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
 
 
 def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
-    """Returns the first of the candidates (ordered from fast to economical) that fits, as the nearest valid
-    configuration; the last one if none fits, the first one if the model or its device is unknown."""
+    """Returns the valid configuration nearest to the first candidate that fits. Candidates are ordered from fast to
+    economical. If none fits, the last one is used; if the model or its device is unknown, the first one."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
         return nearest(space, wanted[0])

@@ -3,7 +3,7 @@ logs.
 
 `throughput` is in samples per second, so the step time is train_batch_size / throughput. An experiment without
 metrics.json failed, for a reason in stderr.log. "auto" values and lists are skipped, since they do not determine the
-configuration. Truncated files are reported with the missing part."""
+configuration. Truncated files are reported, with a description of the missing content."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def read(path: Path, job: Job) -> RowSource:
 
 
 def _experiments(path: Path) -> Iterator[Path]:
-    """Yields the folders of experiments. After an interrupted run, one of the two files may be missing."""
+    """Yields the folders of experiments. After an interrupted run, exp.json or ds_config.json may be missing."""
     found = sorted({file.parent for name in ("exp.json", "ds_config.json") for file in path.rglob(name)})
     yield from (f for f in found if "profile_model_info" not in f.name)
 
@@ -79,7 +79,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Returns the configuration from ds_config.json, or from exp.json if that is missing or truncated."""
+    """Returns the configuration from ds_config.json; from exp.json if ds_config.json is missing or truncated."""
     problem: Exception = AutoscoutError("is not a configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
@@ -94,7 +94,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """Renames DeepSpeed's older settings: stage 2's cpu_offload became offload_optimizer.device."""
+    """Returns the config with DeepSpeed's older settings renamed: stage 2's cpu_offload became
+    offload_optimizer.device."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
         return config

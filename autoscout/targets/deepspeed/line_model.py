@@ -29,7 +29,8 @@ _USUAL = 1024  # default tokens per sample: the maximum in Hugging Face's run_cl
 
 
 def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """Returns ({"model": …, "seq_len": …} as far as the line gives them, notes for the user)."""
+    """Returns ({"model": …, "seq_len": …}, notes for the user). The dictionary lacks the keys that the line does not
+    give."""
     if adapters := _adapters(flags):
         return {}, [
             f"model: the line trains adapters ({adapters}); to predict it, write task = 'finetune', [model] "

@@ -1,5 +1,5 @@
-"""Splits the launch line of a DeepSpeed script into its environment (a container, or processor binding), its launcher,
-which AutoScout replaces, and the script with its arguments."""
+"""Splits the launch line of a DeepSpeed script into its environment (a container, or processor binding), its launcher
+(which AutoScout replaces), and the script with its arguments."""
 
 import re
 from itertools import pairwise
@@ -19,8 +19,8 @@ _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class LineParts(NamedTuple):
-    """The parts of a launch line. `before`: the line before the launcher. `ranks_by_launcher`: whether the launcher
-    starts the ranks, rather than srun."""
+    """The parts of a launch line. `before`: the words before the launcher. `ranks_by_launcher`: whether the launcher,
+    not srun, starts the ranks."""
 
     before: Line
     ranks_by_launcher: bool
@@ -28,7 +28,7 @@ class LineParts(NamedTuple):
 
     @property
     def ranks_by_slurm(self) -> bool:
-        """Whether the script gets its rank from Slurm's variables, which torchrun does not set."""
+        """Whether the script gets its rank from Slurm's variables. (torchrun does not set these.)"""
         return not self.ranks_by_launcher and self.before.first == "srun"
 
 

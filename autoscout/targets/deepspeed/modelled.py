@@ -1,4 +1,4 @@
-"""Simulator inputs that the user's ds_config and launch line determine instead of knobs: fixed settings, precision,
+"""Simulator inputs that the user's ds_config and launch line determine, rather than knobs: fixed settings, precision,
 model parallelism, and the kernels of Hugging Face models."""
 
 import math
@@ -20,7 +20,7 @@ _FILLED_IN = {
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags with which scripts enable activation recomputation: the Trainer's, Megatron-DeepSpeed's, and others.
+# Flags with which scripts (of a Trainer, of Megatron-DeepSpeed, and further ones) enable activation recomputation.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",
@@ -50,7 +50,7 @@ _NOT_MODELLED = (
 
 
 def lacking(job: Job) -> str:
-    """Returns what the job lacks for predictions, as a clause; "" if nothing."""
+    """Returns a clause that names what the job lacks for predictions; "" if nothing."""
     if not job.model.layers:
         return (
             "the job has no model: write [model] with from = 'its config.json', or its layers, hidden, heads and vocab"
@@ -80,8 +80,8 @@ def standing(job: Job, config: Config, knob: KnobEntry) -> str:
 def simulated(
     job: Job, config: Config, batch: int, mp_size: int, shipped: Mapping[str, str], knobs: Collection[KnobEntry]
 ) -> dict[str, str]:
-    """Returns the catalog's columns, with those replaced that this ds_config and line determine. `batch`: samples per
-    step, 0 if it depends on the configuration."""
+    """Returns simulator input → expression: the catalog's expressions, except for inputs that this ds_config and line
+    determine. `batch`: samples per step, 0 if this number depends on the configuration."""
     flags, by_path = flags_of(job), {knob.sets.removeprefix("json:"): knob.name for knob in knobs}
     degrees = {name: whole_number(flags, flag) or 1 for name, flag in _DEGREES.items()}
     if degrees == {"tp": 1, "pp": 1}:
@@ -104,7 +104,8 @@ def simulated(
 
 
 def ranks_of_a_model(job: Job, mp_size: int) -> int:
-    """The number of ranks that share a copy of the model and its samples, from the line or autotuning's `mp_size`."""
+    """Returns the number of ranks that together hold one copy of the model and process the same samples, from the line
+    or autotuning's `mp_size`."""
     return ranks_by_line(flags_of(job), mp_size)
 
 
@@ -118,7 +119,7 @@ def in_half(job: Job, config: Config) -> bool:
 
 
 def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
-    """Returns the expression for stage3_max_reuse_distance. "auto" means the default, also to a Trainer."""
+    """Returns the expression for stage3_max_reuse_distance. A Trainer also interprets "auto" as the default."""
     value = ds_config.at(config, _REUSE)
     tuned = next((knob.name for knob in knobs if knob.sets == _REUSE), "")
     return tuned or (str(int(value)) if isinstance(value, int | float) else default)
@@ -147,7 +148,8 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
 
 
 def _checkpointing(job: Job) -> str:
-    """The expression for activation checkpointing from the script's flags, one of which may be a user's knob."""
+    """Returns the expression for activation checkpointing, from the script's flags. A user's knob may set such a
+    flag."""
     for knob in job.space.knob:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
@@ -157,7 +159,8 @@ def _checkpointing(job: Job) -> str:
 
 
 def precision(config: Config, flags: Flags, by_path: Mapping[str, str]) -> str:
-    """The expression for the dtype: 16 bits if the ds_config enables them, or if it has "auto" and the line does."""
+    """Returns the expression for the dtype: 16 bits if the ds_config enables them, or if the ds_config has "auto" and
+    the line enables them."""
     fp16, bf16 = (_enabled(config, flags, by_path, name) for name in ("fp16", "bf16"))
     if fp16 in ("True", "False") and bf16 in ("True", "False"):
         return repr("fp16" if fp16 == "True" else "bf16" if bf16 == "True" else "fp32")

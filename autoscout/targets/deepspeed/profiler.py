@@ -1,5 +1,5 @@
-"""Experiments on a user's DeepSpeed script. They run like those on any command, but each with its own ds_config, and
-with a check that DeepSpeed reports having used it."""
+"""Experiments on a user's DeepSpeed script. Unlike for other commands, each experiment has its own ds_config, and
+afterwards a check that DeepSpeed's output reports the settings of this ds_config."""
 
 import json
 import os
@@ -38,8 +38,9 @@ def profiler(job: Job) -> CommandProfiler:
 
 
 def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
-    """Marks a run as invalid if the script ignored its ds_config. If the run was ended while DeepSpeed compiled an
-    operator, removes the lock left behind, for which every later run would wait forever."""
+    """Returns the measurement, marked as invalid if the script ignored its ds_config. If the run was ended while
+    DeepSpeed compiled an operator, also removes the compilation lock, because every later run would wait for it
+    forever."""
     if found.status == "timeout" and (locks := unfinished(found, compiled)):
         for lock in locks:
             lock.unlink(missing_ok=True)
@@ -62,7 +63,8 @@ def unfinished(found: Measurement, compiled: Path) -> list[Path]:
 
 
 def ignored(folder: Path) -> str:
-    """Returns how the ds_config that DeepSpeed reports differs from the given one; "" if it does not."""
+    """Returns a description of how the ds_config that DeepSpeed reports differs from the given one; "" if they are
+    equal."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
         text = (folder / "output.log").read_bytes()[:_SEARCHED_BYTES].decode(errors="replace")
@@ -87,8 +89,9 @@ def ignored(folder: Path) -> str:
 
 
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
-    """Returns the model's parameters and its activation memory (bytes per sample), which DeepSpeed's engine counts in a
-    forward pass with the least memory: micro batch 1 at stage 3. Errors: AutoscoutError (exit 1) if it fails."""
+    """Returns the model's number of parameters and its activation memory (bytes per sample). DeepSpeed's engine counts
+    them in a forward pass with micro batch 1 at stage 3, which needs the least memory. Errors: AutoscoutError (exit 1)
+    if the forward pass fails."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))

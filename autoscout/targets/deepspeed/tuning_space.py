@@ -17,7 +17,7 @@ HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accum
 _NAME = re.compile(r"\$(\w+)")
 _KEPT_NAMES = ("nvme_path",)  # set by DeepSpeed itself on the machine that runs the job
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
-# The tuning spaces in its constants.py, by ZeRO stage.
+# The tuning spaces in DeepSpeed's autotuning/constants.py, by ZeRO stage.
 DEFAULT_SPACES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS},
@@ -37,7 +37,7 @@ DEFAULT_SPACES: dict[int, Config] = {
         "contiguous_gradients": [False, True],
     },
 }
-# The values of settings that are not tuned, from its config_templates/template_zero{0..3}.json.
+# The values of settings that are not tuned, from DeepSpeed's config_templates/template_zero{0..3}.json.
 TEMPLATES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
@@ -77,7 +77,8 @@ def template(stage: int, hidden: int = 0) -> Config:
 
 
 def replaced(config: Config, by: Mapping[str, Any]) -> Config:
-    """Replaces values of `config` by those of `by`. None deletes a name (its first occurrence in each branch)."""
+    """Returns `config` with values replaced by those of `by`. The value None deletes a name (its first occurrence in
+    each branch)."""
     found = dict(config)
     for name, value in by.items():
         if value is None:
@@ -91,8 +92,8 @@ def replaced(config: Config, by: Mapping[str, Any]) -> Config:
 
 
 def filled(config: Any, names: Mapping[str, Any]) -> Any:
-    """Replaces every `$NAME` in `config` by the value of the lower-case name in `names`. A string that is only `$NAME`
-    gets the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Returns `config` with every `$NAME` replaced by the value of the lower-case name in `names`. A string that is
+    only `$NAME` becomes a value of the original type. Errors: AutoscoutError (exit 2) for an unknown name."""
     if isinstance(config, Mapping):
         return {name: filled(value, names) for name, value in config.items()}
     if isinstance(config, list):
@@ -116,7 +117,7 @@ def names_in(config: Any) -> set[str]:
 
 def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
     """Returns why DeepSpeed cannot train with this config; "" if it can. Offloading needs one of DeepSpeed's
-    optimizers, unless the script's own can be offloaded (`brings_optimizer`)."""
+    optimizers, unless the script's own optimizer can be offloaded (`brings_optimizer`)."""
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):

@@ -1,8 +1,8 @@
 """Memory of a rank by ZeRO stage: the formulas of DeepSpeed's autotuner.
 
-Adam: weights and gradients take 4 bytes per parameter each (2 in half precision), optimizer states 8 (16 with master
-weights). Stage 1 shards the states over the ranks, stage 2 also the gradients, stage 3 also the weights.
-"""
+With Adam, weights take 4 bytes per parameter (2 in half precision), gradients the same, and optimizer states 8 (16 with
+master weights). Stage 1 shards the optimizer states over the ranks, stage 2 also the gradients, stage 3 also the
+weights."""
 
 
 def needed_bytes(params: int, stage: int, ranks: int, half: bool = False, mp_size: int = 1) -> float:

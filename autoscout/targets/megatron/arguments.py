@@ -47,7 +47,7 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
-# Flags that the model's sizes do not imply; Megatron-LM's defaults would give another model.
+# Flags that the model's sizes do not imply. With Megatron-LM's defaults for them, the model would be a different one.
 _OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
 _OF_LATENT = (
     "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
@@ -68,7 +68,8 @@ OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A user's own knob names a field of Megatron-core. For these fields, the flag has another name than the field.
+# A user's own knob names a field of Megatron-core. For the fields listed here, the flag's name differs from the
+# field's.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -111,16 +112,16 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """Adds flags that disable defaults of Megatron-LM whose packages are missing in this environment (see
-    environment.describe)."""
+    """Returns the flags, plus flags that disable defaults of Megatron-LM that need packages which this environment
+    lacks (see environment.describe)."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """Returns what the user still has to add to the flags. `own_line`: the user has a launch line, which defines more
-    of the model than its sizes. `checkout`: the flags were checked with the user's own Megatron-LM."""
+    """Returns what the user still has to add to the flags. `own_line`: whether the user has a launch line, since it
+    defines more than the model's sizes. `checkout`: whether the flags were checked with the user's own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -137,8 +138,9 @@ def world_size(configuration: Configuration) -> int:
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     """Returns the environment variables for every rank on a machine like the job's."""
     if devices.device_kind(job) == "cpu":
-        # One thread per rank: there are more ranks than cores, and spinning OpenMP threads would stall them for
-        # minutes. Dynamo would compile C++ in each new process. All ranks are on this machine: gloo uses loopback.
+        # One OpenMP thread per rank, because there are more ranks than cores, and spinning threads would stall the
+        # ranks for minutes. No Dynamo, because it would compile C++ in each new process. Loopback for gloo, because all
+        # ranks are on this machine.
         ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
         return ours | job.launch.environment | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
@@ -202,7 +204,7 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and without load balancing, since otherwise losses would depend on how the batch is split.
+            # Without dropped tokens and load balancing, since both would make losses depend on how the batch is split.
             _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
@@ -237,7 +239,8 @@ def _kernels(job: Job) -> Flags:
     """Returns the flags for the implementation of layers and for fused kernels."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        # Causal attention needs no mask. Building one of seq_len² per sample in the data loader is slower than a GPU.
+        # Causal attention needs no mask. Building a mask of seq_len² elements per sample in the data loader takes
+        # longer than a GPU's step.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}

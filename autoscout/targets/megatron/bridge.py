@@ -36,7 +36,7 @@ _OTHERS = {
     "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
     "--overlap-cpu-optimizer-d2h-h2d": "optimizer.overlap_cpu_optimizer_d2h_h2d",
 }
-# Written whether on or off, since a recipe may enable them.
+# Switches that are written even if they are off, since a recipe may enable them.
 _SWITCHES = {
     "--sequence-parallel": "model.sequence_parallel",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",

@@ -1,5 +1,5 @@
-"""Predicts which layouts may run out of memory by the closed-form memory model; these are shadowed before they run. A
-shadow is composed of parts that several layouts share."""
+"""Predicts by the closed-form memory model which layouts may run out of memory. Before such a layout runs, a shadow run
+(without a GPU) checks it. A shadow is composed of parts that several layouts share."""
 
 import contextlib
 import time
@@ -22,7 +22,7 @@ _NOT_OF_LAYOUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "ove
 
 
 def doubts(job: Job, kb: Path | None = None) -> Doubts:
-    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default one."""
+    """Returns the predictor of one session. `kb`: path of the knowledge base; None: the default path."""
 
     def likely(configuration: Configuration) -> float:
         attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}

@@ -22,8 +22,8 @@ from kb.records import AutoscoutError, Job, SpaceLimits
 RECORD = Path(__file__).with_name("engine_arguments.json")
 _SCRIPT = engine_seams.RANK.with_name("audit_engine.py")
 _JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # in these two jobs together, every knob has an effect
-_GROUPING = "core/parallel_state.py"  # its checks need groups of ranks, which the audit does not create
-# modules whose checks the audit runs; others need a model
+_GROUPING = "core/parallel_state.py"  # checks in this file need process groups, which the audit does not create
+# modules whose checks the audit runs; checks in further modules need a model
 _VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")
 
 
@@ -74,7 +74,7 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job) -> Job:
-    """Returns the job with Transformer Engine, and with all values allowed that need permission."""
+    """Returns the job with Transformer Engine enabled and all values allowed, including those that need permission."""
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)
     asking = [knob.name for knob in releases.adapted(shipped(job.target), job).knob if knob.asks]
     fix: dict[str, Any] = {"vpp": 1, "ar_method": "block", "mbs": 1}
@@ -82,7 +82,8 @@ def _open(job: Job) -> Job:
 
 
 def checked_by(rule: RuleEntry, version: str) -> str:
-    """The places in the code that may reject what the rule forbids. Some are reached only when a model is built."""
+    """Returns the places in the engine's code that may reject a violation of the rule. Some are reached only when a
+    model is built."""
     by = rule.checked
     if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
         by += f" since {rule.since}"
@@ -92,7 +93,7 @@ def checked_by(rule: RuleEntry, version: str) -> str:
 
 
 def _set_by_knobs(job: Job) -> set[str]:
-    """Returns all flags that the catalog may set, under their names in this release."""
+    """Returns all flags that the catalog may set, by their names in the installed release."""
     today = releases.renamed(job)
     flags = {flag for knob in shipped("megatron").knob for flag in knob.sets.split(", ")}
     return {today.get(flag, flag) for flag in flags} | flags

@@ -1,5 +1,5 @@
-"""Checks whether a release of Megatron-core accepts every call that our workers make. Known releases are recorded.
-Others are inspected where they are installed, and must train a small model before a session begins."""
+"""Checks whether a release of Megatron-core accepts every call that our workers make. Known releases are recorded. An
+unknown release is inspected where it is installed, and must train a small model before a session begins."""
 
 import contextlib
 import shutil
@@ -30,7 +30,7 @@ PACKAGE = "megatron-core"
 RECORD = Path(__file__).with_name("seams.json")
 _WORKERS = Path(__file__).parent / "worker"
 RANK = _WORKERS / "train.py"
-# Modules of Megatron-LM's own scripts, which are used only by jobs with a checkout.
+# Modules of Megatron-LM's own scripts. Only jobs with a checkout of Megatron-LM use them.
 _OF_SCRIPTS = ("megatron.core.datasets",)
 _LIMIT_S = 300.0
 
@@ -44,8 +44,8 @@ def recorded() -> seams.Recorded:
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns None if our training loop is not used, or if the engine is on other hosts and its release is not
-    recorded.
+    """Returns whether the engine accepts the calls. None if AutoScout's training loop is not used, or if the engine is
+    on remote hosts and its release is not recorded.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     if job.launch.path or job.launch.launcher == "replay":
@@ -74,7 +74,8 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def rehearsed(job: Job, folder: Path) -> Measurement:
-    """Trains two layers for three steps on two CPU ranks, with a job's interpreter and worker."""
+    """Trains a model of two layers for three steps on two CPU ranks, with a job's interpreter and worker; returns the
+    measurement."""
     from autoscout.targets.megatron.profiler import profiler
 
     launch = LaunchSettings(
@@ -99,9 +100,9 @@ def rehearsed(job: Job, folder: Path) -> Measurement:
 
 
 def ready(job: Job, version: str) -> str:
-    """Returns "" for a known release; for another one, a note that it was inspected and tested.
+    """Returns "" for a known release; for an unknown one, a note that it was inspected and tested.
 
-    Errors: AutoscoutError (exit 2) if it does not accept a call of our workers, or does not train."""
+    Errors: AutoscoutError (exit 2) if the release does not accept a call of our workers, or does not train."""
     found = fit(job, version)
     if found is None:
         return ""
@@ -113,5 +114,5 @@ def ready(job: Job, version: str) -> str:
     ran = rehearsed(job, folder)
     if ran.status != "ok":
         raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
-    shutil.rmtree(folder, ignore_errors=True)  # after a failure, the logs are kept, because the evidence names them
+    shutil.rmtree(folder, ignore_errors=True)  # keep the logs after a failure, because the error message names them
     return f"{found.verdict}, and two layers trained on it"

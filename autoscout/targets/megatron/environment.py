@@ -18,8 +18,9 @@ Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of th
 
 
 def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
-    """Returns versions (python, torch, megatron-core, …), device, devices, gpus (names by index), worker, launcher, and
-    the user's Megatron-LM if it is used. `probe`: runs a script on the ranks' machines; default: on this one.
+    """Returns a description by key: versions (python, torch, megatron-core, …), device, devices, gpus (names by index),
+    worker, launcher, and the user's Megatron-LM if it is used. `probe`: function that runs a script on the ranks'
+    machines; default: on this machine.
 
     Errors: AutoscoutError if the target's interpreter does not run or lacks torch or megatron-core, or if the machine
     lacks GPUs of the job's cluster."""
@@ -68,9 +69,9 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
 
 
 def checkout(path: Path) -> dict[str, str]:
-    """Identifies a checkout of Megatron-LM by its version and a hash of its script and training package.
+    """Returns the version of a checkout of Megatron-LM and a hash of its script and training package.
 
-    Errors: AutoscoutError (exit 2) if the path has none."""
+    Errors: AutoscoutError (exit 2) if the path is not a checkout."""
     try:
         version = releases.of_checkout(path)
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
@@ -84,8 +85,8 @@ def checkout(path: Path) -> dict[str, str]:
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
-    """Returns why configurations cannot be compared on these GPUs, "" if they can. Unfused attention can reverse the
-    ranking of recomputation settings and micro batches."""
+    """Returns why configurations cannot be compared on these GPUs; "" if they can. Without fused attention, the ranking
+    of recomputation settings and micro batches can be reversed."""
     if job.launch.transformer_engine and installed:
         return ""
     if installed:
@@ -98,11 +99,11 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
 
 
 def launcher(job: Job) -> str:
-    """Returns "warm" (ranks are forked from a process with all imports), "torchrun" or "replay". "auto" is warm with
-    our training loop, unless imports initialize CUDA (forked ranks could not use it) or there is a command prefix, such
-    as a container's. These use torchrun.
+    """Returns "warm" (ranks are forked from a process with all imports), "torchrun" or "replay". "auto" means warm with
+    AutoScout's own training loop, unless imports initialize CUDA (forked ranks could not use it) or there is a command
+    prefix, such as a container's. Otherwise it means torchrun.
 
-    Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving."""
+    Errors: AutoscoutError for "warm" with the user's Megatron-LM, or for a launcher that only serving jobs have."""
     if job.launch.launcher == "warm" and job.launch.path:
         raise AutoscoutError('launch.launcher: "warm" loads another Megatron-core than the one in launch.path', 2)
     if job.launch.launcher in ("serve", "reuse"):

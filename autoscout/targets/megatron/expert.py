@@ -6,9 +6,9 @@
                selective recomputation is tried before full recomputation.
     dp first   as many replicas as fit, with full recomputation before any splitting of the model
 
-On a mixed cluster, each recipe is built for all devices and for each kind alone, and the one with the lowest predicted
-step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a layer on
-each kind, like Metis (Um et al., ATC 2024).
+On a mixed cluster, each recipe is built for all devices and for each kind alone, and the variant with the lowest
+predicted step time is used. An additional recipe is a pipeline over all kinds, with stages balanced by the time of a
+layer on each kind, like Metis (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16. Fine-tuning packs
@@ -32,7 +32,7 @@ WAYS: tuple[Way, ...] = ("guide", "dp first")
 
 _TRIED = 200  # maximum number of layouts, among those expected to fit, that are checked against the space
 _FULL = 0.97  # usable share of a device's memory if no layout leaves a margin
-_FRUGAL = 20  # number of layouts tried if none fits
+_FRUGAL = 20  # number of layouts tried if none is expected to fit
 _NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
 _BALANCED = 50  # maximum number of unequal splits that are checked against the space, in order of predicted time
 _PREFERRED: dict[str, Value] = {
@@ -67,15 +67,16 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def _placed(space: Space, way: Way) -> list[Configuration]:
-    """Returns a strategy's recipes on all devices and on each kind that fit; if none does, the most economical one."""
+    """Returns a strategy's recipes that fit, on all devices and on each kind alone; if none fits, the recipe that needs
+    the least memory."""
     found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
     fitting = [c for c in found if _share(space, c) <= MARGIN]
     return fitting or [recommended(space, way)]
 
 
 def balanced(space: Space) -> list[Configuration]:
-    """Returns the unequal pipeline over all kinds of device with the lowest predicted step time among those that fit;
-    [] if there is none. Stages on different kinds have different numbers of layers."""
+    """Returns a list with one configuration: the pipeline over all kinds of device that fits and has the lowest
+    predicted step time, with a different number of layers per stage on each kind. [] if none fits."""
     devices = all_devices(space)
     given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
     gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
@@ -119,9 +120,9 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterato
 def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
-    """Returns the first advised configuration that fits with a margin, on the first of the `allowed` device choices
-    with one (None: all devices, then each kind alone). Else, one that fits without a margin, else the most economical
-    one."""
+    """Returns the first advised configuration that fits with a margin. The `allowed` choices of devices (None: all
+    devices, then each kind alone) are tried in order. If none fits with a margin, returns a configuration that fits
+    without a margin, else the configuration that needs the least memory."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []
@@ -148,7 +149,8 @@ def recommended(
 
 
 def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.ndarray:
-    """Returns predicted memory relative to the smallest device's, (n,), based on the knobs that affect it most."""
+    """Returns predicted memory as a fraction of the smallest device's memory, (n,), based on the knobs that affect
+    memory most."""
     if not len(found):
         return np.zeros(0)
     return Memory().predict(_columns(space, found, devices)).value / _smallest_gib(space, devices)
@@ -197,7 +199,8 @@ def _device_choices(space: Space) -> list[dict[str, Value]]:
 
 
 def _smallest_gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """The memory in GiB of the smallest used device, or of the cluster's smallest if the used kinds are unknown."""
+    """Returns the memory in GiB of the smallest used device; of the cluster's smallest device if the used kinds are
+    unknown."""
     used = [k.name for k in space.sparse if k.layer == "devices" and knobs.get(k.name)]
     known = [space.capacities[kind] for kind in used if kind in space.capacities]
     return min(known, default=space.attributes.get("memory_gib", float("inf")))

@@ -18,7 +18,8 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def finetuning_problems(job: Job) -> Iterator[str]:
-    """Yields a sentence for each setting that a fine-tuning job lacks, or that has another name in Megatron-core."""
+    """Yields a sentence for each setting that a fine-tuning job lacks, or that has a different name in
+    Megatron-core."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:
@@ -92,7 +93,8 @@ def exportable(job: Job) -> None:
 
 
 def _sequences(job: Job, configuration: Configuration) -> int:
-    """The packed sequences per step for the job's samples, rounded up to whole micro batches on every replica."""
+    """Returns the number of packed sequences per step for the job's samples, rounded up to whole micro batches on every
+    replica."""
     lengths = job.traffic.lengths
     share = packed_share(tuple(lengths), job.traffic.seq_len) if isinstance(lengths, list) else 1.0
     unit = int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))

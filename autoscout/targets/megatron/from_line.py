@@ -51,8 +51,8 @@ _NEXT = re.compile(r"[|;&]|\d?>")  # ends a command in a shell
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
-    """Returns a job file's content, with `devices` (of each node, 0 if unknown) and `notes`. None if the line starts
-    another script. Errors: AutoscoutError (exit 2) for a line without a model."""
+    """Returns a job file's content, plus the keys `devices` (of each node, 0 if unknown) and `notes`. None if the line
+    starts a different script. Errors: AutoscoutError (exit 2) for a line without a model."""
     line = _out_of_shell(line)
     if SCRIPT not in line.names:
         return None
@@ -111,7 +111,8 @@ def model_of_line(line: Line) -> tuple[dict[str, Any], list[str]]:
 
 
 def _out_of_shell(line: Line) -> Line:
-    """Replaces a final `bash -c TEXT` of the line by TEXT's words, up to the end of the script's arguments."""
+    """Returns the line with a final `bash -c TEXT` replaced by TEXT's words, up to the end of the script's
+    arguments."""
     text = "".join(line.words[-1:])
     if SCRIPT not in text or not any(map(str.isspace, text)):
         return line
@@ -123,7 +124,8 @@ def _out_of_shell(line: Line) -> Line:
 
 
 def _set_before(before: Line) -> dict[str, dict[str, str]]:
-    """Launch.environment: variables set before the script, also inside a shell's text, except computed values."""
+    """Returns {"environment": …} for [launch]: the variables set before the script, including those in the text of
+    `bash -c`. Variables with computed values are omitted."""
     parts: list[str] = []
     for word in before.words:
         with contextlib.suppress(ValueError):  # a text with an unclosed quote is skipped
@@ -167,7 +169,7 @@ def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int
 
 
 def _unread(given: Flags, flags: Iterable[str]) -> Iterator[str]:
-    """Yields those of these flags that the line sets, but not to a number."""
+    """Yields each of `flags` that the line sets to a value that is not a number."""
     yield from (flag for flag in flags if given.get(flag) and whole_number(given, flag) is None)
 
 
@@ -181,15 +183,15 @@ def _checkout(script: str, notes: list[str]) -> str:
 
 
 def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
-    """Returns the fields of [model], without those that have our default."""
+    """Returns the fields of [model], without fields that have AutoScout's default value."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(given, flag))}
-    # the default of Megatron-DeepSpeed, which means a dense model
+    # 1 expert is the default of Megatron-DeepSpeed and means a dense model
     if found.get("experts") == 1 and "--moe-router-topk" not in given:
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
     for flag in _unread(given, named):
         notes.append(f"model.{named[flag]}: write the value of the line's {flag} {' '.join(given[flag])}")
-    if "--group-query-attention" in given:  # without a number, the flag means one group
+    if "--group-query-attention" in given:  # without --num-query-groups, this flag means one group
         found["kv_heads"] = whole_number(given, "--num-query-groups") or 1
     if "--multi-latent-attention" in given:
         found.pop("head_dim", None)
@@ -221,7 +223,7 @@ def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
 
 
 def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
-    """Returns the rows of the embedding, padded like Megatron-LM."""
+    """Returns the number of rows of the embedding, padded as in Megatron-LM."""
     tokenizer = (given.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in given else ""])[0]
     tokens = whole_number(given, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
@@ -237,6 +239,6 @@ def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int
 
 
 def _of_tokenizer(named: str) -> int:
-    """Returns the vocabulary size of a model's folder or name; 0 if it is unknown here."""
+    """Returns the vocabulary size of the model with this folder or name; 0 if unknown."""
     known = models().get(published(named).get("preset", ""), {})
     return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))

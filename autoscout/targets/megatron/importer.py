@@ -1,11 +1,11 @@
 """Imports logs of Megatron-LM's training script: arguments, iterations, memory, and how the run ended.
 
-The arguments are converted to a configuration by inverting the mapping of exports (current_launch.py). An argument with
-the value None or False is also used, and so is one whose knob has another name.
+The arguments are converted to a configuration by inverting the mapping of exports (current_launch.py). Arguments with
+the value None or False also determine knobs.
 
-Each run is one measurement: the median of the logged iteration times without the first one, which includes start-up. A
-table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with an exception
-is a failure, however far it got. Warnings are ignored."""
+Each run is one measurement: the median of the logged iteration times, without the first iteration, which includes
+start-up. A table of arguments, or an iteration number that does not increase, starts a new run. A run that ended with
+an exception is a failure, however far it got. Warnings are ignored."""
 
 import ast
 import re
@@ -35,7 +35,8 @@ _ERROR = re.compile(_RANK + r"([\w.]*(?:Error|Exception)(?::.*)?)$")
 _KILLED = re.compile(r"oom-kill|Out of memory: Killed process", re.IGNORECASE)
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
 _KEPT = ("world_size", "transformer_impl", "params_dtype", "num_experts", "fp8", "attention_backend")
-# Arguments whose flag has another name, and arguments that have an effect only if another one has a certain value.
+# Arguments whose flag has a different name, and arguments that have an effect only with a certain value of a second
+# argument.
 _FLAG = {"fp8": "--fp8-format"}
 _ONLY_WITH = {
     "moe_flex_dispatcher_backend": ("moe_token_dispatcher_type", "flex"),
@@ -169,7 +170,8 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
 
 
 def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> tuple[dict[str, Cell], str]:
-    """Returns (value by knob, why the run is not the job's or ""). Values outside the space are kept unchanged."""
+    """Returns (knob → value, reason why the run does not belong to the job or ""). Values outside the space are kept
+    unchanged."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -194,7 +196,7 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
     if job.traffic.lengths and batch and batch != str(there[_BATCH]):
         return cells, f"belongs to another job: global_batch_size {batch}, not {there[_BATCH]}"
     if arguments.get("tp_comm_overlap_cfg", "None") != "None":
-        cells.pop("tp_comm", None)  # its value is in a file, not in the log
+        cells.pop("tp_comm", None)  # the log has only the name of the file with this knob's value
     return cells, ""
 
 

@@ -22,8 +22,8 @@ _AGAIN = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Layouts:
-    """Layouts in the order in which they are tried. `columns`: knob → (n,) values. `shares`: pp → further knobs that
-    split layers."""
+    """Layouts in the order in which they are tried. `columns`: knob → (n,) values. `shares`: pp → values of further
+    knobs that distribute layers over stages."""
 
     columns: dict[str, np.ndarray]
     shares: dict[int, dict[str, Value]]
@@ -78,9 +78,9 @@ def _price(
     inside: int,
     way: Way,
 ) -> list[np.ndarray]:
-    """Returns the sort keys for the order in which an expert tries layouts: most significant first, ascending. A cost
+    """Returns the sort keys (most significant first, ascending) for the order in which an expert tries layouts. A cost
     of 1 corresponds to doubling tensor parallelism. Micro batch 4 is preferred, since attention and GEMMs are efficient
-    from there on. With experts, recomputation repeats the all-to-all, too. `bubble`: as a fraction of the step."""
+    at this size. With experts, recomputation also repeats the all-to-all. `bubble`: fraction of the step."""
     beyond = np.log2(np.maximum(tp / inside, 1))  # factors of two beyond the NVLink domain, which guides advise against
     # tp makes the matrices of small experts too narrow to be efficient
     thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)
@@ -100,15 +100,15 @@ def _price(
 
 
 def _stages(space: Space, pp: int) -> dict[str, Value]:
-    """Returns how to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the
-    first and last stages fewer layers."""
+    """Returns the knob values that distribute layers if `pp` does not divide their number: count the embedding and the
+    loss as layers, or give the first and last stages fewer layers."""
     layers = space.attributes["layers"]
     if layers % pp == 0 or "stage_split" not in space.knob:
         return {}
     for split, counted in (("embedding+loss", 2), ("loss", 1)):
         if (layers + counted) % pp == 0:
             return {"stage_split": split}
-    for less in range(1, 5):  # how many layers the first and last stages have less
+    for less in range(1, 5):  # number of layers that the first and last stages have less than the others
         first, last = less // 2, less - less // 2
         if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
             return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}
@@ -116,7 +116,8 @@ def _stages(space: Space, pp: int) -> dict[str, Value]:
 
 
 def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
-    """The number of virtual stages that divides a stage's layers with the number per chunk nearest to `_PER_CHUNK`."""
+    """Returns the number of virtual stages, a divisor of a stage's number of layers, for which the layers per chunk are
+    nearest to `_PER_CHUNK`."""
     if "vpp" not in space.knob:
         return 1
     counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
@@ -130,7 +131,8 @@ def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
 
 
 def _joined(space: Space) -> int:
-    """Returns the number of devices joined by NVLink: those of a node, or of a rack according to the device record."""
+    """Returns the number of devices joined by NVLink: the devices of a node or, according to the device record, of a
+    rack."""
     job = getattr(space, "job", None)
     if job is None or not job.cluster.nodes:
         return max(space.attributes["degrees"])

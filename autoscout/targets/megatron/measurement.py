@@ -81,8 +81,8 @@ def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
 
 
 def _parts(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns mean seconds over ranks for each part of a step (worker/step_clock.py). (In a pipeline, a rank may wait
-    while another one works.) {} if a rank reports none."""
+    """Returns part of a step (worker/step_clock.py) → mean seconds over ranks; {} if a rank reports none. The mean is
+    used because ranks of a pipeline wait at different times."""
     parts = [rank.get("parts_s") or {} for rank in ranks]
     return {name: statistics.fmean(each[name] for each in parts) for name in parts[0] if all(name in p for p in parts)}
 
@@ -96,7 +96,7 @@ def _tokens(experiment: dict[str, Any]) -> float:
 
 
 def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """The seconds of each start-up phase on the slowest rank. The first step includes compilation and allocation."""
+    """Returns start-up phase → seconds on the slowest rank. The first step includes compilation and allocation."""
     names = [name for name in ranks[0] if name.startswith("start_")]
     parts = {name: max(rank[name] for rank in ranks) for name in names}
     first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]

@@ -9,7 +9,7 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-# how the loss counts when layers are spread over stages: as this many layers
+# number of layers as which the loss counts when layers are distributed over stages
 SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}
 KNOBS = frozenset(
     (
@@ -84,8 +84,8 @@ def context_parallel(name: str, cp: int) -> Flags:
 
 
 def layout(layers: int, chunks: int, counted: int) -> str:
-    """Returns a layout string that distributes layers over chunks as evenly as possible in pipeline order, with the
-    remainder in the first chunks and the loss counted as `counted` layers. (61, 32, 2) gives "Ett|tt|…|tt|t|L" in
+    """Returns a layout string that distributes layers over chunks as evenly as possible in pipeline order. The first
+    chunks get the remainder, and the loss counts as `counted` layers. (61, 32, 2) gives "Ett|tt|…|tt|t|L" in
     Megatron-core's notation: E is the embedding, t a layer, L the loss."""
     whole, more = divmod(layers + counted, chunks)
     share = [whole + (i < more) for i in range(chunks)]
@@ -98,7 +98,7 @@ def layout(layers: int, chunks: int, counted: int) -> str:
 
 
 def written(share: Sequence[int]) -> str:
-    """Writes a layout string, given the number of layers in each chunk."""
+    """Returns the layout string for these numbers of layers in the chunks."""
     return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
 
 
@@ -106,9 +106,10 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
     """Returns the environment variables for every rank."""
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # communication can only overlap in hardware queues of its own
+        # communication overlaps with kernels only in separate hardware queues
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     if knobs.get("offload_acts", "none") != "none":
-        # with its newer offloading, Transformer Engine (since 2.10) would also offload weights
+        # without this variable, Transformer Engine (since 2.10) would also offload weights
         found["NVTE_CPU_OFFLOAD_V1"] = "1"
     if knobs.get("nccl_ctas"):
         found["NCCL_MAX_CTAS"] = nccl_text(knobs["nccl_ctas"])

@@ -1,6 +1,7 @@
-"""Compares a shadow with a real run on a single device. The ranks of a Megatron job of any size run there one after the
-other, with real kernels but without communication. Communication is taken from the shadow and priced by the simulator.
-The step time is composed as in the shadow, with measured instead of predicted kernel times."""
+"""Replaces a shadow's predicted kernel times by times measured on a single device. The ranks of a Megatron job of any
+size run on this device one after the other, with real kernels but without communication. Communication calls come from
+the shadow; the simulator predicts their time. The step time is composed as in the shadow, with measured instead of
+predicted kernel times."""
 
 import os
 from typing import Any
@@ -23,9 +24,9 @@ _REPEATS = 3
 
 
 def one_device(asked: ShadowAsked) -> Shadow:
-    """Returns the configuration's shadow with `timed` (one rank of each distinct pipeline stage) and the resulting
-    `step_s`. A shadow that fails is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, (exit 1)
-    if a rank does not run on it."""
+    """Returns the configuration's shadow with two fields added: `timed` (measured times of one rank of each distinct
+    pipeline stage) and the resulting `step_s`. A failed shadow is returned unchanged. Errors: AutoscoutError (exit 2)
+    if no device is free, (exit 1) if a rank does not run on it."""
     job, configuration = asked.job, asked.configuration
     python = interpreter.target_python(job)
     probed = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
@@ -54,8 +55,8 @@ def run(
     chosen: dict[str, str],
     limit_s: float,
 ) -> list[Timed]:
-    """Runs one rank of each distinct stage, in the order of `differing`. `installed`: the output of probe.py. `chosen`:
-    variables that make a single device visible. Errors: AutoscoutError."""
+    """Returns the measured times of one rank of each distinct stage, in the order of `differing`. `installed`: the
+    output of probe.py. `chosen`: variables that make a single device visible. Errors: AutoscoutError."""
     question = _question(job, configuration, int(configuration.knobs.get("pp", 1)))
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
     asked = [{**question, "rank": rank} for rank in differing(job, configuration)]
@@ -68,7 +69,8 @@ def run(
 
 
 def _free(job: Job, probed: dict[str, str]) -> dict[str, str]:
-    """Variables that make one free GPU of the job's kind visible; {} on CPUs. Errors: AutoscoutError (exit 2)."""
+    """Returns environment variables that make one free GPU of the job's kind visible; {} on CPUs. Errors:
+    AutoscoutError (exit 2)."""
     if device_kind(job) == "cpu":
         return {}
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -1,4 +1,4 @@
-"""Training settings in the user's current command that are not knobs: optimizer, dropout, router, data.
+"""The user's own training settings: those in the current command that are not knobs (optimizer, dropout, router, data).
 
 During the search, losses of different layouts must be comparable, so there is no dropout and no load balancing, and the
 learning rate is low. The final confirmation and exports use the user's settings, since load balancing can double the
@@ -19,7 +19,7 @@ _OF_DTYPES = "--use-precision-aware-optimizer"  # Megatron-LM refuses these dtyp
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # the program whose arguments are in line/arguments
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
-# Megatron-LM's defaults where our experiments set other values.
+# Megatron-LM's defaults that our experiments replace by different values.
 _DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
@@ -39,14 +39,15 @@ def persons_flags(job: Job) -> Flags:
 
 
 def _of_allowed_knobs(job: Job) -> set[str]:
-    """Returns the flags of knobs that [space] names. Other knobs are not tuned, so the line's flags are kept."""
+    """Returns the flags of knobs that [space] names. Knobs that it does not name are not tuned, so the line's flags are
+    kept for them."""
     named = {*job.space.allow, *job.space.fix, *job.space.limit}
     return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 
 
 def while_searching(job: Job) -> Flags:
-    """Returns the settings of the user that are used while layouts are compared. With the user's own Megatron-LM, these
-    are all that keep losses comparable."""
+    """Returns the user's settings that are used while layouts are compared. With the user's own Megatron-LM, these are
+    all settings that keep losses comparable."""
     if not job.launch.path:
         return {flag: value for flag, value in persons_flags(job).items() if _measured_where(flag) in ("always", "job")}
     return {
@@ -80,8 +81,8 @@ def kind_of(flag: str) -> str:
 
 
 def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
-    """Returns a sentence on arguments of these kinds that exports have but experiments lack, and one on arguments that
-    no release of Megatron-LM has and the user has not declared neutral."""
+    """Returns up to two sentences: one on arguments of these kinds that exports have but experiments lack, and one on
+    arguments that no release of Megatron-LM has and the user has not declared neutral."""
     there, line = persons_flags(job), line_of(job).after(SCRIPT)
     left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
     known = arguments(PROGRAM)
@@ -98,7 +99,8 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """Flags for the user's script in experiments: synthetic data, a low learning rate, a log line per iteration."""
+    """Returns the flags that the user's script gets in experiments: synthetic data, a low learning rate, a log line per
+    iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
@@ -117,7 +119,8 @@ def stand_ins(job: Job, given: Flags) -> Flags:
 
 
 def vocabulary(job: Job, tokenizer: object) -> Flags:
-    """Returns --vocab-size for a null tokenizer, which adds one token; {} for others, which have a vocabulary."""
+    """Returns --vocab-size for a null tokenizer, reduced by the one token that it adds; {} for tokenizers with a
+    vocabulary."""
     return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 

@@ -46,7 +46,7 @@ def profiler(job: Job) -> "MegatronProfiler":
 
 class MegatronProfiler:
     def __init__(self, job: Job, launcher: Launcher, environment: dict[str, str] | None = None) -> None:
-        """`environment`: an earlier result of describe(); a new query would take about ten seconds."""
+        """`environment`: an earlier result of describe(), since a new call would take about ten seconds."""
         self._job = job
         self._launcher = launcher
         self._environment = environment or {}
@@ -79,15 +79,17 @@ class MegatronProfiler:
             self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
-        """Sets whether the next run should use other GPUs than before, if some are free."""
+        """Sets whether the next run should use different GPUs than before, if some are free."""
         self._elsewhere = elsewhere
 
     def on(self, placement: Placement) -> None:
-        """Sets the hosts and devices of the next runs; if the job has no hosts, this machine's GPUs by index."""
+        """Sets the hosts and devices of the next runs. If the job has no hosts, the devices are this machine's GPUs by
+        index."""
         if isinstance(self._launcher, OverHosts):
             self._launcher.on(placement)
         else:
@@ -98,7 +100,8 @@ class MegatronProfiler:
         self._final = final and bool(persons.in_the_end(self._job))
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
+        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
+        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
@@ -106,7 +109,8 @@ class MegatronProfiler:
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """The indices of GPUs to use instead of the default ones: those set by on(), or free ones after place(True)."""
+        """Returns the indices of GPUs to use instead of the default ones: the GPUs set by on(), or free GPUs after
+        place(True)."""
         if self._given:
             return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
@@ -153,7 +157,7 @@ class MegatronProfiler:
         return results.in_context(measurement, about, started, cost, ranks)
 
     def _ended(self, experiment: Path, about: results.About, began: float) -> tuple[Measurement, float]:
-        """Returns the run's result, and the seconds from `began` to its end."""
+        """Returns (the run's result, seconds from `began` to the run's end)."""
         kills, folder, limit_s = failures.oom_kills(), experiment.parent, self._job.launch.timeout_s
         outcome = RunOutcome(stopped=True)
         if not self._stopping:
@@ -170,7 +174,8 @@ class MegatronProfiler:
 
 
 def settings(job: Job, final: bool) -> dict[str, str]:
-    """Returns an environment entry for the user's training settings, if they differ from the search's."""
+    """Returns a dictionary with an environment entry for the user's training settings; {} if they equal those of the
+    search."""
     theirs = persons.in_the_end(job) if final else {}
     return {SETTINGS: content_hash(theirs)} if theirs else {}
 
@@ -191,7 +196,7 @@ def worker_config(
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the same order as in probe.py
-    if job.cluster.hosts:  # the agent on each host chooses devices and network interface
+    if job.cluster.hosts:  # the agent process on each host chooses devices and network interface
         if "GLOO_SOCKET_IFNAME" not in launch.environment:
             variables.pop("GLOO_SOCKET_IFNAME", None)
     elif devices.device_kind(job) == "cuda":
@@ -223,7 +228,8 @@ def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """The step time in seconds that the next run has to beat, for the worker; {} if the objective is not step time."""
+    """Returns the worker's entry for the step time in seconds that the next run has to beat; {} if the objective is not
+    step time."""
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}

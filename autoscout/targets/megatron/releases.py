@@ -1,4 +1,5 @@
-"""Adapts the catalog to the installed megatron-core: removes knobs that it does not have yet, or no longer accepts."""
+"""Adapts the catalog to the installed megatron-core: removes knobs that this release does not have yet or no longer
+accepts."""
 
 import contextlib
 import functools
@@ -45,7 +46,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """Returns the version of megatron-core that trains; "" if unknown, which is treated like the catalog's version."""
+    """Returns the version of megatron-core that trains; "" if unknown. (Callers then assume the catalog's version.)"""
     if job.launch.path:
         with contextlib.suppress(OSError):
             return of_checkout(Path(job.launch.path))
@@ -54,7 +55,8 @@ def version_of(job: Job) -> str:
 
 
 def renamed(job: Job) -> dict[str, str]:
-    """Returns flags with another name in the training release than in the catalog's version: old name → new name."""
+    """Returns the flags that were renamed between the catalog's version and the installed release: old name → new
+    name."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
     return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}
@@ -67,7 +69,7 @@ def of_checkout(path: Path) -> str:
 
 
 def _own(job: Job) -> str:
-    if job.launch.command_prefix:  # the prefix may start a container with another interpreter
+    if job.launch.command_prefix:  # the prefix may start a container with a different interpreter
         return ""
     try:
         return importlib.metadata.version(_PACKAGE)

@@ -1,4 +1,5 @@
-"""Shadow runs of a Megatron job, in a worker process with a time limit. Answers are cached with the knowledge base."""
+"""Shadow runs of a Megatron job: a worker process with a time limit runs Megatron-core's code without a GPU. Answers
+are cached with the knowledge base."""
 
 import os
 import sys
@@ -25,7 +26,7 @@ from kb.records import AutoscoutError, Configuration, Job, content_hash
 RANK = WORKER / "shadow" / "shadow_rank.py"
 IMBALANCE = 1.5
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
-_TE = "2.3.0"  # the version of Transformer Engine whose interface is replaced by fake modules
+_TE = "2.3.0"  # the version of Transformer Engine whose interface the fake modules have
 _MIB = 2**20
 _OVERLAP_STREAMS = 3  # number of streams in Transformer Engine (pytorch/module/base.py: _NUM_MAX_UB_STREAMS)
 STOOD_IN = (
@@ -37,7 +38,7 @@ STOOD_IN = (
 
 
 def shadow(asked: ShadowAsked) -> Shadow:
-    """Shadows the given ranks. Default: one rank of each distinct pipeline stage.
+    """Returns the shadow of the given ranks. Default: one rank of each distinct pipeline stage.
 
     Errors: AutoscoutError (exit 2) for a configuration without flags, an interpreter without torch or megatron-core, or
     a rank that does not exist."""
@@ -65,8 +66,8 @@ def differing(job: Job, configuration: Configuration) -> list[int]:
 def summarised(
     asked: ShadowAsked, found: list[Rank], versions: dict[str, str], cached: int, more_error: float = 0.0
 ) -> Shadow:
-    """Combines the traces of ranks to the configuration's shadow, without a step time if only certain ranks were
-    requested. `more_error`: error in addition to that of a complete trace."""
+    """Returns the configuration's shadow, combined from the traces of ranks. It has no step time if only certain ranks
+    were requested. `more_error`: added to the error of complete traces."""
     job, configuration = asked.job, asked.configuration
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
@@ -91,7 +92,8 @@ def summarised(
 
 
 def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
-    """Adds the step time, if the device is known. Kernel times are predicted, or measured if in `timed`."""
+    """Returns the shadow with a step time, if the device is known. Kernel times are measured if in `timed`, else
+    predicted."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
     price = known and priced(found.ranks, configuration.knobs, known.training(), job.model.dtype, found.timed)
@@ -141,8 +143,8 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(capability_of(node.device) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
-    # cuBLAS has a workspace for the main thread and one for autograd's. Transformer Engine has one of its own, or three
-    # if GEMMs overlap with communication.
+    # cuBLAS has two workspaces, for the main thread and for autograd's thread. Transformer Engine has one workspace of
+    # its own, or three if GEMMs overlap with communication.
     streams = te * (_OVERLAP_STREAMS if knobs.get("tp_comm_overlap") else 1)
     workspace = 2 * (32 * _MIB if hopper else 8 * _MIB + 2**17) + (32 * _MIB if hopper else 4 * _MIB) * streams
     return {
@@ -175,8 +177,8 @@ def micro_batches(job: Job, configuration: Configuration) -> int:
 
 
 def _user_buffers_gib(job: Job, configuration: Configuration) -> float:
-    """Returns the GiB that Transformer Engine's initialize_ub allocates outside torch's allocator: the gathered bf16
-    input of a layer for each GEMM that overlaps with communication."""
+    """Returns the GiB that Transformer Engine's initialize_ub allocates outside torch's allocator: for each GEMM that
+    overlaps with communication, the gathered bf16 input of a layer."""
     knobs = configuration.knobs
     if not knobs.get("tp_comm_overlap"):
         return 0.0
@@ -191,7 +193,8 @@ def answers(
     versions: Mapping[str, str],
     kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
-    """The answers in order, and how many of them were cached. `kept`: selects which part of an answer is stored."""
+    """Returns (answers in the order of the questions, number of cached answers). `kept`: reduces an answer to the part
+    to store."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in questions]
 

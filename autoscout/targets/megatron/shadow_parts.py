@@ -1,6 +1,6 @@
-"""Composes a configuration's shadow of parts: traces of small jobs that differ from it only in the layers per stage and
-the numbers of stages and replicas. Parts are cached, so that configurations which differ only in these need no new
-trace."""
+"""Composes a configuration's shadow from parts: traces of small jobs that differ from the configuration only in the
+numbers of layers per stage, stages and replicas. Parts are cached, so that configurations which differ only in these
+numbers share traces."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-l
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A pipeline stage to compose. `rank`: its rank in the large job. `place`: its index in the pipeline, -1 for the
-    last one. `small`: numbers of stages of the small jobs to trace."""
+    """A pipeline stage whose trace is to be composed. `rank`: its rank in the large job. `place`: its index in the
+    pipeline, -1 for the last stage. `small`: numbers of pipeline stages of the small jobs to trace."""
 
     rank: int
     place: int
@@ -31,8 +31,8 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def from_parts(asked: ShadowAsked) -> Shadow:
-    """Returns the composed shadow. Errors: AutoscoutError if parts do not determine the answer, if one of them fails,
-    or if one is not cached and `limit_s` is 0."""
+    """Returns the composed shadow. Errors: AutoscoutError if parts do not determine the result, if a part fails, or if
+    a part is not cached and `limit_s` is 0."""
     job, configuration = asked.job, asked.configuration
     stages = _stages(job, configuration)
     question = whole.question_of(job, configuration)
@@ -101,7 +101,8 @@ def _chunk(knobs: Any) -> int:
 
 
 def _depths(configuration: Configuration) -> tuple[int, int]:
-    """Returns layers per chunk of the small jobs: multiples of the group size of full recomputation."""
+    """Returns the two numbers of layers per chunk in the small jobs: multiples of the group size of full
+    recomputation."""
     each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
     return 2 * each, 3 * each
 

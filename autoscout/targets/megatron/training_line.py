@@ -32,7 +32,8 @@ _PARTS = {
     "--add-qkv-bias": "qkv_bias",
     "--qk-layernorm": "qk_norm",
 }
-# Flags of the line that our launch need not have: it sets the same by other flags, or they have no effect.
+# Flags of the line that AutoScout's launch may lack, because they have no effect or different flags with the same
+# effect are set.
 _ALIKE = (
     *("--sequence-parallel", "--recompute-activations", "--use-rotary-position-embeddings", "--vocab-size"),
     *("--make-vocab-size-divisible-by", "--no-create-attention-mask-in-dataloader", "--no-masked-softmax-fusion"),
@@ -67,7 +68,8 @@ _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-pe
 
 
 def training_line_problems(job: Job) -> Iterator[str]:
-    """A sentence for each contradiction between the line and the job, and for a line without Megatron-LM's flags."""
+    """Yields a sentence for each contradiction between the line and the job, and for a line without Megatron-LM's
+    flags."""
     try:
         given = _flags_today(job)
     except AutoscoutError as error:
@@ -101,7 +103,8 @@ def training_line_problems(job: Job) -> Iterator[str]:
 
 
 def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Yields parts of the line's model that the job's model lacks, so that another model would be trained."""
+    """Yields each part of the line's model that the job's model lacks. Otherwise, experiments would train a different
+    model."""
     for flag, field in _PARTS.items():
         words = " ".join(given.get(flag, ()))
         if (
@@ -121,9 +124,9 @@ def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str
 
 
 def dense_layers(given: Flags) -> int | None:
-    """Returns how many of the first layers have no experts, from --moe-layer-freq: a number N means experts in every
-    Nth layer; a list of 0 and 1, such as [0]*2+[1]*6, gives each layer. None if later layers have no experts either, or
-    if the flag cannot be parsed."""
+    """Returns the number of initial layers without experts, from --moe-layer-freq: a number N means experts in every
+    Nth layer; a list such as [0]*2+[1]*6 has a 0 (no experts) or 1 for each layer. None if a later layer has no experts
+    either, or if the flag cannot be parsed."""
     text = "".join(given.get("--moe-layer-freq", ["1"]))
     if text.isdecimal():
         return 0 if text == "1" else None
@@ -148,7 +151,7 @@ def _listed(node: ast.expr) -> list[int]:
 
 
 def unmodelled(given: Flags) -> list[str]:
-    """Returns the flags, with their values, for which a job cannot describe the training."""
+    """Returns the flags, with their values, that a job cannot describe."""
     found = [*refused(PROGRAM, given)]
     if "--moe-layer-freq" in given and dense_layers(given) is None:
         found.append(f"--moe-layer-freq {' '.join(given['--moe-layer-freq'])}")
@@ -156,8 +159,8 @@ def unmodelled(given: Flags) -> list[str]:
 
 
 def not_had(line: Line) -> str:
-    """Returns the settings of a pretrain_gpt.py line for which a job cannot describe the training; "" for none. Errors:
-    AutoscoutError (exit 2) for an unclosed quote."""
+    """Returns the end of a sentence on the settings of a pretrain_gpt.py line that a job cannot describe; "" if there
+    are none. Errors: AutoscoutError (exit 2) for an unclosed quote."""
     if not (found := unmodelled(line.after(SCRIPT))):
         return ""
     return (
@@ -168,7 +171,7 @@ def not_had(line: Line) -> str:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
+    """Returns (the valid configuration nearest to the line's, notes for the user)."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -191,7 +194,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
 
 def asked(given: Flags) -> list[str]:
-    """Returns the knobs that a job must allow for the line's configuration."""
+    """Returns the knobs that need the job's permission and that the line's configuration uses."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if given.get(flag, ["none"]) not in _OFF))
 
 
@@ -200,7 +203,7 @@ def _flags_today(job: Job) -> dict[str, list[str]]:
 
 
 def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
-    """Rewrites the flags like our exports: older names are replaced, and implied flags added."""
+    """Returns the flags as AutoScout's exports have them: older names are replaced, and implied flags added."""
     given = dict(given)
     given.pop(USER_BUFFERS, None)  # its value is a file name
     if "--recompute-activations" in given:
@@ -213,7 +216,7 @@ def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     stages = "".join(given.get("--pipeline-model-parallel-size", ["1"]))
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
-    if given.get(_CHUNKS) == ["1"]:  # Megatron-LM treats one chunk as no interleaving
+    if given.get(_CHUNKS) == ["1"]:  # Megatron-LM does not interleave with a single chunk
         del given[_CHUNKS]
     if "--num-experts" in given and (tp := given.get("--tensor-model-parallel-size", ["1"])) != ["1"]:
         given.setdefault("--expert-tensor-parallel-size", tp)  # ModelParallelConfig's default is tp

@@ -2,7 +2,8 @@
 slower kind of device has fewer layers, so that no stage waits for it.
 
 For every kind of device except the fastest, a knob sets the layers per stage; the stages on the fastest kind share the
-rest. Megatron-core gets a layout string. All replicas have the same number of micro batches of the same size."""
+remaining layers. Megatron-core gets a layout string. All replicas have the same number of micro batches of the same
+size."""
 
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ def slower(job: Job) -> list[str]:
 
 
 def with_depths(catalog: Catalog, job: Job) -> Catalog:
-    """Adds the knobs for layers per stage to the catalog if the job has several kinds of device."""
+    """Returns the catalog, with knobs for layers per stage added if the job has several kinds of device."""
     kinds = slower(job)
     if not kinds or job.model.layers < 3:
         return catalog
@@ -111,7 +112,8 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 
 
 def stages(job: Job, configuration: Configuration) -> list[int]:
-    """Returns the layers of each pipeline stage if some kind of device has its own number; else []."""
+    """Returns the number of layers of each pipeline stage if stages on some kind of device have a number of their own;
+    else []."""
     knobs = configuration.knobs
     own = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
     if not any(own.values()):

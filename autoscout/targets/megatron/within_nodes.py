@@ -14,8 +14,8 @@ _WHY = "a group would span nodes, so every layer would wait for the network betw
 
 
 def within_nodes(catalog: Catalog, job: Job) -> Catalog:
-    """Returns the catalog with these limits on tp. The degree in the current launch needs no permission. If every node
-    has a single device, all degrees are allowed."""
+    """Returns the catalog with tp limited to degrees whose groups stay on fast links. Larger degrees need permission,
+    except for the degree in the current launch. If every node has a single device, all degrees are allowed."""
     today = {int(found) for found in _TODAY.findall(job.launch.current)}
     nodes, degrees = job.cluster.nodes, attributes_of(job)["degrees"]
     inside = {d for d in degrees if any(_inside(d, node) for node in nodes)}

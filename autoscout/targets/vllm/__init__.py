@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # random weights above this size deserve a warning, since they are generated in memory and written to disk
 _LARGE_GIB = 32
-# seconds of load: below the first, start and end dominate; the second is several answers long
+# seconds of load: below _SHORT_S, start and end of the load dominate; SERVED_S lasts as long as several answers
 _SHORT_S, SERVED_S = 30, 60
 
 

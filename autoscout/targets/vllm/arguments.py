@@ -25,13 +25,14 @@ _HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own multi-node setu
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Returns EngineArgs's keyword arguments for the job and the configuration, without the model's path. The maximum
-    length is that of the job's traffic, or that of the user's line if longer. A knob of the user's own catalog sets the
-    argument in its `sets`."""
+    request length is the job's, or the user's line's if longer. A knob of the user's own catalog sets the argument in
+    its `sets`."""
     return engine_arguments_of(job)(configuration)
 
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
-    """Like `engine_arguments` for many configurations: what depends only on the job is computed once."""
+    """Returns a function like `engine_arguments` for many configurations of a job, which computes values that depend
+    only on the job once."""
     of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
     # Does not depend on the installed version, because a configuration has the knobs of the version that measured it.
@@ -49,7 +50,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
                 arguments.setdefault(argument, {})[inner[0]] = value
             else:
                 arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
-        if of_guesses and "spec" not in configuration.knobs:  # a speculative method that is no value of the knob
+        if of_guesses and "spec" not in configuration.knobs:  # the line's speculative method is not a value of the knob
             arguments["speculative_config"] = of_guesses
         elif "speculative_config" in arguments:
             arguments["speculative_config"] |= _guessing(job, configuration.knobs)
@@ -83,7 +84,8 @@ def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
 
 
 def _files(folder: str) -> dict[str, Any]:
-    """Returns the settings for a KV cache tier on disk, behind that in host memory (of size kv_offloading_size)."""
+    """Returns the settings for a KV cache tier on disk, which extends the tier in host memory (of size
+    kv_offloading_size)."""
     tiers = [{"type": "fs", "root_dir": folder}]
     return {
         "kv_connector": "OffloadingConnector",
@@ -93,8 +95,8 @@ def _files(folder: str) -> dict[str, Any]:
 
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """Returns the placement of ranks on several nodes. vLLM then uses a Ray cluster that the user has started on them
-    (`ray start`). An exception is a line with nodes of its own and without Ray."""
+    """Returns engine arguments that place ranks on several nodes. vLLM then uses a Ray cluster, which the user must
+    have started on the nodes (`ray start`), unless the user's line has its own multi-node setup without Ray."""
     given = given_flags(job)
     ray = not any(flag in given for flag in _HOSTS) or any(given.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]
@@ -172,7 +174,7 @@ def launcher(job: Job) -> str:
 
 def model_config(job: Job) -> dict[str, Any]:
     """Returns the config.json of a Llama or Qwen3-MoE model of the job's shape, for random weights. Errors:
-    AutoscoutError (exit 2) for another shape."""
+    AutoscoutError (exit 2) for an unsupported shape."""
     if why := why_not_made(job):
         raise AutoscoutError(why, 2)
     m = shape(job.model)
@@ -218,7 +220,8 @@ def why_not_made(job: Job) -> str:
 
 
 def _is_default(name: str, value: Value) -> bool:
-    """Whether a value is vLLM's default that has no name, so that the argument is omitted."""
+    """Whether a value stands for vLLM's default, which has no value on the command line, so that the argument is
+    omitted."""
     return (
         (name in ("spec", "quantization") and value == "none")
         or (name == "kv_offload" and not value)

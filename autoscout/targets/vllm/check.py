@@ -29,8 +29,8 @@ _ASK_S = 60.0
 
 
 def check(job: Job, found: Launch, form: str) -> float:
-    """Returns the seconds until the server exported as `form` was ready. It must also answer a request. Errors:
-    AutoscoutError (exit 1) with the cause."""
+    """Returns the seconds until the server exported as `form` was ready. Also checks that the server answers a request.
+    Errors: AutoscoutError (exit 1) with the cause."""
     with serving(job, found, form) as (port, seconds, log):
         _ask(port, found.name, log)
     return seconds

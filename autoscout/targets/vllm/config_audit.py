@@ -25,7 +25,7 @@ _WRITTEN = (
     "prefill",
     "router",
     "kv_disk",
-)  # rules on several servers or on a folder, which an engine's configuration cannot check
+)  # rules that the audit skips, since they concern several servers or a folder
 
 
 def recorded() -> seams.Recorded:
@@ -73,6 +73,6 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job, found: installed.Installed) -> Job:
-    """Returns the job on its first kind of device, with all values allowed that need permission."""
+    """Returns the job on its first kind of device, with all values allowed, including those that need permission."""
     asking = [k.name for k in installed.adapted(shipped("vllm"), found).knob if k.asks and k.name not in _WRITTEN]
     return msgspec.structs.replace(job, cluster=Cluster(nodes=job.cluster.nodes[:1]), space=SpaceLimits(allow=asking))

@@ -1,5 +1,5 @@
-"""Checks whether a release of vLLM accepts every call of our workers. Known releases are recorded; others are inspected
-where they are installed."""
+"""Checks whether a release of vLLM accepts every call of our workers. Known releases are recorded; an unknown release
+is inspected where it is installed."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serving and shadows use
+SERVE = WORKERS / "audit_vllm.py"  # this worker also imports the code that serving and shadows use
 DEVICE = "none"  # only vLLM's classes are inspected
 
 
@@ -23,12 +23,14 @@ def recorded() -> seams.Recorded:
 
 
 def release_of(version: str) -> str:
-    """Removes the build's suffix ("0.32.0+cpu" → "0.32.0"), since builds of a release have the same code."""
+    """Returns the version without the build's suffix ("0.32.0+cpu" → "0.32.0"), since all builds of a release have the
+    same code."""
     return version.partition("+")[0]
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
-    """Returns None if the engine is on other hosts and its release is not recorded, or if no engine is started.
+    """Returns whether the engine accepts the calls. None if the engine is on remote hosts and its release is not
+    recorded, or if no engine is started.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported."""
     release = release_of(version)
@@ -38,7 +40,8 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
 
 
 def fit_of(python: list[str], release: str, there: bool = True) -> seams.SeamFit:
-    """Checks a release. `there`: whether the interpreter is on this machine and can be queried."""
+    """Returns whether a release accepts the calls. `there`: whether the interpreter is on this machine and can be
+    queried."""
     known, names, oldest = recorded().of(release), sorted({seam.name for seam in used()}), recorded().releases[0]
     build = "" if not there or seams.installed(python, "vllm", "vllm")[0] else "this build of "
     if known is None and not reached(release, oldest):

@@ -25,9 +25,9 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
-    """Yields what an expert tries in turn until it is valid. If no engine size has room for its share of the requests,
-    this is the smallest size that holds the model with about a tenth of memory free (and if possible the longest
-    request)."""
+    """Yields the knob values that an expert tries in turn until one is valid. If no engine size has enough memory for
+    its share of the requests, yields the smallest size that holds the model with about a tenth of memory free (and if
+    possible the longest request)."""
     a = space.attributes
     block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -52,8 +52,8 @@ def _room(a: Mapping[str, Any], size: int) -> float:
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """Returns the GiB of KV cache for a `share` of the concurrent requests, and at least for the longest request. In an
-    open loop, the number of concurrent requests follows from Little's law."""
+    """Returns the GiB of KV cache for a fraction `share` of the concurrent requests, at least for one longest request.
+    In an open loop, the number of concurrent requests follows from Little's law."""
     tokens = a["input_mean"] + a["output_mean"]
     together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
     return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024

@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = (
 )
 _REFUSING_TYPES = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "TypeError", "UsageError")
 _BROKEN = ("CUDA error", "NCCL error", "CUBLAS_STATUS", "EngineDeadError", "No space left on device")
-# Messages of a process that failed because another one did.
+# Messages of a process that failed only because a different process failed.
 _SECONDARY = (
     *("Engine core initialization failed", "EngineCore encountered an issue", "EngineCore failed to start"),
     *("WorkerProc initialization failed", "cancelled", "Failed core proc", "EngineCore_DP"),
@@ -71,7 +71,7 @@ def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int
 
 
 def cause_in_log(text: str) -> tuple[str, str] | None:
-    """Returns (type, message) of the first error in a server's log that is not a consequence of another one."""
+    """Returns (type, message) of the first error in a server's log that is not a consequence of an earlier error."""
     if crash := _CRASH.search(text):  # after a crash, all other errors are consequences
         frame = _FRAME.search(text, crash.end())
         return "a crash", f"{crash[1]}{f' in {frame[2]} of {Path(frame[1]).name}' if frame else ''}"
@@ -134,7 +134,8 @@ def _cause(error: RankError) -> str:
 
 
 def _signal(outcome: RunOutcome) -> int:
-    """The signal that ended the engine or the server (its supervisor exits with 128 + n); 0 if there was none."""
+    """Returns the signal n that ended the engine or the server (the server's supervisor exits with 128 + n); 0 if there
+    was none."""
     codes = [code for code in (outcome.launcher_code, outcome.codes.get(0)) if code]
     return next((-c if c < 0 else c - 128 for c in codes if c < 0 or 128 < c < 160), 0)
 

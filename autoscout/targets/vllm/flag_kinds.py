@@ -27,7 +27,8 @@ def unpriced(job: Job) -> str:
 
 
 def not_had(line: Line) -> str:
-    """Returns the end of a sentence on arguments for serving anything but generated text; "" if there are none."""
+    """Returns the end of a sentence on arguments for serving something other than generated text; "" if there are
+    none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""
@@ -63,7 +64,7 @@ def notes(job: Job) -> list[str]:
 
 
 def _otherwise(job: Job) -> Iterator[str]:
-    """Yields a sentence for each knob that the job fixes to another value than the line's."""
+    """Yields a sentence for each knob that the job fixes to a value different from the line's."""
     given = given_flags(job)
     for knob in shipped("vllm").knob:
         words, fixed = given.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
@@ -75,7 +76,8 @@ def _otherwise(job: Job) -> Iterator[str]:
 
 
 def _by_names(line: Line) -> dict[str, Sequence[str]]:
-    """The line's flags by their names in the table: --no-x as --x, and nested flags without the field's name."""
+    """Returns the line's flags by their names in the table: --no-x as --x, and nested flags without the field's
+    name."""
     found: dict[str, Sequence[str]] = {}
     for flag, words in flags_of(line).items():
         name = flag.partition(".")[0]

@@ -25,7 +25,8 @@ _OF_SEVERAL = ("data_parallel_size", "data_parallel_size_local", "data_parallel_
 
 
 class FleetServer(msgspec.Struct, frozen=True):
-    """A `vllm serve`. `role`: "engine", "prefill" or "decode". `arguments`: of the engine. `devices`: their number."""
+    """A `vllm serve` process. `role`: "engine", "prefill" or "decode". `arguments`: the engine's arguments. `devices`:
+    number of devices."""
 
     role: str
     arguments: dict[str, Any]
@@ -51,7 +52,8 @@ def devices_of(configuration: Configuration) -> int:
 
 
 def asked_for(job: Job) -> set[str]:
-    """Which of KNOB and PREFILL can make a session of the job start several servers. PREFILL needs a router, too."""
+    """Returns those of the knobs KNOB and PREFILL that can make a session of the job start several servers. (PREFILL
+    needs a router, too.)"""
     found, space = set[str](), job.space
     for knob, alone in ((KNOB, ENGINE), (PREFILL, 0)):
         named = [space.fix.get(knob, alone), *space.limit.get(knob, [])]
@@ -61,7 +63,7 @@ def asked_for(job: Job) -> set[str]:
 
 
 def servers(job: Job, configuration: Configuration) -> list[FleetServer]:
-    """Returns the servers, in the order of their devices; a single one if no router is needed."""
+    """Returns the servers, in the order of their devices; a single server if no router is needed."""
     arguments = engine_arguments(job, configuration)
     if is_apart(configuration):
         ranks, size = int(configuration.knobs[PREFILL]), int(configuration.knobs.get("prefill_tp", 1))
@@ -87,7 +89,7 @@ def router_words(configuration: Configuration) -> list[str]:
 
 
 def addressed(router: list[str], host: str, port: int, urls: list[str]) -> list[str]:
-    """Fills in the router's own address and the servers' addresses in the router's command."""
+    """Returns the router's command with the router's own address and the servers' addresses filled in."""
     places = {f"SERVER-{i}": url for i, url in enumerate(urls)}
     return [*(places.get(word, word) for word in router), "--host", host, "--port", str(port)]
 
@@ -129,7 +131,8 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
 
 
 def script(each: list[Launch], router: list[str], ports: list[int]) -> str:
-    """Writes the script. `ports`: the router's, then each server's. GPUs are assigned to the servers in order."""
+    """Returns the script's text. `ports`: the router's port, then each server's port. GPUs are assigned to the servers
+    in order."""
     lines, first = [], 0
     for number, one in enumerate(each):
         count = one.devices[0]

@@ -14,8 +14,8 @@ _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 
 def yaml(found: Launch) -> str:
-    """Writes the file for `vllm serve --config FILE.yaml`; behind a router, the file that all engines share. (JSON
-    scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
+    """Returns the content of the file for `vllm serve --config FILE.yaml`. Behind a router, all engines share this
+    file. (JSON scalars are valid YAML scalars.) Errors: AutoscoutError (exit 2) for servers that differ."""
     if len({one.name for one in found.servers}) > 1:
         raise AutoscoutError(
             "servers that read prompts and servers that answer cannot share one file; use another --format", 2
@@ -37,7 +37,7 @@ def slurm(found: Launch) -> str:
 
 
 def _ray(nodes: int) -> list[str]:
-    """Returns the lines that start a Ray cluster on the nodes of the Slurm job, which vLLM uses."""
+    """Returns the lines of a Slurm script that start the Ray cluster that vLLM needs on the job's nodes."""
     others = f'srun --nodes={nodes - 1} --ntasks={nodes - 1} --overlap -x "$head"'
     alive = "ray list nodes --filter state=ALIVE --format=json | grep -c node_id"
     return [
@@ -50,8 +50,9 @@ def _ray(nodes: int) -> list[str]:
 
 
 def k8s(found: Launch) -> str:
-    """Writes a Deployment and its Service; for several servers a StatefulSet per role, and the router. The processes of
-    an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server on several nodes."""
+    """Returns a Kubernetes manifest: a Deployment and its Service, or for several servers a StatefulSet per role and
+    the router. The processes of an engine share memory through /dev/shm. Errors: AutoscoutError (exit 2) for a server
+    on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no Deployment can span several nodes; use --format command or slurm", 2)
     lines = heading(found)
@@ -67,11 +68,12 @@ def k8s(found: Launch) -> str:
 
 
 def _k8s_servers(one: Launch, name: str, replicas: int) -> list[str]:
-    """Writes the manifest of servers. `replicas`: number of servers behind a router, each with its own name; 0 for a
-    Deployment."""
+    """Returns the lines of the servers' manifest. `replicas`: number of servers behind a router, each with its own
+    name; 0 for a Deployment."""
     gpus = ["          resources:", f'            limits: {{ "{one.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in one.environment.items()]
-    if "--kv-transfer-config" in one.arguments and replicas:  # other servers fetch KV blocks from this address
+    # engines with a different role fetch KV blocks from this address
+    if "--kv-transfer-config" in one.arguments and replicas:
         env.append(f"            - {{ name: {_SIDE_HOST}, valueFrom: {{ fieldRef: {{ fieldPath: status.podIP }} }} }}")
     return [
         "apiVersion: apps/v1",
@@ -110,7 +112,7 @@ def _k8s_service(name: str, more: str) -> list[str]:
 
 
 def _k8s_router(found: Launch, urls: list[str]) -> list[str]:
-    """Returns the router, which reaches the servers by their names in the cluster."""
+    """Returns the lines of the router's manifest. The router reaches the servers by their names in the cluster."""
     name = _name(found)
     return [
         "apiVersion: apps/v1",
@@ -136,8 +138,8 @@ def _router_words(found: Launch, urls: list[str]) -> list[str]:
 
 
 def compose(found: Launch) -> str:
-    """Writes Docker Compose services on one machine's first GPUs: one for each server, and the router. Errors:
-    AutoscoutError (exit 2) for a server on several nodes."""
+    """Returns a compose file with services on the first GPUs of one machine: one service for each server, and one for
+    the router. Errors: AutoscoutError (exit 2) for a server on several nodes."""
     if found.nodes > 1:
         raise AutoscoutError("no compose service can span several nodes; use --format command or slurm", 2)
     name = _name(found)
@@ -161,8 +163,8 @@ def compose(found: Launch) -> str:
 
 
 def _compose_server(found: Launch, name: str, first: int | None) -> list[str]:
-    """Writes a compose service. `first`: the first GPU of a server behind a router, which has its own GPUs and no
-    public port."""
+    """Returns the lines of a compose service. `first`: index of the first GPU of a server behind a router (such a
+    server has its own GPUs and no public port); else None."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
     gpus = [str((first or 0) + i) for i in range(count)]
@@ -199,5 +201,5 @@ def _args(found: Launch) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Writes the text as YAML, escaped so that compose does not expand variables."""
+    """Returns the text as YAML, escaped so that compose does not expand variables."""
     return yaml_text.emitted(text).replace("$", "$$")

@@ -66,14 +66,15 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def version_of(job: Job) -> Installed | None:
-    """Returns the installed vLLM; None if there is none, which is treated like the catalog's version. With
+    """Returns the installed vLLM; None if there is none. (Callers then assume the catalog's version.) With
     `launch.command_prefix`, the interpreter in the container is queried."""
     return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
 
 
 def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
-    """Returns the catalog with the installed version's defaults and without knobs that it lacks. (In expressions these
-    have their `off` value, else their default.) Errors: AutoscoutError (exit 2) if such a knob has neither."""
+    """Returns the catalog with the installed version's defaults and without knobs that this version lacks. In
+    expressions, a removed knob has its `off` value, else its default. Errors: AutoscoutError (exit 2) if a removed knob
+    has neither."""
     catalog = of_release(catalog, installed.version if installed else catalog.version)
     if installed is None:
         return catalog
@@ -116,7 +117,8 @@ def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
 
 
 def _argument(knob: KnobEntry) -> str:
-    """Returns the engine argument that a knob sets, or to which a nested field belongs."""
+    """Returns the engine argument that a knob sets; if the knob sets a nested field, the argument that contains this
+    field."""
     return knob.sets.split(".")[0]
 
 

@@ -1,5 +1,5 @@
-"""A supervisor process between us and a server, which ends everything the server leaves behind: workers (in sessions of
-their own), sockets, and shared memory.
+"""A supervisor process that starts a server, and finally removes what the server leaves behind: worker processes (in
+sessions of their own), sockets, and shared memory.
 
     keeper.py COMMAND… exits with the command's exit code; ends the command when its own stdin closes"""
 

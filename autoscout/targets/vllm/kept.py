@@ -1,4 +1,4 @@
-"""Settings in the user's serve line without a knob, which all experiments and exports keep."""
+"""Settings in the user's serve line that have no knob. All experiments and exports keep them."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from kb.records import Job, Value, content_hash
 # Arguments that the job or an experiment determines.
 _OURS = {"model", "max_model_len", "headless", "uds", "data_parallel_size_local"}
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # "ray" or not, depending on the configuration's nodes
-# Engine arguments that experiments omit and only exports have: names that clients use, logging, prompts as text.
+# Engine arguments that only exports have: names that clients use, logging, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _RELEASE = re.compile(r"vllm[\w-]*:v?(\d+\.\d+\.\d+)")  # the release in the tag of an image
 _SAME = {"auto", "bfloat16", "float32", "float"}  # values that mean the job's own dtype
@@ -48,8 +48,8 @@ _GO_WITH = {
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Returns the engine arguments of the line without a knob, by vLLM's names. Without an installed vLLM, these are
-    only further fields of settings that knobs set in part."""
+    """Returns the line's engine arguments that have no knob, by vLLM's names. Without an installed vLLM, only further
+    fields of nested settings are returned, of which knobs set some fields."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
@@ -57,7 +57,7 @@ def kept_arguments(job: Job) -> dict[str, Any]:
 
 
 def longest(job: Job) -> int:
-    """The maximum tokens of a request that an engine supports: the traffic's, or that of the user's line if larger."""
+    """Returns the maximum number of tokens of a request: that of the traffic, or that of the user's line if larger."""
     return max(attributes_of(job)["model_len"], stated_length(job))
 
 
@@ -67,7 +67,7 @@ def stated_length(job: Job) -> int:
 
 
 def dtype_of(job: Job) -> str:
-    """Returns the engine's dtype. If the line has none, it is that of the model's folder, as for any vLLM server."""
+    """Returns the engine's dtype: the line's, else that of the model's folder (as in vLLM)."""
     if job.model.dtype == "fp32":
         return "float32"
     words = given_flags(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
@@ -75,8 +75,9 @@ def dtype_of(job: Job) -> str:
 
 
 def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
-    """Adapts the catalog to the user's line: uses the line's maximum length if it is longer than the traffic's, adds
-    the line's numbers to the values of knobs, and removes knobs that settings of the line determine."""
+    """Returns the catalog adapted to the user's line: with the line's maximum length if it is longer than the
+    traffic's, with the line's numbers added to the values of knobs, and without knobs that settings of the line
+    determine."""
     if not job.launch.current:
         return catalog
     given = given_flags(job)
@@ -134,9 +135,9 @@ def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str
 
 
 def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """Returns (the catalog, in which a knob that the job fixes to the line's text has this as a value; the knobs that
-    the line determines). The line determines a knob if its text is not one of the knob's values, since each of these
-    would serve another model."""
+    """Returns (catalog, knobs that the line determines). The line determines a knob if the line's text is not one of
+    the knob's values, since each of the knob's values would serve a different model. A knob that the job fixes to the
+    line's text gets this text as a value."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
         word = "".join(given.get(flag_of(knob.sets), []))
@@ -152,8 +153,8 @@ def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
-    """Returns flags for the server only (API keys, names, templates), for exports, without those that the installed
-    version does not have."""
+    """Returns flags that only affect the server (API keys, names, templates), for exports. Flags that the installed
+    version lacks are omitted."""
     unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
@@ -175,7 +176,8 @@ def unknown_flags(job: Job) -> list[str]:
 
 
 def identity_of(job: Job) -> dict[str, str]:
-    """Returns environment entries that distinguish measurements with different settings of the user."""
+    """Returns environment entries for the user's own settings, so that measurements with different settings are not
+    compared."""
     own = kept_arguments(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
@@ -183,7 +185,8 @@ def identity_of(job: Job) -> dict[str, str]:
 
 
 def of_another_release(job: Job) -> str:
-    """Returns a sentence if the line's image has another release than the catalog's, which cannot be queried here."""
+    """Returns a sentence if the release of the line's image differs from the catalog's; else "". (An image's engine
+    cannot be queried here.)"""
     here = shipped("vllm").version
     tags = (_RELEASE.search(word) for word in job.launch.command_prefix)
     tag = next((found[1] for found in tags if found), here)
@@ -219,7 +222,8 @@ def _set_by_line(job: Job) -> dict[str, Any]:
 
 
 def _set_by_knobs(catalog: Catalog, job: Job) -> set[str]:
-    """The settings that a knob of this job determines. A setting whose knob is never active keeps the line's value."""
+    """Returns the settings that a knob of this job determines. Settings whose knob is never active are not included, so
+    they keep the line's value."""
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     open_ones = [k for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)]

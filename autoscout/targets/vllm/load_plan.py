@@ -1,10 +1,9 @@
 """The load of a serving experiment and the resulting metrics. Definitions follow `vllm bench serve` (0.32.0):
 
-* TTFT: from sending a request to its first token; E2EL: from sending it to its last;
-* TPOT: (E2EL − TTFT) / (output tokens − 1) of a request with more than one; ITL: between two chunks of an answer;
-* throughput: over the whole pass, from sending the first request to the end of the last;
-* goodput: requests per second that meet all latency limits.
-"""
+* TTFT: from sending a request to its first token; E2EL: from sending it to its last; * TPOT: (E2EL − TTFT) / (output
+tokens − 1), for requests with several output tokens; ITL: time between two chunks of an answer; * throughput: over the
+whole pass, from sending the first request to the end of the last; * goodput: requests per second that meet all latency
+limits."""
 
 import math
 from pathlib import Path
@@ -41,7 +40,8 @@ class TimedRequest(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """One pass of the load. `duration_s` is measured by the requests' clock, `wall_s` by the wall clock."""
+    """One pass of the load. `duration_s` is measured by the clock of the requests' times, `wall_s` by the wall
+    clock."""
 
     duration_s: float
     cpu_s: float
@@ -104,7 +104,8 @@ def searches_rate(job: Job) -> bool:
 
 
 def _count(job: Job) -> int:
-    """Returns the requests per pass: the job's number, else those that arrive (or users send) in launch.measure_s."""
+    """Returns the number of requests per pass: the job's, else the number that arrive (or that users send) in
+    launch.measure_s."""
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests
@@ -119,8 +120,9 @@ def _count(job: Job) -> int:
 
 
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
-    """Computes the metrics of each pass as in `vllm bench serve`, and returns the medians over passes, which are robust
-    to a disturbed pass. In a rate search, the loads at the highest rate are pooled, since all of them decided on it."""
+    """Returns the medians over passes of the metrics, computed as in `vllm bench serve`. Medians are robust to a
+    disturbed pass. After a rate search, the loads at the highest rate are pooled instead, since all of them decided on
+    this rate."""
     if searches_rate(job):
         passes = [pooled(passes)]
     each = [of_pass(p, request_limits(job.objective)) for p in passes]
@@ -211,8 +213,8 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
 
 
 def kv_needed_tokens(passes: list[Pass]) -> float:
-    """Returns the KV cache size in tokens with which no request has to wait for space: the maximum of prompt and answer
-    tokens in flight (median over passes). Prompts with shared prefixes need less."""
+    """Returns the smallest KV cache size in tokens with which no request waits for space: the maximum number of prompt
+    and answer tokens in flight (median over passes). Prompts with shared prefixes need less."""
     return float(np.median([_most_in_flight(p) for p in passes]))
 
 
@@ -229,8 +231,8 @@ def _most_in_flight(measured: Pass) -> int:
 
 
 def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """Returns notes on a rate search, "" if none: effects of the time limit, and, if no rate met the limits, the
-    latencies at the lowest rate."""
+    """Returns notes on a rate search: effects of the time limit, and, if no rate met the limits, the latencies at the
+    lowest rate. "" if there are none."""
     parts = [measured["note"]] if measured.get("note") else []
     if not measured["max_rate"]:
         lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} per second"
@@ -244,7 +246,7 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
 
 
 def failed(passes: list[Pass]) -> str:
-    """Returns how many requests failed and why the first one did; "" if none did."""
+    """Returns a text with the number of failed requests and the error of the first one; "" if none failed."""
     errors = [r.error for p in passes for r in p.requests if r.error]
     total = sum(len(p.requests) for p in passes)
     return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

@@ -14,8 +14,8 @@ from kb.records import Configuration, Job, Measurement
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """Returns the measurement of a finished experiment from its folder; None if it is incomplete, or if it refers to an
-    experiment that no longer exists."""
+    """Returns the measurement of a finished experiment from its folder; None if the result is incomplete, or refers to
+    an experiment that no longer exists."""
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
         about = msgspec.convert(experiment["about"], About)
@@ -65,7 +65,7 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
-    """Returns the identity of each engine → folder name of the first experiment with it. Experiments with this
+    """Returns engine identity → folder name of the first experiment with this engine. Experiments with this
     configuration are excluded, because they are repeated on purpose."""
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):

@@ -1,5 +1,5 @@
-"""Limits on the length of requests by a model's positions. vLLM refuses to start with a longer maximum length
-(config/model.py, _get_and_verify_max_len)."""
+"""Limits on the length of requests by the number of positions of a model. vLLM refuses to start with a larger maximum
+length (config/model.py, _get_and_verify_max_len)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +36,10 @@ def position_problems(job: Job) -> Iterator[str]:
 
 
 def not_starting(job: Job) -> Iterator[str]:
-    """Yields a sentence if the line leaves the maximum length to the model, and a request of that length needs more KV
-    cache than an engine can have. vLLM then exits at its start (v1/core/kv_cache_utils.py,
-    check_enough_kv_cache_memory). The length is that of the model's folder, or of the published model of that name."""
+    """Yields a sentence if the line does not set the maximum length, and a request of the model's maximum length needs
+    more KV cache than an engine can have. vLLM then exits at its start (v1/core/kv_cache_utils.py,
+    check_enough_kv_cache_memory). The model's maximum length is that of its folder, or of the published model of this
+    name."""
     given, known = given_flags(job), attributes_of(job)
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else _published(job)
     if 0 < reach < stated_length(job) and not job.launch.model_path and not _lengthened(job):
@@ -80,8 +81,8 @@ def _published(job: Job) -> int:
 
 
 def _reach(folder: Path) -> int:
-    """Returns the maximum length in tokens; 0 if unknown. Some versions multiply by the scaling factor of positions,
-    others expect it to be included, so the larger result is used."""
+    """Returns the maximum length in tokens; 0 if unknown. Some versions of vLLM multiply it by the scaling factor of
+    positions; in other versions, the stated length already includes this factor. The larger result is used."""
     try:
         config = door.parsed_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):

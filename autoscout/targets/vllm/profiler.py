@@ -73,20 +73,22 @@ class VllmProfiler:
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """Runs one experiment in `folder`, after deleting files of an earlier attempt. A failure is returned as a
-        measurement, with the status "killed" after interrupt(). If vLLM builds the same engine for a configuration in a
-        sibling folder, that measurement is returned. Errors: AutoscoutError if the folder cannot be written or the
-        random model cannot be created."""
+        measurement, with the status "killed" after interrupt(). If vLLM builds the same engine as for an experiment in
+        a sibling folder, that experiment's measurement is returned. Errors: AutoscoutError if the folder cannot be
+        written or the random model cannot be created."""
         try:
             return self._run(configuration, name, folder)
         finally:
             self._stopping = False
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Returns the measurement of an experiment that finished after its session was killed."""
+        """Returns the measurement of an experiment that finished after its session was killed; None if it did not
+        finish."""
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
-        """Ends the running experiment, or the next one if none is running. Safe in signal handlers and threads."""
+        """Ends the running experiment. If none is running, the next experiment ends at its start. Safe in signal
+        handlers and threads."""
         self._stopping = True
 
     def close(self) -> None:
@@ -109,8 +111,8 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """Measures a configuration on an engine. `ceiling`: arguments of a reusable engine that is kept; {} for a new
-        engine."""
+        """Returns the measurement of a configuration on an engine. `ceiling`: arguments of the engine that is kept for
+        reuse; {} for a new engine."""
         ranks = fleet_servers.devices_of(configuration)
         about = results.About(
             configuration=configuration,
@@ -148,7 +150,7 @@ class VllmProfiler:
             "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
-            # the first ones of the visible GPUs, by index or UUID
+            # the first `ranks` visible GPUs, by index or UUID
             "gpus": (named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, about, worker)
@@ -163,7 +165,7 @@ class VllmProfiler:
         return self._plan if start is None else {**self._plan, "search": {**self._plan["search"], "start": start}}
 
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
-        """Returns the run's result, and the seconds from `began` to its end."""
+        """Returns (the run's result, seconds from `began` to the run's end)."""
         kills = failures.oom_kills()
         outcome = RunOutcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
         cost = time.monotonic() - began
@@ -235,7 +237,7 @@ def _servers(job: Job, configuration: Configuration, visible: str | None) -> lis
 
 
 def _router(job: Job, configuration: Configuration) -> list[str]:
-    """Returns the router's command: the program next to the job's interpreter, else the one in PATH."""
+    """Returns the router's command: the program in the folder of the job's interpreter, else the program in PATH."""
     if not fleet_servers.is_routed(configuration):
         return []
     name, *more = fleet_servers.router_words(configuration)

@@ -1,8 +1,9 @@
 """The launcher "reuse": one engine for configurations that differ only in settings that vLLM can change at run time.
 
 The engine is built with the largest values in the space, and each experiment sets its own. To verify the results, the
-first reuse and every eighth one afterwards are also measured on a new engine. If the two disagree, the knob that is
-furthest below the engine's value is no longer changed at run time: each of its values gets its own engine."""
+first reuse and every eighth one afterwards are also measured on a new engine. If the two results disagree, the knob
+whose value is furthest below the engine's is no longer changed at run time. Each value of this knob then gets its own
+engine."""
 
 import math
 from typing import Any
@@ -30,8 +31,8 @@ class Reuse:
         self._reused = 0
 
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
-        """Returns the arguments of an engine that can be changed to the configuration at run time; {} if no knob can be
-        changed, or if memory is measured, since it would be the larger engine's."""
+        """Returns the arguments of an engine that can be changed to the configuration at run time. {} if no knob can be
+        changed, or if memory is measured (it would be the memory of the larger engine)."""
         objective = self._job.objective
         asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:
@@ -52,7 +53,8 @@ class Reuse:
         return self._reused % _EVERY == 1
 
     def disagreement(self, reused: Measurement, fresh: Measurement) -> str:
-        """Returns how the two results differ, "" if they agree. The knob to blame is no longer changed at run time."""
+        """Returns a description of how the two results differ; "" if they agree. If they differ, the responsible knob
+        is no longer changed at run time."""
         problem = self._differ(reused, fresh)
         if not problem:
             return ""
@@ -86,7 +88,8 @@ def key(job: Job, configuration: Configuration, ceiling: dict[str, Any]) -> str:
 
 
 def in_turn(job: Job, batch: list[Configuration]) -> list[Configuration]:
-    """Groups the batch by shared engines, in the order of each group's first configuration."""
+    """Returns the batch reordered so that configurations that share an engine are adjacent. Groups are in the order of
+    their first configurations."""
     if job.launch.launcher != "reuse":
         return batch
     kinds = [tuple((n, v) for n, v in c.knobs.items() if n not in LIVE) for c in batch]

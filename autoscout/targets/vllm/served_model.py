@@ -61,7 +61,7 @@ def draft_of(job: Job) -> str:
 
 def model_of(job: Job) -> str:
     """Returns the served model, as part of a measurement's key. Errors: AutoscoutError (exit 2) if launch.model_path is
-    not a model folder, or has another shape than the job's."""
+    not a model folder, or its shape differs from the job's."""
     path = Path(job.launch.model_path)
     if not job.launch.model_path:
         return "random weights"

@@ -41,12 +41,13 @@ class Server:
         """Does nothing, since no server outlives its experiment."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Starts the server, runs the load once it is ready, and ends it. Errors: AutoscoutError if a write fails."""
+        """Starts the server, runs the load once the server is ready, and ends the server. Returns how the run ended.
+        Errors: AutoscoutError if a write fails."""
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
             if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
-                return outcome  # another program uses the port now
+                return outcome  # a different program has taken the port
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
@@ -84,7 +85,8 @@ class Server:
         )
 
     def _started(self, given: dict[str, Any], output: Any, trees: "_Trees") -> tuple[list[int], int]:
-        """Returns the servers' ports, and the port for clients: 0 if a process ended before all were ready."""
+        """Returns (ports of the servers, port for clients). The latter is 0 if a process ended before all processes
+        were ready."""
         ports = [processes.free_port() for _ in given["servers"]]
         for one, port in zip(given["servers"], ports, strict=True):
             command = arguments.serve_command(self._job, given["model"], one["arguments"], port)
@@ -100,8 +102,8 @@ class Server:
         return ports, front if trees.ready(len(ports), front) else 0
 
     def _client(self, experiment: Path, front: int, server: int, took_s: float) -> subprocess.Popen[bytes]:
-        """Starts the load generator. `front`: the port for requests; `server`: the first server's port, which reports
-        the configuration."""
+        """Returns the process of the load generator, which it starts. `front`: the port for requests; `server`: the
+        first server's port, which reports the configuration."""
         urls = [f"http://127.0.0.1:{port}" for port in (front, server)]
         script = str(_WORKER / "client.py")
         command = [*interpreter.target_python(self._job), script, str(experiment), urls[0], str(took_s), urls[1]]
@@ -112,8 +114,8 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """Returns a server's environment. The development mode makes it report its configuration, and faulthandler prints
-    tracebacks of crashes."""
+    """Returns a server's environment variables. The development mode makes the server report its configuration, and
+    faulthandler prints tracebacks of crashes."""
     inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
     inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # this variable would silently override kv_cache_memory_bytes
     return inherited
@@ -122,7 +124,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
 def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # the supervisor ends when this pipe closes, also if we are killed
+        stdin=subprocess.PIPE,  # the supervisor ends when this pipe closes, even if this process is killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -131,7 +133,8 @@ def started(command: list[str], output: Any, environ: dict[str, str] | None) -> 
 
 
 class _Trees:
-    """The process trees of an experiment: servers, then the router. If one ends, or on `stopping`, all are ended."""
+    """The process trees of an experiment: those of the servers, then the router's. If one tree ends, or if `stopping`
+    returns true, all are ended."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self.keepers: list[subprocess.Popen[bytes]] = []
@@ -148,7 +151,7 @@ class _Trees:
         return self.code() is not None or self._stopping()
 
     def code(self) -> int | None:
-        """Returns the exit code of the first tree that ended."""
+        """Returns the exit code of the first tree that ended; None if none has ended."""
         return next((code for keeper in self.keepers if (code := keeper.poll()) is not None), None)
 
     def ready(self, number: int, port: int) -> bool:
@@ -157,7 +160,7 @@ class _Trees:
     def end(self) -> None:
         for keeper in self.keepers:
             if keeper.stdin is not None:
-                keeper.stdin.close()  # ends all at the same time
+                keeper.stdin.close()  # makes all supervisors end at the same time
         for keeper, seen in zip(self.keepers, self._members, strict=True):
             end(keeper, seen=seen)
 
@@ -175,8 +178,8 @@ def healthy(port: int) -> bool:
 
 
 def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], bool], members: dict[int, str]) -> bool:
-    """Waits until a server is ready; False if `over` becomes true first. `members` collects the server's processes for
-    `end`: if supervisor and server are killed together, nothing else links the engines to them."""
+    """Waits until a server is ready; returns False if `over` becomes true first. `members` collects the server's
+    processes for `end`. Without this list, engines could not be found if supervisor and server are killed together."""
     while not over():
         if healthy(port):
             return True
@@ -198,8 +201,9 @@ def end(
 
 
 def _note_memory(experiment: Path, servers: list[subprocess.Popen[bytes]], before: list[gpus.Gpu] | None) -> None:
-    """Records the servers' peak memory. On GPUs, this is the fullest GPU's usage according to the driver, else its
-    increase since `before`; nothing if the driver reports neither. On CPUs, it is the sum of the processes' peaks."""
+    """Records the servers' peak memory. On GPUs, it is the servers' usage of the fullest GPU according to the driver.
+    If the driver does not report usage by process, it is the increase of this GPU's used memory since `before`; if that
+    is unknown, too, nothing is recorded. On CPUs, it is the sum of the processes' peaks."""
     family = {pid: name for server in servers for pid, name in processes.family(server.pid).items()}
     if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
@@ -218,7 +222,8 @@ def _high_water_kib(pid: int) -> int:
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
-    """Records the server's own error as the experiment's cause of failure; failed requests are its consequence."""
+    """Records the server's own error as the experiment's cause of failure, because failed requests are only
+    consequences of this error."""
     cause = cause_in_log(log.read_text(errors="replace"))
     if cause is None or late:
         return
@@ -230,7 +235,7 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
         "in_megatron": False,
         "phase": phase,
         "steps": 0,
-        "time": 0.0,  # so that it precedes the client's error
+        "time": 0.0,  # sorts this error before the client's
     }
     experiment.with_name("rank-0.json").unlink(missing_ok=True)
     experiment.with_name("rank-0.error.json").write_text(json.dumps(content))

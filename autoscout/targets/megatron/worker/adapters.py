@@ -1,4 +1,4 @@
-"""Partial fine-tuning: LoRA adapters on frozen weights, or training of only the layers above frozen ones.
+"""Partial fine-tuning: LoRA adapters on frozen weights, or training of only the layers above frozen layers.
 
 An adapter computes y += 2 · U(D x), where D and U have the inner dimension `rank`. For a column-parallel linear layer
 (split outputs), U is split and D replicated; for a row-parallel one (split inputs), D is split and U replicated."""
@@ -26,7 +26,7 @@ def apply(chunk: Any, config: dict[str, Any]) -> None:
         if chunk.pre_process and not chunk.share_embeddings_and_output_weights:
             chunk.embedding.requires_grad_(False)
     if (lora or frozen) and chunk.pre_process:
-        # With recomputation, a layer's weights get gradients only if its input requires one.
+        # With recomputation, a layer's weights get gradients only if the layer's input requires a gradient.
         again = config["given"].get("recompute_granularity") == "full"
         chunk.embedding.register_forward_hook(lambda module, given, out: _asking(out) if lora or again else out)
 
@@ -59,7 +59,8 @@ def _adapt(product: Any, rank: int) -> None:
 
 
 class Adapter(torch.nn.Module):
-    """An adapter of one linear layer of Megatron-core, split like it over tensor parallel ranks."""
+    """An adapter of one linear layer of Megatron-core. The adapter is split over tensor parallel ranks like the
+    layer."""
 
     def __init__(self, product: Any, rank: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Measures the speed of this rank's device by a fixed computation that is equal on all ranks and has no communication.
-Ranks wait for each other in each iteration, so that all have the step time of the slowest rank. This measurement shows
-which device is throttled or shared."""
+In training, ranks wait for each other in each iteration, so their step times are equal. This measurement shows which
+device is throttled or shared."""
 
 import time
 from typing import Any

@@ -79,7 +79,8 @@ def pretend_transformer_engine() -> None:
 
 
 def _parser(path: str) -> Any:
-    """Returns the module with Megatron-LM's arguments, or None; without its package, which imports tokenizers."""
+    """Returns the module with Megatron-LM's arguments; None if there is none. The module is loaded without its package,
+    because the package imports tokenizers."""
     if path:
         folder = Path(path, "megatron", "training")
     else:
@@ -126,7 +127,8 @@ def _literal(hint: Any) -> bool:
 
 
 def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Action]) -> dict[str, list[Any]]:
-    """The launch's arguments that validation changed, or that have another value in the resulting configuration."""
+    """Returns argument → [given value, resulting value], for the launch's arguments that validation or the resulting
+    configuration changed."""
     if lacking := [flag for flag in launch["flags"] if flag not in actions]:
         raise ValueError(f"there is no argument {', '.join(lacking)}")
     sys.argv = ["pretrain_gpt.py", *words(launch["flags"]), *_USERS_FLAGS]
@@ -139,7 +141,7 @@ def _parsed(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
 
 
 def _built(launch: dict[str, Any]) -> dict[str, list[Any]]:
-    """Like `_parsed`, for the configuration classes that our worker uses."""
+    """Like `_parsed`, but validates only by the configuration classes that our worker uses."""
     import configs
 
     given = configs.arguments(launch["flags"])

@@ -16,7 +16,7 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[MicroBatch]:
-    """This data-parallel rank's share of the global batch of `iteration`, cut into micro batches."""
+    """Returns this data parallel rank's share of the global batch of `iteration`, split into micro batches."""
     share = config["global_batch"] // parallel_state.get_data_parallel_world_size()
     first = share * parallel_state.get_data_parallel_rank()
     batches = []
@@ -35,5 +35,5 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(iteration * config["global_batch"] + number)
     uniform = torch.rand(config["seq_len"] + 1, generator=generator)
-    # A few tokens are frequent and many are rare, which a model learns within a few iterations.
+    # A few tokens are frequent and many are rare. A model learns this distribution within a few iterations.
     return (uniform**3 * config["vocab"]).long()

@@ -18,8 +18,9 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-# Low, because rounding errors must not grow from step to step, or correct layouts would diverge. Adam changes each
-# weight by about this much whatever its gradient is, so a wrong update still affects the next loss.
+# The learning rate is low, because otherwise rounding errors would grow from step to step, so that correct layouts
+# diverge. Adam changes each weight by about this much regardless of its gradient, so a wrong update still affects the
+# next loss.
 _LEARNING_RATE = 1e-5
 # Transformer Engine's names of a layer's GEMMs that can overlap with communication.
 _OVERLAPPED_GEMMS = (
@@ -44,11 +45,11 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     device = device_of(config)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
-    minutes: Any = timeout.total_seconds() / 60  # declared as int, but only passed to a timedelta
+    minutes: Any = timeout.total_seconds() / 60  # Megatron declares an int, but only passes it to timedelta
     parallel_state.initialize_model_parallel(
         **groups,
         distributed_timeout_minutes=minutes,
-        create_gloo_process_groups=False,  # besides NCCL's groups, these are needed only for checkpoints
+        create_gloo_process_groups=False,  # gloo groups in addition to NCCL's are needed only for checkpoints
     )
     graphs = bool(config["given"].get("te_rng_tracker"))
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
@@ -102,7 +103,8 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are off."""
+    """Returns Megatron's helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if graphs are
+    off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator
@@ -125,7 +127,8 @@ def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any]
 
 
 def record(graphs: Any, chunks: list[Any], gathers_ahead: bool) -> None:
-    """Captures CUDA graphs between two steps, like Megatron-LM's train(), without hooks that gather parameters."""
+    """Captures CUDA graphs between two steps, like Megatron-LM's train(). Hooks that gather parameters are disabled
+    during capture."""
     if gathers_ahead:
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
@@ -155,7 +158,8 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | None) -> Any:
-    """Returns the specification of all layers, or a list for a chunk in which only some layers have experts."""
+    """Returns the specification that all layers share, or a list with one per layer if only some layers have
+    experts."""
     latent: dict[str, Any] = {
         "multi_latent_attention": shape.multi_latent_attention,
         "qk_layernorm": shape.qk_layernorm,
@@ -215,7 +219,7 @@ def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None
     multiprocessors = config["given"].get("tp_comm_overlap_cfg")
     buffers = multiprocessors and {name: {"num_sm": multiprocessors} for name in _OVERLAPPED_GEMMS}
     arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": buffers}
-    in_fp8 = shape.fp8 is not None  # a layer needs buffers of its own precision
+    in_fp8 = shape.fp8 is not None  # a layer needs buffers of the precision in which it computes
     if is_te_min_version("2.7.0"):
         modes = te_module.base.UserBufferQuantizationMode
         arguments["quantization_modes"] = [modes.FP8 if in_fp8 else modes.NONE]

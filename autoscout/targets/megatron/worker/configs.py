@@ -16,7 +16,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 _CLASSES = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
-# Arguments of Megatron-LM whose default differs from that of the field.
+# Arguments of Megatron-LM whose default differs from the default of the field with the same name.
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "overlap_p2p_comm": True,
@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
     "q_lora_rank": None,
     "rotary_scaling_factor": 1.0,
 }
-# Flags whose argument has another name.
+# Flags whose argument has a different name.
 _ARGUMENT = {
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "num_experts": "num_moe_experts",
@@ -90,7 +90,8 @@ _OF_THE_SCRIPT = frozenset(
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Adds to the content of experiment.json: `given` (Megatron-LM's arguments) and the parameters of batches."""
+    """Returns the content of experiment.json, with `given` (Megatron-LM's arguments) and the parameters of batches
+    added."""
     flags = config["arguments"]
     return {
         **config,
@@ -154,8 +155,8 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As in Megatron-LM, except for gloo: it may still be sending a tensor when it is freed, with silently wrong
-        # losses.
+        # As in Megatron-LM, except with gloo, which may still be sending a tensor when the tensor is freed, so that
+        # losses are silently wrong.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,

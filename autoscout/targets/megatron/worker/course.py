@@ -15,7 +15,8 @@ _COMPARED = 3  # iterations whose losses and gradient norms are recorded
 
 class Course:
     def __init__(self, config: dict[str, Any], mean: Callable[[Any, Any], float]) -> None:
-        """`mean`: (an iteration's losses, device) → their global mean; all ranks must call it together."""
+        """`mean`: function from (an iteration's losses, device) to the global mean loss. All ranks must call this
+        function together."""
         self._config, self.mean = config, mean
         self._warmup = config["warmup"]
         self._spread = config.get("spread", 0.0)
@@ -36,7 +37,8 @@ class Course:
         self._taken: float | None = None
 
     def on(self, device: Any, warmup: int = 0) -> None:
-        """Must be called before the first iteration. `warmup`: warm-up iterations that other features need."""
+        """Must be called before the first iteration. `warmup`: minimum number of warm-up iterations, for example before
+        CUDA graphs are captured."""
         import alone
 
         self._device, self._by_itself = device, alone.Alone(device)
@@ -60,7 +62,8 @@ class Course:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
     def end(self, seconds: float, own: float, losses: Any, grad_norm: float, parts: dict[str, float]) -> None:
-        """Records an iteration: seconds of the slowest rank, this rank's `own`, and those of the step's `parts`."""
+        """Records an iteration. `seconds`: time of the slowest rank. `own`: time of this rank. `parts`: part of the
+        step → seconds."""
         self.steps += 1
         if len(self._losses) < _COMPARED:
             self._losses.append(self.mean(losses, self._device))

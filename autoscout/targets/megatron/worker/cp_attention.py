@@ -19,7 +19,8 @@ class ContextParallelAttention(DotProductAttention):
         super().__init__(alone, *args, **kwargs)
 
     def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        """query, key, value: [local sequence, batch, heads, head size]; as DotProductAttention.forward."""
+        """Like DotProductAttention.forward. Shape of query, key and value: [local sequence, batch, heads, head
+        size]."""
         group: Any = parallel_state.get_context_parallel_group()
         key = gather_from_sequence_parallel_region(key, group=group)
         value = gather_from_sequence_parallel_region(value, group=group)
@@ -30,7 +31,7 @@ class ContextParallelAttention(DotProductAttention):
 
 
 def _positions(rank: int, ranks: int, length: int) -> torch.Tensor:
-    """Global positions of the `length` tokens that `rank` holds."""
+    """Returns the global positions of the `length` tokens that `rank` holds."""
     half = length // 2
     chunk = torch.arange(half)
     return torch.cat([chunk + rank * half, chunk + (2 * ranks - 1 - rank) * half])

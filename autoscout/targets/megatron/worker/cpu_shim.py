@@ -1,8 +1,9 @@
 """Lets Megatron-core train on CPUs with gloo, although it has no CPU mode and calls torch.cuda directly.
 
 `before_megatron` patches torch and must run before the first import of megatron.core. `after_megatron` patches
-Megatron. `without_transformer_engine` repairs its local layers, also for GPUs. `for_a_script` does all of this and what
-Megatron-LM's own scripts need in addition. A comment at each patch gives its reason."""
+Megatron. `without_transformer_engine` repairs Megatron's local layers (those without Transformer Engine), also for
+GPUs. `for_a_script` applies all of these patches, plus those that only Megatron-LM's own scripts need. A comment at
+each patch gives its reason."""
 
 import contextlib
 import glob
@@ -33,7 +34,7 @@ class _NoStream:
 
 def before_megatron() -> None:
     cuda: Any = torch.cuda
-    # Megatron uses this about 60 times as `device=…`.
+    # Megatron passes the result of this function as `device=…` in about 60 places.
     cuda.current_device = lambda: _CPU
     # Called by peer-to-peer communication and by timers.
     cuda.synchronize = lambda *args, **kwargs: None
@@ -54,8 +55,8 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
-    # A faster gradient of a linear layer's input in bf16: for a matrix that is not transposed, torch uses a plain loop,
-    # which is twenty times slower at 4096 × 4096.
+    # Speeds up the gradient of a linear layer's input in bf16. For a matrix that is not transposed, torch uses a plain
+    # loop, which is twenty times slower at 4096 × 4096.
     tensor.matmul = _matmul(tensor.matmul)
     # The optimizers accept only parameters whose type name is "torch.cuda.FloatTensor" or the like.
     plain_type = tensor.type
@@ -82,7 +83,8 @@ def _matmul(plain: Any) -> Any:
 
 
 def _once_for_each_set(new_group: Any) -> Any:
-    """Caches groups by their ranks. All ranks create the same groups in the same order, so all find the same one."""
+    """Returns `new_group` with a cache of process groups by their ranks. All ranks create the same groups in the same
+    order, so their caches agree."""
     made: dict[Any, Any] = {}
     world: list[Any] = []
 
@@ -142,8 +144,9 @@ def without_transformer_engine() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
 
-    # Megatron rejects torch's norms with sequence parallelism. They work if their gradients are summed over the tensor
-    # parallel ranks, which Megatron does for parameters with this attribute.
+    # Megatron rejects torch's norms with sequence parallelism. They work if the gradients of their parameters are
+    # summed over the tensor parallel ranks. Megatron sums the gradients of parameters with the attribute
+    # sequence_parallel.
     def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         module = kind(hidden_size, eps=eps)

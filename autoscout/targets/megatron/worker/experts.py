@@ -1,5 +1,6 @@
-"""The norm of the experts' gradients, which must be equal in all equivalent layouts. It is compared separately, because
-these gradients are so small in bf16 that their loss would look like rounding in the total norm."""
+"""The norm of the experts' gradients, which must be equal in all equivalent layouts. This norm is compared separately,
+because the experts' gradients are so small that, if they were missing, the total norm would change no more than by
+rounding in bf16."""
 
 from typing import Any
 
@@ -8,8 +9,9 @@ from megatron.core import parallel_state
 
 
 def gradient_norm(chunks: list[Any], sharded: bool) -> float:
-    """Must be called on all ranks between the backward pass and the optimizer step. `chunks`: wrapped in DDP.
-    `sharded`: with the distributed optimizer, each rank has reduced gradients only for its own part of each bucket."""
+    """Returns the norm. Must be called on all ranks between the backward pass and the optimizer step. `chunks`: model
+    chunks, wrapped in DDP. `sharded`: with the distributed optimizer, each rank has reduced gradients only for its own
+    part of each bucket."""
     total = torch.zeros(1, dtype=torch.float64)
     copies = parallel_state.get_expert_data_parallel_world_size()
     for chunk in chunks:

@@ -60,7 +60,7 @@ def trained(
 
 
 def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], None], built: dict[str, int]) -> None:
-    """Fills each model chunk with our weights after its creation, and adds its size to `built`."""
+    """Makes each model chunk get our weights after its creation, and adds the chunk's size to `built`."""
     import weights
 
     plain = training.get_model

@@ -11,8 +11,9 @@ def own_part(batch: dict[str, Any]) -> dict[str, Any]:
     """Returns the batch, [micro batch, sequence], reduced to this rank's part of the sequence by Megatron's own
     function.
 
-    Since 0.18, is_hybrid_cp is required, and without cp_group the sequence is split among all ranks of the job. In 0.17
-    it is split among the context parallel ranks, and 0.15 has neither argument."""
+    Since Megatron-core 0.18, that function requires is_hybrid_cp, and without cp_group it splits the sequence among all
+    ranks of the job. In 0.17, it splits the sequence among the context parallel ranks by default. In 0.15, it has
+    neither argument."""
     offered = {"cp_group": parallel_state.get_context_parallel_group(), "is_hybrid_cp": False}
     taken = inspect.signature(get_batch_on_this_cp_rank).parameters
     return get_batch_on_this_cp_rank(batch, **{name: value for name, value in offered.items() if name in taken})

@@ -34,7 +34,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the ranks use the same order, so that indices agree
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the same order as in the ranks, so that GPU indices agree
     import torch
 
     count = torch.cuda.device_count()

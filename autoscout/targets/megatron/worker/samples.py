@@ -1,6 +1,7 @@
 """Batches of fine-tuning samples with different lengths: either padded, one per sequence, or packed.
 
-All layouts train on the same samples in a step, so that losses are comparable. Packing only needs fewer sequences."""
+All layouts train on the same samples in a step, so that losses are comparable. With packing, these samples fill fewer
+sequences."""
 
 import math
 from typing import Any, NamedTuple
@@ -13,8 +14,8 @@ from own_part import own_part
 
 class Samples(NamedTuple):
     """A micro batch of tensors [micro batch, sequence]. `mask`: 0 for tokens without a loss. `hidden`: attention mask,
-    true where a token must not attend, [micro batch, 1, sequence, sequence], None if causal. `packed`: the equivalent
-    for fused attention, which has all sequences in one row."""
+    true where a token must not attend, [micro batch, 1, sequence, sequence], None if causal. `packed`: the sequences'
+    boundaries for fused attention, which gets all sequences in one row."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -101,7 +102,7 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
-    """Returns a sample's tokens, and one more as the last target."""
+    """Returns a sample's tokens, followed by one more token, which is the target of the last position."""
     generator = torch.Generator().manual_seed(iteration * config["samples"] + number)
     lengths = config["lengths"]
     length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]

@@ -1,12 +1,12 @@
-"""Times the parts of a step on this rank by marks, which are read after the step. On a GPU, a mark is an event on the
-stream, so that timing does not block."""
+"""Times the parts of a step on this rank by time marks, which are read after the step. On a GPU, a mark is a CUDA event
+on the stream, so that timing does not block."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
 # A part ends where the next one begins. "gradients" is the time in which a step waits for the gradient exchange between
-# replicas, as far as it is not overlapped.
+# replicas. It does not include the part of the exchange that overlaps with computation.
 PARTS = ("forward_backward_s", "gradients_s", "optimizer_s")
 _marks: list[Any] = []
 
@@ -33,7 +33,8 @@ def mark() -> None:
 
 
 def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which Megatron's schedule waits for gradients; the optimizer's part follows it."""
+    """Returns `finalize` (the function with which Megatron's schedule waits for gradients) with marks before and after
+    it."""
 
     def timed(*given: Any, **named: Any) -> Any:
         mark()
@@ -45,7 +46,8 @@ def around(finalize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seconds() -> dict[str, float]:
-    """The seconds of each part, after the device has finished; {} if the schedule does not end like Megatron's."""
+    """Returns part of the step → seconds, after the device has finished; {} if the schedule does not end like
+    Megatron's."""
     marks = _marks.copy()
     _marks.clear()
     if len(marks) != len(PARTS) + 1:

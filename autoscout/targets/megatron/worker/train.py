@@ -105,7 +105,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
-    """Runs our own training loop; returns the device and the numbers of parameters and buckets."""
+    """Runs our own training loop; returns (device, numbers of parameters and buckets by name)."""
     import building
     import configs
 
@@ -140,9 +140,9 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, float, list[Any], float, dict[str, float]]:
-    """Returns (seconds of the slowest rank, seconds of this one, this one's [sum, count] of token losses, gradient
-    norm, seconds of the step's parts). `of_experts` receives the experts' gradient norm in a first step that is
-    warm-up."""
+    """Returns (seconds of the slowest rank, seconds of this rank, this rank's [sum, count] of token losses, gradient
+    norm, part of the step → seconds). If the first step is warm-up, the experts' gradient norm is added to
+    `of_experts`."""
     import batches
     import experts
     import samples
@@ -265,7 +265,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """Records free memory before our first allocation, to exclude memory that other processes use."""
+    """Records free memory before this process's first allocation, to exclude memory that other processes use."""
     if device.type == "cuda":
         import torch
 
@@ -306,8 +306,8 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
 
 def _outside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
-    """Returns the GiB that the CUDA context, NCCL and libraries use: memory outside the allocator, minus that of other
-    processes. `free_before` was measured with our own CUDA context (about half a GiB)."""
+    """Returns the GiB that the CUDA context, NCCL and libraries use: memory outside the allocator, minus the memory of
+    other processes. `free_before` was measured after this process had created its CUDA context (about half a GiB)."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)
     return max(0.0, total - free - reserved - others)
 

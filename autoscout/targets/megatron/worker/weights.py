@@ -35,7 +35,8 @@ def _global_name(name: str, chunk: Any, tied: bool) -> str:
         return name
     module = chunk.decoder.layers[int(layer[1])]
     name = f"decoder.layers.{module.layer_number - 1}.{name[layer.end() :]}"
-    # the number is in local_experts.0.linear_fc1.weight, or linear_fc1.weight0 with Transformer Engine
+    # the expert's number is part of the name: local_experts.0.linear_fc1.weight, or with Transformer Engine
+    # linear_fc1.weight0
     expert = re.search(r"(?<=local_experts\.)\d+|(?<=\.weight)\d+$", name)
     if ".experts." not in name or expert is None:
         return name

@@ -1,4 +1,4 @@
-"""Queries vLLM, without a GPU: which arguments its engine accepts, and how it interprets those of our servers.
+"""Queries vLLM, without a GPU: which arguments the engine accepts, and how it interprets the arguments of our servers.
 
     audit_vllm.py < {"config": {…}, "gpu": {…} or null, "launches": [{"max_num_seqs": 16, …}, …]}
 
@@ -27,7 +27,7 @@ import effective
 import foreign_gpu
 import serve
 
-# Arguments whose name differs in the configuration.
+# Arguments → their names in the engine's configuration, if these differ.
 _CALLED = {"kv_cache_dtype": "cache.cache_dtype", "attention_backend": "attention.backend"}
 _SAID = 200  # maximum length of a warning
 
@@ -57,7 +57,8 @@ def _actions() -> list[Any]:
     """Returns the actions of vLLM's argument parser; [] if the parser needs a device."""
     from vllm.engine.arg_utils import EngineArgs
 
-    with contextlib.suppress(Exception, SystemExit):  # the parser may ask the platform, or exit
+    # building the parser may query the platform (which fails without a device), or exit
+    with contextlib.suppress(Exception, SystemExit):
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         return EngineArgs.add_cli_args(FlexibleArgumentParser())._actions
@@ -75,7 +76,7 @@ def _fields() -> dict[str, str]:
 
 
 def _flat(launch: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments by the names in effective.py: {"speculative_config": {"method": "ngram"}} →
+    """Returns the arguments with dotted names as in effective.py: {"speculative_config": {"method": "ngram"}} becomes
     {"speculative.method": "ngram"}."""
     found: dict[str, Any] = {}
     for name, value in launch.items():

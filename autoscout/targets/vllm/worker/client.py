@@ -27,7 +27,8 @@ Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
-    """Arguments: the experiment, the URL, the seconds that the start took, and with a router the first server's URL."""
+    """Runs the load; returns the exit code. Command-line arguments: the experiment, the URL, the seconds that the start
+    took, and with a router the first server's URL."""
     experiment, url, took_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     server = sys.argv[4] if len(sys.argv) > 4 else url
     try:
@@ -73,7 +74,8 @@ async def _drive(experiment: Path, url: str, server: str, began: float) -> dict[
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, given: dict[str, Any]) -> str:
-    """Writes the server's effective configuration, if reported. Returns "" or an experiment with the same engine."""
+    """Writes the server's effective configuration, if reported. Returns the name of an earlier experiment with the same
+    engine; "" if there is none."""
     async with session.get(f"{url}/server_info", params={"config_format": "json"}) as response:
         if response.status != 200:
             return ""
@@ -96,9 +98,9 @@ async def _answer(
     concurrency: int,
     watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Sends requests and receives their answers. Bodies are encoded before the first request, and answers parsed after
-    the last one, because client and server share the machine's CPUs. Only a request that continues an answer is encoded
-    later, when that answer has arrived."""
+    """Sends requests and receives their answers. Returns (duration in seconds, a record per request). Bodies are
+    encoded before the first request, and answers parsed after the last one, because client and server share the
+    machine's CPUs. A request that continues an earlier answer is encoded only when this answer has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
     texts: dict[int, list[int]] = {}
@@ -159,7 +161,7 @@ async def _answer(
 
 
 def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
-    """Encodes a request. `quoted`: the answer's tokens are needed, because another request continues them."""
+    """Encodes a request. `quoted`: whether the answer's tokens are needed, because a later request continues them."""
     asked = {
         **({"return_token_ids": True} if quoted else {}),
         "prompt": prompt,
@@ -175,7 +177,8 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
 async def _ask(
     session: aiohttp.ClientSession, url: str, content: bytes, talk_id: str, record: driving.Record, received: Received
 ) -> None:
-    """Adds the received parts with their arrival times. `talk_id`: lets routers keep a conversation on one server."""
+    """Sends one request and records the received parts with their arrival times. `talk_id`: conversation id, by which
+    routers keep a conversation on one server."""
     headers = {"Content-Type": "application/json", "x-session-id": talk_id}
     try:
         async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:

@@ -17,7 +17,7 @@ import rates
 from load_watch import LoadWatch
 
 Record = dict[str, Any]
-Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # type of the function described in drive()
+Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # type of drive()'s parameter `answer`
 
 
 class DriveState:
@@ -40,9 +40,9 @@ async def drive(
 
     `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
     "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, in seconds of one clock.
-    Requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: the engine computes in
-    this process, so that its CPU time is known and waiting can be skipped. `joules`: the energy counter of its GPUs.
-    `left`: seconds left for a search."""
+    Requests that were unfinished when the watch ended the load have {"dropped": True}. `alone`: whether the engine
+    computes in this process, so that its CPU time is known and waiting can be skipped. `joules`: reads the energy
+    counter of the engine's GPUs. `left`: returns the seconds left for a search."""
     DriveState.phase, DriveState.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):
@@ -97,7 +97,7 @@ class DriveOrder:
         self.left = len(requests)  # number of requests not sent yet
 
     def due(self, now: float) -> tuple[int, float] | None:
-        """Returns the next request that is due, and since when."""
+        """Returns (index of the next request that is due, time since which it is due); None if no request is due."""
         while self._waiting and (self._free > 0 if self._closed else self._arrival() <= now):
             stages = self._waiting.pop()
             self._free -= 1
@@ -120,7 +120,8 @@ class DriveOrder:
             self._free += 1
 
     def next_at(self) -> float:
-        """When the next request is due regardless of answers; infinity if all remaining ones wait for answers."""
+        """Returns the time at which the next request is due regardless of answers; infinity if all remaining requests
+        wait for answers."""
         times = [self._ready[0][0]] if self._ready else []
         return min([*times, self._arrival()] if self._waiting and not self._closed else times, default=math.inf)
 
@@ -136,7 +137,8 @@ class DriveOrder:
 
 class Busy:
     """The clock of an engine that computes alone in this process on one thread: CPU time plus skipped waits for
-    requests. On an idle CPU it equals wall-clock time; on a shared one it excludes the time of other processes."""
+    requests. On an idle CPU, this clock equals wall-clock time; on a shared CPU, it excludes the time of other
+    processes."""
 
     def __init__(self) -> None:
         self._skipped = -time.process_time()

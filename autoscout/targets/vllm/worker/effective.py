@@ -1,4 +1,5 @@
-"""Reads vLLM's effective configuration, in which some arguments are silently overridden and others derived."""
+"""Reads vLLM's effective configuration, in which vLLM has silently overridden some arguments and derived further
+values."""
 
 import hashlib
 import json
@@ -33,8 +34,8 @@ PARTS = {
 
 
 def of_config(config: Any) -> dict[str, Any]:
-    """Returns {"identity": equal for configurations with the same engine, "values": {"scheduler.max_num_seqs": …}} of a
-    VllmConfig, without fields that this version lacks."""
+    """Returns {"identity": …, "values": {"scheduler.max_num_seqs": …}} of a VllmConfig, without fields that this
+    version lacks. Configurations with the same engine have the same identity."""
     return of_described({part: vars(getattr(config, f"{part}_config", None) or _Nothing) for part in PARTS})
 
 

@@ -1,5 +1,5 @@
-"""Decides when a load in the search for the highest rate may end early: when its limits can no longer be met, are
-certainly met, or time is up. Also computes the statistics for its limits.
+"""Decides when a load in the search for the highest rate may end early: when the latency limits can no longer be met,
+when they are certainly met, or when time is up. Also computes the statistics for these limits.
 
 A limit is [metric, bound in ms]. A limit on a percentile is decided by Wilson's interval for the fraction of requests
 beyond the bound."""
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 _Z = 1.96
 _GROWING = 1.5  # the queue grows if the last requests wait this many times as long as the first quarter of the load
-_STEADY = 1.1  # below this ratio it certainly does not grow
-_MEANS = 1.5  # more loads cannot bring a mean down to the bound from this multiple of it
+_STEADY = 1.1  # below this ratio, the queue certainly does not grow
+_MEANS = 1.5  # if a mean is this multiple of its bound, further loads cannot reduce the mean to the bound
 _LASTING = 2.0  # minimum duration of a load, in answer times, because the beginning of a burst may meet the limits
 _AT_LEAST = 0.5  # fraction of a load that must be answered before it can meet the limits
 FEWEST = 8  # number of answers needed to estimate the engine's rate
 
 
 class SentRequest(NamedTuple):
-    """A sent request: times in seconds of one clock, None for future events; tokens of its answer."""
+    """A sent request. Times are in seconds of one clock, None for future events."""
 
     sent: float
     first: float | None
@@ -29,9 +29,9 @@ class SentRequest(NamedTuple):
 
 
 class LoadWatch:
-    """Watches a load. `requests`: their number in the load. `before`: (requests beyond the bound, all requests) of
-    earlier loads at this rate, per limit. `last`: no other load follows. `left`: seconds (wall clock) that the load may
-    still take."""
+    """Watches a load. `requests`: number of requests in the load. `before`: for each limit, (requests beyond the bound,
+    all requests) of earlier loads at this rate. `last`: whether no further load follows at this rate. `left`: returns
+    the wall-clock seconds that the load may still take."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class LoadWatch:
         self.over = ""  # the reason if the load was ended early
 
     def ends(self, now: float, seen: Sequence[SentRequest]) -> bool:
-        """Whether the load may end. `seen`: requests sent by `now`, in order. A load ends with at least one answer."""
+        """Whether the load may end. `seen`: requests sent by `now`, in order. A load never ends before the first
+        answer."""
         answers = sum(s.last is not None for s in seen)
         late = answers > 0 and self.left() <= 0
         if answers < FEWEST and not late:
@@ -101,7 +102,7 @@ def share_of(at: str) -> float:
 
 
 def interval(exceed: int, of: int) -> tuple[float, float]:
-    """Returns Wilson's interval for the fraction beyond the bound."""
+    """Returns the lower and the upper end of Wilson's interval for the fraction beyond the bound."""
     share = exceed / of
     middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
     half = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of * of))
@@ -120,7 +121,7 @@ def grows(felt: Sequence[float], times: float = _GROWING) -> bool:
 
 
 def alone(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the requests that had the server to themselves."""
+    """Returns the requests during which no other request was in flight."""
     found, free = [], -math.inf
     for r, after in itertools.zip_longest(records, records[1:]):
         if r["sent"] >= free and (after is None or after["sent"] >= r["chunks"][-1]):

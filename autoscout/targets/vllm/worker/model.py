@@ -21,7 +21,7 @@ def main() -> None:
         (part / "config.json").write_text(json.dumps(config, indent=2))
         try:
             part.rename(folder)
-        except OSError:  # another session has created it
+        except OSError:  # a concurrent session has created the folder
             shutil.rmtree(part)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,9 +1,10 @@
-"""Generates the requests of an experiment from its plan alone, so that they are the same in every process.
+"""Generates the requests of an experiment from its plan alone, so that every process generates the same requests.
 
-A plan: {"vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len",
-"arrival_s"}. Lengths are in tokens, one per request; arrivals in seconds, empty for a closed loop. "talks": how
-requests continue each other (lists "session", "stage", "on", "group", "own" with an entry per request, as in
-autoscout/job/sessions.py, and "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens."""
+A plan has the keys "vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len"
+and "arrival_s". Lengths are in tokens, one per request; arrivals are in seconds, empty for a closed loop. Optional keys
+are "talks" (how requests continue each other: lists "session", "stage", "on", "group", "own" with an entry per request,
+as in autoscout/job/sessions.py, and "think_s") and "blocks" (hashes of each prompt's blocks of "block_tokens"
+tokens)."""
 
 import random
 from typing import Any, NamedTuple
@@ -15,9 +16,9 @@ _GUARD_TOKENS = 24
 
 
 class PromptRequest(NamedTuple):
-    """A request. `prompt`: the tokens after the prompt and answer of the request `on` (-1: the whole prompt). In a
-    `session` (-1: none), the requests of a `stage` wait for the end of the previous stage and then for `think_s`
-    seconds."""
+    """A request. `on`: index of the request whose prompt and answer begin this prompt, -1 for none. `prompt`: the
+    tokens that follow. `session`: its index, -1 for none. In a session, the requests of a `stage` wait until the
+    previous stage has ended, and then for `think_s` seconds."""
 
     arrival_s: float
     prompt: list[int]
@@ -67,7 +68,8 @@ def _talking(plan: dict[str, Any], number: int) -> list[PromptRequest]:
 
 
 def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
-    """Returns prompts with equal tokens for equal block hashes; the rest of each prompt is unique."""
+    """Returns requests whose prompts have equal tokens for equal block hashes. Tokens without a block hash are
+    unique."""
     ids, size = range(_FIRST, plan["vocab"]), plan["block_tokens"]
     requests = []
     for i, (asked, answered) in enumerate(zip(plan["input_len"], plan["output_len"], strict=True)):
@@ -81,7 +83,8 @@ def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
 
 
 def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
-    """Returns for each session the indices of its requests by stage. A request without a session forms its own."""
+    """Returns, for each session, the indices of its requests by stage. A request without a session forms a session of
+    its own."""
     found: dict[tuple[int, int], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         key = (request.session, -1 if request.session >= 0 else i)
@@ -90,7 +93,7 @@ def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
 
 
 def continued(requests: list[PromptRequest]) -> set[int]:
-    """Returns the requests whose answers are continued by others."""
+    """Returns the indices of the requests whose answers later requests continue."""
     return {request.on for request in requests if request.on >= 0}
 
 

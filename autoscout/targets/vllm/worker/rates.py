@@ -1,7 +1,7 @@
 """Searches for the highest request rate that meets the limits: increases or decreases the rate until it is bracketed,
 then bisects. Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show
-which is more likely. A load lasts several answer times, because the server could process a short burst at any rate. It
-has no more requests than time allows, and ends when continuing would not change the decision (load_watch.py).
+which is more likely. A load lasts several answer times, because the server could process a short burst at any rate. A
+load has no more requests than time allows, and ends when continuing would not change the decision (load_watch.py).
 
 plan["search"]: {"start": requests per second, "limits": [[metric, bound], …], "loads": maximum number of loads,
 "repeats", "within": relative precision}. The plan's arrivals have a rate of 1."""
@@ -17,14 +17,14 @@ from load_watch import FEWEST, LoadWatch
 
 _SATURATED = 0.9  # the server is saturated if it answers less than this fraction of the arrivals
 _LASTING = 4.0  # duration of a load in median answer times; half of that is sufficient
-_MOST_PLANS = 16  # longest load; if a longer burst is needed, it counts as overload
-# fractions of the time left: for a load, for one with the fewest requests, maximum
+_MOST_PLANS = 16  # longest load, in passes of the plan; if a longer one would be needed, the rate counts as overload
+# fractions of the time left: of a usual load; of a load with the fewest requests; maximum
 _SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6
 _REFINES = 20  # minimum number of requests in a load that refines the rate
 _IDLE = 0.5  # mean number of requests in flight at the first rate, low enough for any engine
 _ALONE = 3  # if this many requests that were alone on the server break a limit, no rate can meet it
-_STEPS = (1.5, 2.0)  # factors between rates until the highest rate is bracketed: the first, then the others
-_SERVED = 0.9  # fraction of the answered rate in a load that ended early, which is tried next
+_STEPS = (1.5, 2.0)  # factors between rates until the highest rate is bracketed: first step; later steps
+_SERVED = 0.9  # if a load ended early, the next rate is this fraction of the rate at which its requests were answered
 Load = dict[str, Any]
 Measure = Callable[[list[prompts.PromptRequest], LoadWatch], Awaitable[Load]]
 
@@ -34,10 +34,11 @@ def _forever() -> float:
 
 
 async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
-    """Returns {"passes": at the highest rate that meets the limits (the lowest tested one if none does), "max_rate":
-    that rate or 0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "note": effects of the time limit, "early":
-    whether time ran out before a rate met the limits, "alone": whether even requests alone on the server break the
-    limits ("passes" are then those requests)}. `left`: returns the seconds left."""
+    """Returns a dictionary: "passes", the loads at the highest rate that meets the limits (if none does, at the lowest
+    tested rate); "max_rate", this highest rate or 0.0; "tried", a list of {"rate", "kept", "loads", "requests"};
+    "note", effects of the time limit; "early", whether time ran out before a rate met the limits; "alone", whether even
+    requests alone on the server break the limits ("passes" then has these requests). `left`: returns the seconds
+    left."""
     return await _Search(plan, measure, left).run()
 
 
@@ -49,12 +50,12 @@ class _Search:
             what: max((ms / 1000 for metric, ms in self.search["limits"] if metric.startswith(what)), default=0.0)
             for what in ("ttft", "e2el")
         }
-        self.loads = self.sent = 0  # number of loads, and of the plan's passes used for them
+        self.loads = self.sent = 0  # number of loads so far; number of the plan's passes used so far
         self.felt = 0.0  # median answer time in seconds
         self.served = math.inf  # requests answered per second in the last overload
         self.wall: float | None = None  # seconds per request, for an engine that skips idle time
         self.lonely: list[dict[str, Any]] = []  # requests that were alone on the server
-        self.hopeless = False  # whether these break the limits
+        self.hopeless = False  # whether the lonely requests break the limits
         self.fewest = math.inf  # minimum number of requests in a load that was shortened for lack of time
 
     async def run(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class _Search:
         }
 
     async def _test(self, rate: float) -> tuple[list[Load], bool]:
-        """Returns the loads at a rate, and whether they meet the limits."""
+        """Runs loads at a rate. Returns (the loads, whether they meet the limits)."""
         limits, passes = self.search["limits"], list[Load]()
         while True:
             count = self._count(rate)
@@ -115,7 +116,7 @@ class _Search:
             return passes, keeps
 
     def _until(self) -> Callable[[], float]:
-        """Returns a function for the seconds that a load may still take."""
+        """Returns a function that returns the seconds that a load may still take."""
         whole = self.left()
         kept_back = 0.0 if whole == math.inf else (1 - _MOST) * whole
         return lambda: self.left() - kept_back
@@ -132,8 +133,8 @@ class _Search:
         return measured
 
     def _learn(self, measured: Load, over: str) -> None:
-        """Uses an overload: the rate at which requests were answered, and whether a lower tested rate was too high,
-        too."""
+        """Learns from an overload: records the rate at which requests were answered, and marks lower tested rates that
+        were too high, too."""
         done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
         if len(done) >= FEWEST or (done and over == "late"):
             seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)
@@ -146,7 +147,7 @@ class _Search:
                 self.hopeless |= load_watch.interval(exceed, len(self.lonely))[0] > load_watch.share_of(at)
 
     def _burst(self, rate: float, count: int) -> bool:
-        """Whether a load would end before it shows whether its queue grows."""
+        """Whether a load is too short to show whether its queue grows."""
         return count < rate * max(_LASTING / 2 * self.felt, _LASTING * self._waits())
 
     def _waits(self) -> float:
@@ -157,7 +158,7 @@ class _Search:
 
     def _count(self, rate: float) -> int:
         """Returns the number of requests in a load: enough to last several answer times if time allows. Otherwise, as
-        many as time allows, or as many as the limits' quantiles need, if that leaves time for other loads."""
+        many as time allows, or as many as the limits' quantiles need if this leaves time for further loads."""
         usual = len(self.plan["input_len"])
         lasts = _LASTING * rate * max(self.felt, self._waits())
         wanted = min(max(math.ceil(lasts / usual), 1), _MOST_PLANS) * usual
@@ -170,7 +171,7 @@ class _Search:
         return int(count)
 
     def _within(self, rate: float, seconds: float) -> float:
-        """Returns how many requests fit into the time."""
+        """Returns the number of requests that a load of this duration can have."""
         if self.wall is not None:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate
@@ -229,8 +230,8 @@ def saturated(passes: list[Load]) -> bool:
 
 
 def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | None:
-    """Returns whether a limit is met. For a percentile: whether few enough values exceed the bound (Wilson's interval
-    of their fraction). For a mean: whether it is within the bound (normal interval)."""
+    """Returns whether a limit is met; None if undecided. For a percentile: whether few enough values exceed the bound
+    (Wilson's interval of their fraction). For a mean: whether the mean is within the bound (normal interval)."""
     n = len(values)
     if n < 2:
         return all(value <= bound for value in values)

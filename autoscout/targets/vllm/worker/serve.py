@@ -61,8 +61,8 @@ def run_and_exit(experiment: Path) -> NoReturn:
 
 
 def stay(connection: int) -> NoReturn:
-    """Runs several experiments on one engine. Their paths are received one per line, and each is answered with its exit
-    code. Exits after a failure, since the engine's state is then unknown."""
+    """Runs several experiments on one engine. Receives one experiment's path per line, and answers each with the
+    experiment's exit code. Exits after a failure, since the engine's state is then unknown."""
     code, engine = 0, None
     with os.fdopen(os.dup(connection), "rb") as paths:
         for path in paths:
@@ -90,8 +90,8 @@ def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
 
 
 def _run(experiment: Path, folder: Path, engine: Any) -> Any:
-    """Runs an experiment on the existing engine, or on one built with the experiment's "ceiling": larger limits for an
-    engine that is kept for configurations with lower limits. Returns the engine."""
+    """Runs an experiment on the existing engine or on a new one; returns the engine. If the experiment has a "ceiling",
+    a new engine is built with its larger limits, so that configurations with lower limits can reuse the engine."""
     began, given = time.monotonic(), json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -103,7 +103,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
     def made(arguments: dict[str, Any]) -> Any:
         wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
-        # uses the defaults of a server instead of offline inference
+        # OPENAI_API_SERVER selects the defaults of a server, not those of offline inference
         return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
     config = made(given["arguments"])
@@ -135,7 +135,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
 
 def _set(engine: Any, config: Any) -> None:
-    """Changes the scheduler's limits to another configuration's, like the scheduler's own __init__ (vLLM 0.32.0,
+    """Sets the scheduler's limits to those of `config`, like the scheduler's own __init__ (vLLM 0.32.0,
     v1/core/sched/scheduler.py:129), and empties the prefix cache."""
     scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
     scheduler.max_num_running_reqs = wanted.max_num_seqs
@@ -148,7 +148,8 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
-    """Measures the engine under the plan's load. `until`: the monotonic time at which the experiment must end."""
+    """Returns drive()'s result for the engine under the plan's load. `until`: the monotonic time at which the
+    experiment must end."""
 
     async def answer(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
@@ -167,9 +168,10 @@ def answered(
     watch: LoadWatch | None = None,
     step: Callable[[float], list[Any]] | None = None,
 ) -> tuple[float, list[driving.Record]]:
-    """Steps the engine until all requests are answered. `clock`: see driving.Busy. A request that arrives during a step
-    waits until its end, as in a server, and its latency counts from its arrival. `step`: steps several engines
-    concurrently up to the given time; by default the engine's own step is used."""
+    """Steps the engine until all requests are answered. Returns (duration in seconds, a record per request). `clock`:
+    see driving.Busy. A request that arrives during a step waits until the step ends, as in a server; the request's
+    latency counts from its arrival. `step`: steps several engines concurrently up to the given time; by default the
+    engine's own step is used."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -229,7 +231,8 @@ def answered(
 
 
 def _looks(requests: int) -> int:
-    """Returns how many answers pass between two checks for an early end of the load. (Checks use this CPU, too.)"""
+    """Returns the number of answers between two checks for an early end of the load. (Checks are rare because they use
+    the engine's CPU.)"""
     return max(1, requests // 50)
 
 

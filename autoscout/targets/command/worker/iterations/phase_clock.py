@@ -27,7 +27,7 @@ _GATHERS = ("gather", "gather_object", "broadcast_object_list")
 
 
 class PhaseClock:
-    """Adds each timer's time, without that of nested timers, to the timer's phase. The remaining time of an iteration
+    """Adds each timer's seconds, minus those of nested timers, to the timer's phase. The remaining time of an iteration
     counts as the phase "update"."""
 
     def __init__(self):
@@ -58,7 +58,8 @@ class PhaseClock:
             self._generates = False
 
     def gathering(self, gather):
-        """Times a collective operation in the phase "wait", because a rank waits in it for the slowest one."""
+        """Returns `gather` timed as the phase "wait", because a rank waits in this collective operation for the slowest
+        rank."""
 
         @functools.wraps(gather)
         def timed(*given, **named):
@@ -75,7 +76,7 @@ class PhaseClock:
         return timed
 
     def _over(self, at):
-        """Ends an iteration at the time `at`, when batch preparation for the next one began."""
+        """Ends an iteration at the time `at`, at which batch preparation for the next iteration began."""
         if not at:
             return
         if self._began is not None:
@@ -94,7 +95,7 @@ class PhaseClock:
 
 
 def _settled():
-    """Waits for the GPU's kernels, which still belong to the phase."""
+    """Waits for the GPU's running kernels, whose time belongs to the current phase."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -54,7 +54,8 @@ _WRITES = {
 
 
 def install() -> None:
-    """Must be called before Megatron-core is imported, since it keeps references to some of these functions."""
+    """Must be called before Megatron-core is imported, because Megatron-core keeps references to some of the replaced
+    functions."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
 
     for name, write in _WRITES.items():
@@ -70,7 +71,7 @@ def install() -> None:
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        """Replaces the fake group's version, which raises an error for a rank that receives no tokens."""
+        """Replaces the fake group's all-to-all, which raises an error for a rank that receives no tokens."""
         _repeated(output, input)
         return dist.barrier(group=group, async_op=async_op)
 

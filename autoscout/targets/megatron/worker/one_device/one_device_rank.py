@@ -2,10 +2,10 @@
 
     python one_device_rank.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
-A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`), `world`, `rank`, and two
-numbers of micro batches, `few` and `many`, whose times give the seconds per micro batch and the fixed time of a step.
-Communication takes no time (loopback.py). Each number is timed `repeats` times after a warm-up. An answer is
-{"verdict": "starts" | "refused", …}, with seconds and bytes."""
+A question has the input of worker/train.py (including `arguments`, Megatron-LM's flags, and `device`), `world`, `rank`,
+and two numbers of micro batches, `few` and `many`. Steps with each number are timed `repeats` times after a warm-up;
+the two times give the seconds per micro batch and the fixed time of a step. Communication takes no time (loopback.py).
+An answer is {"verdict": "starts" | "refused", …}, with seconds and bytes."""
 
 import os
 import statistics
@@ -63,7 +63,8 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
     data = [_of_this_shard(batch, config["vocab"]) for batch in batches.micro_batches(config, 0, device)]
     few, many = question["few"], question["many"]
     seen: dict[int, list[tuple[float, float]]] = {few: [], many: []}
-    for number in (few, many, *[few, many] * question["repeats"]):  # alternating, so that falling clocks affect both
+    # alternating, so that falling clock rates affect both numbers equally
+    for number in (few, many, *[few, many] * question["repeats"]):
         seen[number].append(_step(config, data[:number], chunks, optimizer, device))
     measured = {number: [there for there, _ in times[1:]] for number, times in seen.items()}
     middle = {number: statistics.median(times) for number, times in measured.items()}
@@ -82,8 +83,9 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_this_shard(batch: Any, vocab: int) -> Any:
-    """Replaces the batch's tokens by ones in this rank's part of the vocabulary. Other tokens would have zero
-    embeddings, since no other rank sends them, and the norm would multiply the gradient of zeros by hundreds."""
+    """Returns the batch with tokens replaced by tokens in this rank's part of the vocabulary. Tokens outside of this
+    part would have zero embeddings, since no other rank exists to send them, and the norm would multiply gradients of
+    zeros by hundreds."""
     from megatron.core import parallel_state
 
     ranks = parallel_state.get_tensor_model_parallel_world_size()
@@ -129,7 +131,8 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports, since imports may initialize CUDA
+    # on GPUs, each fork imports Megatron itself, since imports may initialize CUDA
+    if rank_questions.of(folder)[0]["device"] == "cpu":
         _load("cpu")
     return rank_questions.answer_all(folder, _answer)
 

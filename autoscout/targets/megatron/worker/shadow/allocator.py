@@ -1,8 +1,9 @@
 """Simulates torch's caching allocator, to compute how much memory it reserves for a sequence of allocations and frees.
 
 It follows c10/cuda/CUDACachingAllocator.cpp with one stream: sizes are rounded up to 512 bytes. Requests up to 1 MiB
-share segments of 2 MiB, those up to 10 MiB segments of 20 MiB; larger ones have their own segment, rounded up to 2 MiB.
-It uses best fit, splitting and merging. Empty segments are returned to the device only when memory runs out."""
+share segments of 2 MiB; requests up to 10 MiB share segments of 20 MiB; larger requests have their own segment, rounded
+up to 2 MiB. Blocks are chosen by best fit, split and merged. Empty segments are returned to the device only when memory
+runs out."""
 
 import bisect
 from typing import Any
@@ -74,7 +75,8 @@ class Allocator:
 
 
 def replayed(events: list[tuple[int, int]], capacity: float) -> Allocator:
-    """Replays `events`: (storage number, bytes), with negative bytes for a free. Errors: OutOfMemory."""
+    """Returns the allocator's state after `events`: (storage number, bytes), with negative bytes for a free. Errors:
+    OutOfMemory."""
     allocator = Allocator(capacity)
     for number, size in events:
         if size > 0:

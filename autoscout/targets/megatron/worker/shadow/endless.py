@@ -8,9 +8,9 @@ _DEEPEST = 16  # normal nesting is at most two levels: recomputation in a recomp
 
 
 def end() -> None:
-    """From now on, such a backward pass raises RecursionError instead of starting threads until the host is out of
-    memory. It occurs if a recomputed function returns a parameter (such as the bias of a linear layer, to be added
-    later): the parameter then becomes its own ancestor in autograd's graph."""
+    """Makes an endlessly recursing backward pass raise RecursionError. Without this, autograd would start threads until
+    the host is out of memory. Such a recursion occurs if a recomputed function returns a parameter (such as the bias of
+    a linear layer, to be added later), because the parameter then becomes its own ancestor in autograd's graph."""
     plain: Any = torch.autograd.backward
     depth = 0
 

@@ -9,7 +9,7 @@ import cpu_shim
 import for_each
 import offloaded
 import torch
-import torch._dynamo.polyfills.loader  # before functions are replaced, because it uses them as keys
+import torch._dynamo.polyfills.loader  # before the patches, because it uses functions as keys
 import torch.distributed as dist
 from fused_layers import NormFunction
 from watch import watch
@@ -19,9 +19,9 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     product = tensor.matmul
     cpu_shim.before_megatron()
-    tensor.matmul = product  # a GPU needs no copy of a matrix that is not transposed
+    tensor.matmul = product  # undoes cpu_shim's replacement, which copies matrices; a GPU needs no such copy
     cuda: Any = torch.cuda
-    state = torch.get_rng_state()  # the real generator's state, since a fake one cannot be restored
+    state = torch.get_rng_state()  # the state of the real generator, since a fake tensor cannot be restored as a state
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False
@@ -74,6 +74,6 @@ class _RootMeanSquare:
 
 
 def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of all gradients, as one kernel."""
+    """Replaces the fused kernel that computes the norm of all gradients, which has a second, unused result."""
     watch.kernel("norm of gradients", sum(t.numel() * t.element_size() for group in tensors for t in group))
     return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)

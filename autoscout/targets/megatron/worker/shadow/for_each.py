@@ -1,5 +1,5 @@
-"""Makes torch's optimizers behave as on a GPU: they update all parameters at once (foreach), with temporaries of the
-size of all parameters, while on a CPU they update one after the other."""
+"""Makes torch's optimizers behave as on a GPU. There they update all parameters at once (foreach), with temporaries of
+the size of all parameters; on a CPU, they update one parameter after the other."""
 
 import importlib
 from typing import Any

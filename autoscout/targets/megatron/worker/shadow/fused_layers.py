@@ -42,13 +42,14 @@ def product(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def placeholder(weight: Any) -> Any:
-    """Returns what autograd gets as a gradient that the GEMM has already added to main_grad."""
+    """Returns the placeholder that autograd gets as a weight's gradient, since the GEMM has already added the real
+    gradient to main_grad."""
     return kept_gradient(weight.shape, weight.dtype)
 
 
 def kept_gradient(shape: Any, dtype: Any) -> Any:
     """Transformer Engine's get_dummy_wgrad, which Megatron-core's output layer also calls. It caches one tensor per
-    shape; older versions allocated a new one each time."""
+    shape; older versions allocated a new tensor in each call."""
     key = (tuple(shape), dtype)
     with watch.tagged("placeholder gradient"):
         if not Settings.once:
@@ -70,8 +71,8 @@ def input_gradient(grad: Any, weight: Any) -> Any:
 
 
 def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
-    """Returns the output's gradient as a backward GEMM needs it: gathered from all ranks, and (in 8 bits) also a
-    transposed copy, else None."""
+    """Returns (the output's gradient for a backward GEMM, gathered from all ranks if `gathers`; its transposed copy in
+    8 bits, else None)."""
     grad = grad.reshape(-1, grad.shape[-1])
     if not Settings.fp8:
         return (gather(grad, m.tp_group) if gathers else grad), None
@@ -96,7 +97,7 @@ def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
 
 
 def quantised(x: Any) -> tuple[Any, Any]:
-    """Returns the 8-bit copies that one kernel makes of a tensor: plain, and transposed for the weight gradient."""
+    """Returns the two 8-bit copies that one kernel makes of a tensor: (plain, transposed for the weight gradient)."""
     watch.kernel("quantise", tuple(x.shape))
     return torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape, dtype=torch.uint8)
 
@@ -205,7 +206,7 @@ class LinearFunction(Function):
 
 
 class GroupedFunction(Function):
-    """All experts of this rank: one GEMM for each, and one output."""
+    """The linear layers of all experts of this rank: one GEMM per expert, and one common output."""
 
     @staticmethod
     def forward(ctx: Any, inp: Any, m: Any, splits: list[int], *weights: Any) -> Any:
@@ -273,7 +274,7 @@ class AttentionFunction(Function):
         elif ranks > 1 and how == "p2p":
             passing = [torch.stack([k, v]) for _ in range(2)]
             _pass_on(passing, group, ranks - 1)
-            parts = [torch.empty_like(out) for _ in range(ranks)]  # one per step of the ring, combined at the end
+            parts = [torch.empty_like(out) for _ in range(ranks)]  # outputs by step of the ring, combined at the end
             del parts, passing
         elif ranks > 1:
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
@@ -307,8 +308,8 @@ class AttentionFunction(Function):
 
 
 def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-    """The temporaries of mha_bwd in flash_api.cpp: an fp32 accumulator (one per split if deterministic), and expanded
-    gradients for grouped-query attention."""
+    """Returns temporaries as mha_bwd in flash_api.cpp allocates them: an fp32 accumulator (one per split if
+    deterministic), and expanded gradients for grouped-query attention."""
     heads = q.shape[2]
     splits = -(-Settings.multiprocessors // (ctx.batch * heads)) if Settings.multiprocessors else 1
     made = [torch.empty(splits, ctx.batch, ctx.seq, heads, q.shape[3], dtype=torch.float32)]
@@ -319,7 +320,7 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
-    """Exchanges heads for tokens, or back. The sizes do not change."""
+    """Exchanges heads for tokens between ranks, or tokens for heads. Tensor sizes do not change."""
     for t in tensors:
         dist.all_to_all_single(torch.empty_like(t), t, group=group)
 
@@ -347,7 +348,7 @@ class RotaryFunction(Function):
 
 
 class MovedFunction(Function):
-    """Rows sorted, repeated or merged by one kernel, which saves a map of their positions."""
+    """Sorts, repeats or merges rows by one kernel, which saves a map of row positions."""
 
     @staticmethod
     def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
@@ -362,7 +363,8 @@ class MovedFunction(Function):
 
 
 class CrossEntropyFunction(Function):
-    """The gradient overwrites the logits; three numbers per token are reduced over the ranks."""
+    """Cross entropy over vocabulary shards. The gradient overwrites the logits, and three numbers per token are reduced
+    over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Activations that are offloaded to host memory until the backward pass. Groups, order and fraction are those of
-Megatron-core (core/pipeline_parallel/fine_grained_activation_offload.py), which itself skips fake tensors, since it
-assumes that a compiler is tracing."""
+"""Activations that are offloaded to host memory until the backward pass. Groups, order and offloaded fraction are those
+of Megatron-core (core/pipeline_parallel/fine_grained_activation_offload.py). Megatron-core's own code cannot be used,
+because it skips fake tensors on the assumption that a compiler is tracing."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def _large(self: Any, tensor: Any) -> bool:
 
 
 def _sent(self: Any, tensor: Any, **ignored: Any) -> tuple[Any, Any]:
-    """Returns no copy, because host memory is not counted."""
+    """Returns no copy of the tensor in host memory, because host memory is not counted."""
     return tuple(tensor.shape), tensor.dtype
 
 

@@ -1,5 +1,5 @@
 """Numbers of tokens per expert in a shadow run. There are no values to route by, so each expert gets an equal share. If
-other ranks have experts, too, those of this rank get `imbalance` times that share."""
+experts are distributed over several ranks, this rank's experts get `imbalance` times an equal share."""
 
 from typing import Any
 

@@ -15,8 +15,8 @@ from watch import watch
 
 
 class Script:
-    """Settings of the training script. `mask`: each micro batch has a causal mask with a byte per pair of tokens
-    (Megatron-LM's default). The others are `rotary_percent` and squared ReLU."""
+    """Settings of the training script that affect the model or its batches. `mask`: whether each micro batch has a
+    causal mask with a byte per pair of tokens (Megatron-LM's default)."""
 
     def __init__(self, mask: bool = False, rotary_percent: float = 1.0, squared_relu: bool = False) -> None:
         self.mask, self.rotary_percent, self.squared_relu = mask, rotary_percent, squared_relu

@@ -107,8 +107,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     micro = config["global_batch"] // (config["micro_batch"] * replicas)
     most = question.get("micro_batches") or micro
     virtual = shape.virtual_pipeline_model_parallel_size
-    # The first step only creates the optimizer's state, so it is as short as the schedule allows. Offloading needs all
-    # micro batches in it, because it learns their number there.
+    # The first step only creates the optimizer's state, so it has as few micro batches as the schedule allows. With
+    # activation offloading, it has all of them, because offloading determines their number in the first step.
     shortest = shape.pipeline_model_parallel_size if virtual else 1
     if getattr(shape, "fine_grained_activation_offloading", False):
         shortest = most
@@ -169,8 +169,8 @@ def _forward(
     model: Any,
     return_schedule_plan: bool = False,
 ) -> tuple[Any, Any]:
-    """Runs a forward pass. `return_schedule_plan`: see worker/train.py; `model` is then the innermost module of a
-    chunk."""
+    """Runs a forward pass, or returns its plan (`return_schedule_plan`: see worker/train.py). In the latter case,
+    `model` is the innermost module of a chunk."""
     from watch import watch
 
     inner = _innermost(model)

@@ -127,8 +127,8 @@ class GroupedLinear(Linear):
 
 
 class Fp8Padding(torch.nn.Module):
-    """Pads each expert's rows to a multiple that 8-bit GEMMs accept. This copies the rows unless they already are
-    one."""
+    """Pads each expert's rows to a multiple that 8-bit GEMMs accept. This copies the rows, unless their number already
+    is such a multiple."""
 
     ALIGNED = 16
 
@@ -216,7 +216,8 @@ class DotProductAttention(torch.nn.Module):
 
 class FusedAdam(torch.optim.Optimizer):
     """Optimizer state like pytorch/optimizers/fused_adam.py: moments in their dtypes, a scale for each 8-bit moment,
-    and master weights: fp32, or with `store_param_remainders` only the 16 bits that bf16 lacks."""
+    and master weights. Master weights are fp32; with `store_param_remainders`, only the 16 bits that bf16 lacks are
+    stored."""
 
     def __init__(
         self,
@@ -257,7 +258,7 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             numbers = 0
-            unscaled: list[Any] = []  # fp32 moments of all weights of the group, which exist at the same time
+            unscaled: list[Any] = []  # keeps the fp32 moments of all weights of the group in memory
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue

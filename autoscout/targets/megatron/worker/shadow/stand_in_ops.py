@@ -1,5 +1,5 @@
-"""Replaces Transformer Engine's operations (pytorch/ops), of which Megatron-core builds feed-forward layers with
-`use_transformer_engine_op_fuser`. In 16 bits, each saves its input, as in pytorch/ops/basic/*.py."""
+"""Replaces Transformer Engine's operations (pytorch/ops). With `use_transformer_engine_op_fuser`, Megatron-core builds
+feed-forward layers from these operations. In 16 bits, each saves its input, as in pytorch/ops/basic/*.py."""
 
 import types
 from typing import Any
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Any] = {
 
 
 class Operations(types.ModuleType):
-    """Other operations exist only as base classes and do nothing."""
+    """The replaced module. Operations that Megatron-core only uses as base classes exist and do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,6 +1,6 @@
 """A replacement for the package `transformer_engine` and its two extensions, if it is not installed.
 
-Megatron-core's own wrappers (core/extensions/transformer_engine.py) use it unchanged."""
+Megatron-core's own wrappers (core/extensions/transformer_engine.py) work with the replacement without changes."""
 
 import contextlib
 import importlib.machinery
@@ -27,7 +27,7 @@ from watch import watch
 
 
 class _Tracker:
-    """A tracker of random number generators, which a shadow does not need."""
+    """Replaces the tracker of random number generators. A shadow needs no random numbers."""
 
     def __init__(self) -> None:
         self.states_: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def _added_gradient(total_input: Any, grad_output: Any, main_grad: Any) -> None:
 
 
 def install(version: str) -> None:
-    """Installs the package, replacing an existing one."""
+    """Installs this package in sys.modules, replacing an imported transformer_engine."""
     te = "transformer_engine"
     _module(te, __version__=version)
     _module(f"{te}.common")

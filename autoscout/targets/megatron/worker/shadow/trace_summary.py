@@ -36,7 +36,7 @@ def of(watch: Watch) -> dict[str, Any]:
 
 
 def _chunks(watch: Watch) -> list[dict[str, list[list[Any]]]]:
-    """Returns kernels and collectives of each chunk; [] if a stage has only one."""
+    """Returns the kernels and collectives of each model chunk; [] if the stage has only one chunk."""
     found = [watch.of_chunks[chunk] for chunk in sorted(watch.of_chunks)]
     names = ("kernels", "collectives")
     made = [

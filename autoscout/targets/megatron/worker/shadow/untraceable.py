@@ -23,8 +23,8 @@ _BY_MESSAGE = (
 
 
 def of(error: BaseException) -> dict[str, Any] | None:
-    """If fake tensors caused an exception, returns the operator that raised it, the reason, and the line of the model
-    (or of a hook) that called it. None for any other exception."""
+    """If fake tensors caused an exception, returns a dictionary with the operator that raised the exception, the
+    reason, and the line of the model (or of a hook) that called the operator. None for any other exception."""
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)

@@ -57,7 +57,7 @@ class Watch(TorchDispatchMode):
         self.events = [(number, size) for _, size, number in list(self.live.values()) if size]
 
     def where(self) -> str:
-        """The current phase. In autograd's engine it is the backward pass."""
+        """Returns the current phase, which is the backward pass while autograd's engine runs."""
         if self.phase == "forward" and torch._C._current_graph_task_id() != -1:
             return "backward"
         return self.phase
@@ -69,7 +69,7 @@ class Watch(TorchDispatchMode):
             self.order.append([name, self.where(), *shapes])
 
     def in_chunk(self, chunk: int) -> None:
-        """Assigns the following passes to this chunk."""
+        """Assigns subsequent forward and backward passes to this chunk of an interleaved pipeline."""
         self.chunk = chunk
         if self._recording:
             self.order.append(["pass", self.where(), chunk])
@@ -85,7 +85,7 @@ class Watch(TorchDispatchMode):
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Any:
         before, self.phase = self.phase, name
-        yield  # after an exception the phase is kept, for the report
+        yield  # after an exception, the phase is not reset, because the report names it
         self.phase = before
 
     def see(self, tensor: torch.Tensor, tag: str) -> None:
@@ -173,7 +173,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, f: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = str(f), kwargs or {}
-        if "_local_scalar_dense" in name:  # reads a value; return a plausible one, since there is none
+        if "_local_scalar_dense" in name:  # reads a value; fake tensors have none, so return a plausible one
             value = args[0]
             return False if value.dtype == torch.bool else 1.0 if value.is_floating_point() else 1
         self.operators += 1

@@ -1,7 +1,8 @@
 """Several vLLM engines with one virtual clock, behind a router. A single engine is a fleet of one.
 
-Each engine has its own time, at which its last step ends. Events are processed in order of time: an engine's answers
-are delivered at the end of its step, then the requests that have arrived are assigned, then the next step begins."""
+Each engine has its own time, at which its last step ends. Events are processed in order of time. At the end of an
+engine's step, the step's answers are delivered, then the requests that have arrived are assigned, then the next step
+begins."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from virtual_clock import VirtualClock
 
 
 class FleetEngine:
-    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prefills for other engines), "answers" (decodes what others
-    prefilled), or "both". `open`: its unfinished requests → whether each has a token."""
+    """A vLLM engine with simulated execution (VirtualExecutor). `role`: "reads" (prefills for decoding engines),
+    "answers" (decodes after a different engine's prefill), or "both". `open`: unfinished request → whether it has a
+    token."""
 
     def __init__(self, engine: Any, role: str, number: int) -> None:
         self.engine, self.role, self.number = engine, role, number
@@ -23,7 +25,7 @@ class FleetEngine:
         self.clock: VirtualClock = self.executor.clock
         self.open: dict[str, bool] = {}
         self.sent: dict[str, float] = {}  # when each request of this load was sent to the engine
-        self.said: list[Any] = []  # outputs of its last step, which ends at its time
+        self.said: list[Any] = []  # outputs of the engine's last step, which ends at the engine's time
         self.lost = False
 
     @property
@@ -31,7 +33,8 @@ class FleetEngine:
         return bool(self.said) or self.engine.has_unfinished_requests()
 
     def begun(self) -> dict[str, float]:
-        """Returns when each request's first step on this engine began. (vLLM appends a suffix to request names.)"""
+        """Returns request → time at which its first step on this engine began. (vLLM appends a suffix to request names,
+        which is removed.)"""
         return {name.split("-")[0]: at for name, at in self.executor.counts.scheduled.items()}
 
     def counted(self, seconds: float) -> dict[str, Any]:
@@ -54,7 +57,7 @@ class FleetEngine:
 
 class EngineFleet:
     """Acts as both the LLMEngine and the clock of serve.answered(). `losses`: seconds since a load began → index of the
-    engine that fails then, for the rest of the load."""
+    engine that fails at this time, until the end of the load."""
 
     def __init__(
         self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
@@ -74,8 +77,8 @@ class EngineFleet:
         self.failed: dict[str, str] = {}  # requests that a failed engine had partly answered
 
     def begin(self, session: Callable[[str], int], loses: bool) -> None:
-        """Begins a new load. `session`: returns a request's session, -1 for none. `loses`: whether engines fail in
-        it."""
+        """Begins a new load. `session`: returns a request's session, -1 for none. `loses`: whether engines fail during
+        this load."""
         at = max([self._clock.total, *(engine.executor.free_at() for engine in self.engines)])
         for engine in self.engines:
             engine.executor.begin(at)
@@ -116,7 +119,8 @@ class EngineFleet:
             engine.open = {name: said for name, said in engine.open.items() if name not in names}
 
     def step(self, until: float = float("inf")) -> list[Any]:
-        """Runs an engine's next step; returns its output at the time when it ends, or [] if `until` comes first."""
+        """Runs an engine's next step and advances the clock to its end; returns the step's outputs. [] if the time
+        `until` comes first."""
         while busy := [engine for engine in self.engines if engine.busy and not engine.lost]:
             first = min(busy, key=lambda engine: (engine.clock.total, not engine.said))
             loss = self._coming[0][0] if self._coming else float("inf")
@@ -156,7 +160,8 @@ class EngineFleet:
         self.engines[number].executor.leaving.append((at, name))
 
     def _lose(self, number: int) -> list[Any]:
-        """Fails an engine. Its requests without a token are sent to other engines, and the others fail."""
+        """Fails an engine. Its requests without a token are sent to other engines; its requests with tokens fail.
+        Returns the outputs of failed requests."""
         lost = self.engines[number]
         lost.lost, lost.said = True, []
         names, lost.open = dict(lost.open), {}
@@ -168,7 +173,8 @@ class EngineFleet:
         return [_Ended(name) for name, began in names.items() if began]
 
     def scheduled(self) -> dict[str, float]:
-        """When each request's first step began (seconds of the load), on the first engine to which it was sent."""
+        """Returns request → time (seconds of the load) at which its first step began, on the first engine to which it
+        was sent."""
         found: dict[str, float] = {}
         for engine in self.engines:
             if engine.role == self._first:

@@ -1,8 +1,8 @@
 """Assigns requests to the engines of a fleet by the policies of existing routers.
 
-A policy is data (targets/vllm/routers.toml): `deals` names one of the rules below, and the other keys are the rule's
-parameters. The router only uses information that a real one has: the requests sent to each engine, and which of them
-are unanswered."""
+A policy is data (targets/vllm/routers.toml): `deals` names one of the rules below, and further keys are the rule's
+parameters. The router only uses information that a real router has: which requests it sent to each engine, and which
+requests are unanswered."""
 
 import hashlib
 import random
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 
 class EngineLoad(NamedTuple):
-    """The load of an engine. `number`: its index in the fleet. `in_flight`: number of unanswered requests. `waiting`:
-    how many of these have not begun. `used`: fraction of KV cache blocks in use."""
+    """The load of an engine. `number`: the engine's index in the fleet. `in_flight`: number of unanswered requests.
+    `waiting`: number of unanswered requests that have not begun. `used`: fraction of KV cache blocks in use."""
 
     number: int
     in_flight: int
@@ -21,7 +21,7 @@ class EngineLoad(NamedTuple):
 
 
 class FleetRouter:
-    """Chooses an engine for each request. `engines`: their number, including failed ones."""
+    """Chooses an engine for each request. `engines`: number of engines, including failed ones."""
 
     def __init__(self, policy: dict[str, Any], engines: int) -> None:
         self._policy, self._engines = policy, engines
@@ -39,7 +39,8 @@ class FleetRouter:
         self.sent = [0] * engines
 
     def pick(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """The engine for a request. `loads`: those of the remaining engines, in order. `session`: -1 for none."""
+        """Returns the index of the engine for a request. `loads`: loads of the engines that have not failed, in order.
+        `session`: the request's session, -1 for none."""
         chosen = self._pick(loads, prompt, session)
         self._dealt += 1
         self.sent[chosen] += 1
@@ -49,8 +50,8 @@ class FleetRouter:
         return loads[self._dealt % len(loads)].number
 
     def _least_load(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """Returns the least loaded engine, in turn if there are several. With some policies, waiting requests have more
-        weight if a cache is more than half full."""
+        """Returns the least loaded engine; equally loaded engines take turns. With some policies, waiting requests have
+        more weight if a cache is more than half full."""
         first, more = self._dealt % len(loads), self._policy.get("waiting_for_cache", 0.0)
         turned = [*loads[first:], *loads[:first]]
         return min(turned, key=lambda e: e.in_flight + e.waiting * more * max(0.0, e.used - 0.5)).number
@@ -60,8 +61,8 @@ class FleetRouter:
         return min(two, key=lambda e: e.in_flight).number
 
     def _prefix(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """Returns the engine to which the longest prefix of the prompt was sent, if it is a large enough fraction and
-        loads are balanced; else the least loaded engine."""
+        """Returns the engine to which the longest prefix of the prompt was sent, if this prefix is a large enough
+        fraction of the prompt and loads are balanced; else the least loaded engine."""
         hashes = self._hashes(prompt)
         most, least = max(e.in_flight for e in loads), min(loads, key=lambda e: e.in_flight)
         uneven = most - least.in_flight > self._policy["apart"] and most > least.in_flight * self._policy["times"]
@@ -85,7 +86,7 @@ class FleetRouter:
         return next((i for i, one in enumerate(hashes) if one not in seen), len(hashes))
 
     def _session(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
-        """Returns the engine with the highest hash of engine and session, so that a failed engine affects only its own
-        sessions. A request without a session counts as one of its own."""
+        """Returns the engine with the highest hash of (engine, session), so that a failed engine affects only its own
+        sessions. A request without a session counts as a separate session."""
         name = f"s{session}" if session >= 0 else f"r{self._dealt}"
         return max(loads, key=lambda e: hashlib.sha1(f"{name}/{e.number}".encode()).digest()).number

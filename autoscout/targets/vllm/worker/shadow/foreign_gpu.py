@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any
 
-_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second one up to 0.20
+_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second one exists up to vLLM 0.20
 
 
 def without_kernels() -> None:
@@ -47,4 +47,4 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # selects one of vLLM's two model runners, which queue steps differently
+    vllm.config.vllm.HAS_TRITON = True  # selects the model runner for GPUs, which queues steps differently

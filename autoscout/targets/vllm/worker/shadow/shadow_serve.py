@@ -1,4 +1,4 @@
-"""Runs vLLM's own engines for any model and GPU without it, under a job's load and with predicted step times.
+"""Runs vLLM's own engines under a job's load for any model and kind of GPU, without a GPU: step times are predicted.
 
     python shadow_serve.py FOLDER        answers FOLDER/question-N.json in FOLDER/answer-N.json, each in a fork
 
@@ -70,7 +70,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(model: str, of: dict[str, Any]) -> Any:
-    """Creates an engine. `of`: the group of the question to which it belongs."""
+    """Creates an engine. `of`: the question's entry for the engine's group."""
     from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -91,8 +91,8 @@ def _engine(model: str, of: dict[str, Any]) -> Any:
 
 
 def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """Returns drive()'s result. Each request's record also has the engine that answered it, and when it was first
-    scheduled there."""
+    """Returns drive()'s result. Each request's record also has the engine that answered the request, and the time of
+    the request's first step."""
     loads = 0
 
     async def answered(
@@ -101,7 +101,7 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
         nonlocal loads
         fleet.begin(
             lambda name: requests[int(name)].session, loses=loads > plan["warmup"]
-        )  # the first one checks equivalence
+        )  # load 0: equivalence; then warm-up
         loads += 1
         duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
         begun = fleet.scheduled()
@@ -115,7 +115,7 @@ def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder(config: dict[str, Any]) -> str:
-    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, so that it is deleted with it
+    folder = tempfile.mkdtemp(prefix="autoscout-model-")
     (Path(folder) / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -1,4 +1,4 @@
-"""A simulated clock, which waiting advances at once."""
+"""A simulated clock. Waiting takes no real time: it only advances the clock."""
 
 import math
 

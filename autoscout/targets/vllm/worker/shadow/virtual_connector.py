@@ -1,6 +1,6 @@
-"""A KV connector for vLLM that transfers caches from prefill engines to decode engines. It is only the scheduler's
-half, modelled after NixlConnector's (vLLM 0.32). Both sides hold the blocks until the transfer ends, at a time that
-VirtualExecutor determines."""
+"""A KV connector for vLLM that simulates the transfer of caches from prefill engines to decode engines. It has only the
+part that runs in the scheduler, modelled after NixlConnector (vLLM 0.32). Sender and receiver hold the blocks until the
+transfer ends, at a time that VirtualExecutor determines."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 @dataclass
 class KvLoads(KVConnectorMetadata):
-    """Request → (number of tokens from another engine, that engine's index, the request's name there)."""
+    """The transfers of a step: request → (number of tokens, index of the sending engine, the request's name in the
+    sending engine)."""
 
     loads: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 

@@ -26,7 +26,8 @@ class Untraceable(Exception):
 
 class Counts:
     """Counters of one load. `scheduled`: request → time of its first step. `busy`: seconds of the first pipeline stage.
-    `received`: tokens from other engines. `transferring`: seconds that requests waited for these."""
+    `received`: tokens whose cache came from other engines. `transferring`: seconds that requests waited for these
+    transfers."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
@@ -36,7 +37,7 @@ class Counts:
 
 
 def tables(given: dict[str, Any]) -> Any:
-    """Returns the step times, in the same way as the event simulator."""
+    """Returns the predictor of step times, created as in the event simulator."""
     spec = importlib.util.spec_from_file_location("step_times", _TIMES)
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +47,7 @@ def tables(given: dict[str, Any]) -> Any:
 
 
 class _Later(Future):
-    """A future that is done when the clock's total reaches `moment`. Asking for its result advances the clock to it."""
+    """A future that is done when the clock's total reaches `moment`. result() advances the clock to this time."""
 
     def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
         super().__init__()
@@ -62,9 +63,9 @@ class _Later(Future):
 
 class VirtualExecutor(Executor):
     """Simulates the execution of batches. `times`: predicts a batch's duration (StepTimes, or an object with its `host`
-    and `on_device`). `memory`: a rank's bytes for the KV cache. `link`: seconds of a transfer from another engine,
-    fixed and per token; transfers are sequential. Pipeline stages process a batch one after the other, each taking an
-    equal share of the time."""
+    and `on_device`). `memory`: a rank's bytes for the KV cache. `link`: (fixed seconds, seconds per token) of a
+    transfer from a different engine; transfers are sequential. Pipeline stages process a batch one after the other,
+    each taking an equal share of the time."""
 
     supports_pp = True
     times: Any
@@ -72,7 +73,8 @@ class VirtualExecutor(Executor):
     clock: VirtualClock
     link: tuple[float, float] = (0.0, 0.0)
     scheduler: Any = None  # set after the engine has created it
-    hand_over: Callable[[int, str, float], None]  # called with an engine, a request there, and when its cache was read
+    # called with the sending engine's index, the request's name in it, and the time at which its cache was read
+    hand_over: Callable[[int, str, float], None]
 
     def _init_executor(self) -> None:
         self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # total time at which each stage becomes free
@@ -139,7 +141,7 @@ class VirtualExecutor(Executor):
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
         names = scheduler_output.num_scheduled_tokens
-        # A token passes through all stages before the next one of its sequence begins.
+        # A token passes through all pipeline stages before the next token of its sequence begins.
         moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
         for stage, free in enumerate(self._free):
             moment = self._free[stage] = max(moment, free) + share
@@ -206,7 +208,7 @@ class VirtualExecutor(Executor):
         return seqs, tokens, pairs, decodes, context
 
     def _sampled(self, scheduled: Any) -> ModelRunnerOutput:
-        """Returns a token for each sequence whose prompt is complete after this step."""
+        """Returns one sampled token for each sequence whose prompt is complete after this step."""
         names = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
         tokens = [[] if requests[name].is_prefill_chunk else [_TOKEN] for name in names]
