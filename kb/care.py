@@ -63,7 +63,9 @@ def check(kb: Path) -> list[CareFinding]:
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
     findings.append(
         CareFinding(
-            "imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet"
+            "imports",
+            not damaged,
+            f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} files are not stored yet",
         )
     )
     return findings
@@ -77,7 +79,7 @@ def check_secrets(kb: Path) -> list[CareFinding]:
     remedy = "; `autoscout kb redact` removes them"
     return [
         CareFinding("secrets in files", not files, ", ".join(files) + remedy if files else "none"),
-        CareFinding("secrets in rows", not rows, f"texts of {', '.join(rows)}{remedy}" if rows else "none"),
+        CareFinding("secrets in rows", not rows, f"texts in {', '.join(rows)}{remedy}" if rows else "none"),
     ]
 
 
@@ -116,7 +118,7 @@ _ORPHANS = {
 def _orphans(con: "DuckDBPyConnection") -> list[CareFinding]:
     counts = {what: _one(con, sql) for what, sql in _ORPHANS.items()}
     wrong = [f"{n} {what}" for what, n in counts.items() if n]
-    return [CareFinding("references", not wrong, "; ".join(wrong) or "every row that is referred to exists")]
+    return [CareFinding("references", not wrong, "; ".join(wrong) or "no row refers to a missing row")]
 
 
 def _hashes(con: "DuckDBPyConnection") -> CareFinding:
@@ -126,10 +128,12 @@ def _hashes(con: "DuckDBPyConnection") -> CareFinding:
     found = rows.exact(con, which, {})
     wrong = [row for row in found if int(rows.measurement(row).id, 16) != row["id"]]
     named = [row["name"] for row in found if content_hash(msgspec.json.decode(row["knobs"])) != row["configuration_id"]]
-    part = "all" if len(found) == total else f"a random {len(found)} of {total}"
+    part = "all" if len(found) == total else f"{len(found)} random"
     if wrong or named:
         first = f"{wrong[0]['name']} of {wrong[0]['session']}" if wrong else named[0]
-        return CareFinding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
+        return CareFinding(
+            "hashes", False, f"{len(wrong) + len(named)} of {part} measurements have changed, such as {first}"
+        )
     return CareFinding("hashes", True, f"{part} measurements are unchanged")
 
 
@@ -151,7 +155,7 @@ def _kept(con: "DuckDBPyConnection") -> CareFinding:
         """,
         {"jobs": jobs},
     )
-    found = f"{wrong} do not match their rows" if wrong else "all match their rows"
+    found = f"{wrong} differ from the measurements" if wrong else "all match the measurements"
     return CareFinding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {found}")
 
 
@@ -170,8 +174,11 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
         elif tail and tail.events:  # complete lines are missing, not only the last one, which a killed process tore
             late.append(door.plain(path.parent.name))
     if late:
-        problems.append(f"the journals of {', '.join(late)} contain more; `autoscout kb ingest` stores it")
-    return CareFinding("journals", not problems, "; ".join(problems) or "all are stored")
+        problems.append(
+            f"the journals of {', '.join(late)} contain events that are not stored yet; `autoscout kb ingest` "
+            f"stores them"
+        )
+    return CareFinding("journals", not problems, "; ".join(problems) or "all events are stored")
 
 
 def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
@@ -186,7 +193,7 @@ def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
         unsigned += bool(found.unsigned)
         if found.broken:
             broken.append(f"{door.plain(path.parent.name)}: {found.sentence}")
-    older = [f"{unsigned} journals are unsigned, as an older AutoScout wrote them"] if unsigned else []
+    older = [f"{unsigned} journals have unsigned lines, because an older AutoScout wrote them"] if unsigned else []
     return CareFinding("seals", not broken, "; ".join([*broken, *older]) or "no line has changed since it was written")
 
 

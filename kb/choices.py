@@ -34,7 +34,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
         finally:
             os.close(file)
     except OSError as error:
-        raise AutoscoutError(f"{file_of(kb)}: cannot save that decision ({error.strerror})") from error
+        raise AutoscoutError(f"{file_of(kb)}: cannot save the decision on this past job ({error.strerror})") from error
 
 
 def choices(kb: Path, job: str) -> dict[str, bool]:

@@ -302,7 +302,7 @@ class Journal:
         not a kill) may lose them. Errors: AutoscoutError if they cannot be written; then none of them is."""
         if not self.path.exists():
             raise AutoscoutError(
-                f"{self.path} was removed or moved while its session ran, so its measurements cannot be kept; "
+                f"{self.path} was removed or moved during the session, so measurements cannot be saved; "
                 f"start the job again"
             )
         start = self._file.seek(0, os.SEEK_END)
@@ -391,7 +391,9 @@ def _kept(event: Event) -> Event:
 def _cannot_write(path: Path, error: OSError) -> AutoscoutError:
     if error.errno == errno.ENOSPC:
         return AutoscoutError(
-            f"{path}: the disk is full; every finished experiment is kept, free some space and run the same "
+            f"{path}: the disk is full; finished experiments are kept; free some space, then run the same "
             f"command with --resume"
         )
-    return AutoscoutError(f"{path}: cannot write the journal ({error.strerror}); choose another --kb folder")
+    return AutoscoutError(
+        f"{path}: cannot write the journal ({error.strerror}); choose a file in another folder with --kb"
+    )

@@ -153,12 +153,12 @@ def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: 
         got = _flock(file, kind, deadline)
     except OSError as error:
         raise AutoscoutError(
-            f"{path}: this file system cannot lock files ({error.strerror}); choose another --kb folder"
+            f"{path}: this file system cannot lock files ({error.strerror}); choose a file in another folder with --kb"
         ) from error
     if not got:
         raise AutoscoutError(
-            f"{path.with_suffix('')} is in use by {_holder(file if of is None else of)}, and has been for the "
-            f"{wait_s:g} s that we waited; wait for it or end it, then run this again"
+            f"{path.with_suffix('')} is in use by {_holder(file if of is None else of)} (waited {wait_s:g} s); "
+            f"wait for that process or end it, then run this command again"
         )
 
 

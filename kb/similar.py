@@ -39,10 +39,10 @@ class _Weight(NamedTuple):
 
 
 WEIGHTS = {
-    "target": _Weight(3.0, "another framework has other knobs"),
+    "target": _Weight(3.0, "a different framework has different knobs"),
     "task": _Weight(1.0, "fine-tuning and pre-training fill the memory differently"),
     "trained": _Weight(1.0, "adapters and frozen layers leave out gradients, optimizer state and their exchange"),
-    "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
+    "experts": _Weight(0.3, "expert parallelism depends on the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
     "active share": _Weight(0.3, "the share of the stored weights that a token uses"),
     "attention": _Weight(0.5, "latent keys and values are small, and replicated on all tensor parallel ranks"),
@@ -53,7 +53,7 @@ WEIGHTS = {
     "layers": _Weight(0.15, "pipeline stages divide them"),
     "hidden": _Weight(0.15, "size of the matrix products that tensor parallelism splits"),
     "heads": _Weight(0.15, "tensor parallelism divides them"),
-    "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache follow them"),
+    "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache depend on them"),
     "vocab": _Weight(0.05, "load of the first and the last pipeline stage"),
     "dtype": _Weight(0.3, "memory and speed depend on it"),
     "seq_len": _Weight(0.25, "activations and the share of attention"),
@@ -63,7 +63,7 @@ WEIGHTS = {
     "input_len": _Weight(0.25, "prefill work per request"),
     "output_len": _Weight(0.25, "decode work per request"),
     "shared_prefix": _Weight(0.3, "what the prefix cache saves"),
-    "metric": _Weight(0.3, "it was tuned for another metric, though this one may have been measured, too"),
+    "metric": _Weight(0.3, "the past job was tuned for a different metric, but may also have measured this one"),
     "versions": _Weight(0.2, "a release changes which configurations are fast"),
 }
 

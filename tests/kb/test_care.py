@@ -40,7 +40,7 @@ def test_a_sound_knowledge_base(kb: Path):
 def test_a_changed_number_shows(kb: Path):
     with connect.writer(kb) as con:
         con.execute("UPDATE measurement SET step_time_s = 0.001 WHERE number = 2")
-    assert "1 of all have changed, such as tp2 of s" in failed(kb)["hashes"]
+    assert "1 of all measurements have changed, such as tp2 of s" in failed(kb)["hashes"]
 
 
 def test_rows_that_lead_nowhere_show(kb: Path):
@@ -201,7 +201,7 @@ def test_forgetting_a_host_by_its_name_also_where_it_is_hashed(kb: Path, monkeyp
 
 
 def test_what_cannot_be_forgotten(kb: Path):
-    with pytest.raises(AutoscoutError, match="nothing is known of x"):
+    with pytest.raises(AutoscoutError, match="there is no session or import x"):
         forget.forget(kb, ["x"])
     owner = python(
         "import sys, time, pathlib; from kb import lock\n"

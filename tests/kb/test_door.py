@@ -264,7 +264,7 @@ def test_a_journal_that_fits_in_no_row_keeps_no_other_out(kb: Path):
     new, problems = store.ingest_all(kb)
     assert new == 1
     [problem] = problems
-    assert "odd/journal.jsonl: contains data that fits in no row (Conversion Error: " in problem
+    assert "odd/journal.jsonl: contains data that the tables cannot store (Conversion Error: " in problem
     assert [session for session, _ in store.measurements(kb)] == ["s", "sound"]
     store.ingest(kb, store.session_folder(kb, "sound") / "journal.jsonl")
 

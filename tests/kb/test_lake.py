@@ -145,5 +145,5 @@ def test_there_is_no_such_lake(two):
     with pytest.raises(AutoscoutError, match="is not a folder"):
         lake.pull(two[0], two[2])
     two[2].write_text("a file")
-    with pytest.raises(AutoscoutError, match="cannot be used as a lake"):
+    with pytest.raises(AutoscoutError, match="cannot share through this folder"):
         lake.push(two[0], two[2])

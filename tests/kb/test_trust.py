@@ -129,7 +129,7 @@ def test_a_signature_of_something_else_is_none(team):
     signatures.sign([file.with_name("x")], bob.key)
     os.replace(file.with_name("x.sig"), signature)
     [said] = lake.pull(ann.kb, folder).passed_over
-    assert "its signature does not match the file" in said
+    assert "the signature does not match the file" in said
     assert author_trust.authors(ann.kb)[0].measurements == 0
 
 

@@ -214,7 +214,7 @@ def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(m
     [
         (["predict"], "give a job file, or --against TABLE"),
         (["predict", LLAMA, "--against", "table.csv"], "give no job file"),
-        (["predict", "--against", "none.csv"], "none.csv: there is no such table"),
+        (["predict", "--against", "none.csv"], "none.csv: there is no such file"),
         (["predict", LLAMA, "tq=2"], "did you mean 'tp'?"),
         (["predict", LLAMA, "a40=0", "tp=8", "pp=2"], "is not a valid configuration"),
     ],
